@@ -1,0 +1,254 @@
+"""Columns inside, records at the edges: the buffers and the ops of a trace.
+
+Compiled loops read the columns directly (`buffers.size` is an int64 array); people read records
+(`buffers[3]`). Units: bytes, op index, integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+MAX_BYTES = 2**62  # what all sizes together may come to, so that int64 sums cannot overflow
+MAX_NS = 2**53  # an op's duration stays below, so that float64 holds it exactly
+UNKNOWN = -1  # a duration nobody measured; an `of` that does not exist
+
+COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
+ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
+SPACES = ("device", "host")
+
+
+def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
+    """Return `values` as a contiguous int64 array, refusing what does not fit.
+
+    >>> int_column([1, 2], "size")
+    array([1, 2])
+    """
+    array = np.asarray(values if isinstance(values, np.ndarray | Sequence) else list(values))  # type: ignore[arg-type]
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise ValueError(
+            f"{what}: expected a list of integers within 64 bits, got {array.dtype} {array.shape}"
+        )
+    if array.dtype.kind == "u" and int(array.max()) >= 2**63:
+        raise ValueError(f"{what}: {int(array.max())} does not fit in 64 bits")
+    return np.ascontiguousarray(array, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Csr:
+    """Rows of integers of different lengths: row `i` is `idx[ptr[i]:ptr[i + 1]]`.
+
+    >>> rows = Csr.of([[1, 2], [], [0]])
+    >>> rows[0], len(rows), rows.tolist()
+    (array([1, 2]), 3, [[1, 2], [], [0]])
+    """
+
+    ptr: I64
+    idx: I64
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], what: str = "rows") -> Csr:
+        """Pack a list of lists."""
+        ptr = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(r) for r in rows], out=ptr[1:])
+        return cls(ptr, int_column([x for r in rows for x in r], what))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, i: int) -> I64:
+        return self.idx[self.ptr[i] : self.ptr[i + 1]]
+
+    def rows(self) -> I64:
+        """Return the row number of each entry of `idx`."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
+
+    def tolist(self) -> list[list[int]]:
+        """Unpack into a list of lists."""
+        flat, cut = self.idx.tolist(), self.ptr.tolist()
+        return [flat[cut[i] : cut[i + 1]] for i in range(len(self))]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer, as a record for reading."""
+
+    id: int
+    size: int
+    start: int
+    end: int
+    persistent: bool
+    space: str
+    kind: str
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op, as a record for reading."""
+
+    id: int
+    name: str
+    stream: str
+    role: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    duration: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffers:
+    """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`.
+
+    `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned
+    host memory. `of`: the buffer's id in the recorded file; pieces of one buffer share it.
+    """
+
+    size: I64
+    start: I64
+    end: I64
+    persistent: Bool
+    host: Bool
+    kind: tuple[str, ...]
+    of: I64
+
+    @classmethod
+    def make(
+        cls,
+        size: ArrayLike,
+        start: ArrayLike,
+        end: ArrayLike,
+        *,
+        persistent: ArrayLike | None = None,
+        host: ArrayLike | None = None,
+        kind: Sequence[str] | None = None,
+        of: ArrayLike | None = None,
+    ) -> Buffers:
+        """Build the columns; what is left out is False, `""` and the position."""
+        sizes = int_column(size, "buffers: size")
+        count = len(sizes)
+        flags = [
+            np.zeros(count, np.bool_) if f is None else np.ascontiguousarray(f, np.bool_)
+            for f in (persistent, host)
+        ]
+        return cls(
+            sizes,
+            int_column(start, "buffers: start"),
+            int_column(end, "buffers: end"),
+            flags[0],
+            flags[1],
+            ("",) * count if kind is None else tuple(kind),
+            np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def __getitem__(self, i: int) -> Buffer:
+        i = range(len(self))[i]
+        return Buffer(
+            i,
+            int(self.size[i]),
+            int(self.start[i]),
+            int(self.end[i]),
+            bool(self.persistent[i]),
+            SPACES[int(self.host[i])],
+            self.kind[i],
+            int(self.of[i]),
+        )
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ops:
+    """Columns over ops, in issue order.
+
+    `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
+    `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
+    (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
+    `rng` (draws random numbers, so running it again gives another value).
+    """
+
+    name: tuple[str, ...]
+    reads: Csr
+    writes: Csr
+    stream: I64
+    streams: tuple[str, ...]
+    duration: I64
+    flops: F64
+    moved: F64
+    role: I64
+    of: I64
+    rng: Bool
+
+    @classmethod
+    def make(
+        cls,
+        reads: Csr | Sequence[Sequence[int]],
+        writes: Csr | Sequence[Sequence[int]],
+        *,
+        name: Sequence[str] | None = None,
+        stream: ArrayLike | None = None,
+        streams: Sequence[str] = ("compute",),
+        duration: ArrayLike | None = None,
+        flops: ArrayLike | None = None,
+        moved: ArrayLike | None = None,
+        role: ArrayLike | None = None,
+        of: ArrayLike | None = None,
+        rng: ArrayLike | None = None,
+    ) -> Ops:
+        """Build the columns; what is left out is one compute stream of unmeasured ops."""
+        r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
+        w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
+        n = len(r)
+
+        def ints(values: ArrayLike | None, default: int, what: str) -> I64:
+            return np.full(n, default, np.int64) if values is None else int_column(values, f"ops: {what}")
+
+        def floats(values: ArrayLike | None) -> F64:
+            return np.zeros(n) if values is None else np.ascontiguousarray(values, np.float64)
+
+        return cls(
+            ("",) * n if name is None else tuple(name),
+            r,
+            w,
+            ints(stream, 0, "stream"),
+            tuple(streams),
+            ints(duration, UNKNOWN, "duration"),
+            floats(flops),
+            floats(moved),
+            ints(role, COMPUTE, "role"),
+            np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
+            np.zeros(n, np.bool_) if rng is None else np.ascontiguousarray(rng, np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def __getitem__(self, i: int) -> Op:
+        i = range(len(self))[i]
+        return Op(
+            i,
+            self.name[i],
+            self.streams[self.stream[i]],
+            ROLES[self.role[i]],
+            tuple(self.reads[i].tolist()),
+            tuple(self.writes[i].tolist()),
+            int(self.duration[i]),
+            int(self.of[i]),
+        )
+
+    def __iter__(self) -> Iterator[Op]:
+        return (self[i] for i in range(len(self)))

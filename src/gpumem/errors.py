@@ -1,0 +1,79 @@
+"""What can go wrong on purpose: planners that cannot or did not reach a limit, oracles that object.
+
+Bad input is a plain `ValueError` that names the value and the place.
+"""
+
+from __future__ import annotations
+
+
+class PlacementError(ValueError):
+    """An oracle found a placement wrong.
+
+    Parameters
+    ----------
+    reason : str
+        What is wrong, in one line.
+    i, j : int
+        The buffers concerned; `j` is -1 where only one is.
+
+    Examples
+    --------
+    >>> str(PlacementError("overlap in time and address", 3, 7))
+    'buffers 3 and 7: overlap in time and address'
+    """
+
+    def __init__(self, reason: str, i: int, j: int = -1) -> None:
+        self.reason, self.i, self.j = reason, i, j
+        who = f"buffer {i}" if j < 0 else f"buffers {i} and {j}"
+        super().__init__(f"{who}: {reason}")
+
+
+class Infeasible(Exception):
+    """No plan of this kind can exist; the attributes are the certificate.
+
+    Parameters
+    ----------
+    op : int
+        The op (its index in the iteration) that needs the most.
+    needs : int
+        Bytes it must hold whatever is swapped: the least limit that would do.
+    limit : int
+        Bytes that were asked for.
+
+    Examples
+    --------
+    >>> str(Infeasible(op=4, needs=900, limit=500))
+    'infeasible: op 4 must hold 900 bytes, the limit is 500; the least limit that could do is 900'
+    """
+
+    def __init__(self, op: int, needs: int, limit: int) -> None:
+        self.op, self.needs, self.limit = op, needs, limit
+        super().__init__(
+            f"infeasible: op {op} must hold {needs} bytes, the limit is {limit}; "
+            f"the least limit that could do is {needs}"
+        )
+
+
+class NotReached(Exception):
+    """A planner gave up above the limit, without a proof that none could do better.
+
+    Parameters
+    ----------
+    reached : int
+        The lowest bytes that it got to.
+    limit : int
+        Bytes that were asked for.
+    what : str
+        What `reached` counts.
+
+    Examples
+    --------
+    >>> str(NotReached(reached=900, limit=500))
+    'not reached: the limit is 500 bytes, the planner got down to a peak load of 900'
+    """
+
+    def __init__(self, reached: int, limit: int, what: str = "a peak load") -> None:
+        self.reached, self.limit = reached, limit
+        super().__init__(
+            f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}"
+        )

@@ -1,0 +1,148 @@
+"""The machine that a plan is made for: memory, link and compute, and how long each op takes on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_NS, SYNC, UNKNOWN
+from gpumem.trace import Trace
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of the host link: a copy of `b` bytes takes `latency_ns + b * ns_per_byte`.
+
+    >>> Link(latency_ns=100, ns_per_byte=0.5).copy_ns(np.array([0, 1001]))
+    array([100, 600])
+    """
+
+    latency_ns: float
+    ns_per_byte: float
+
+    def copy_ns(self, size: I64) -> I64:
+        """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even)."""
+        return np.rint(self.latency_ns + size * self.ns_per_byte).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU and its host.
+
+    Parameters
+    ----------
+    capacity : int
+        Bytes of device memory.
+    out, into : Link
+        Device to host, host to device.
+    flops, flops_efficiency : float
+        Peak rate in flop/s, and the fraction of it that ops reach.
+    bandwidth, bandwidth_efficiency : float
+        Device memory in B/s, and the fraction of it that ops reach.
+    launch_ns : float
+        Overhead of one op.
+    duplex : bool
+        Whether both directions of the link run at once (two copy engines), or one at a time.
+    pinned : int
+        Bytes of pinned host memory that plans may use.
+
+    Examples
+    --------
+    >>> Machine.named("gtx1080ti").capacity / GIB
+    11.0
+    """
+
+    name: str
+    capacity: int
+    out: Link
+    into: Link
+    flops: float
+    bandwidth: float
+    flops_efficiency: float = 0.33
+    bandwidth_efficiency: float = 0.75
+    launch_ns: float = 5_000
+    duplex: bool = True
+    pinned: int = 64 * GIB
+
+    def __post_init__(self) -> None:
+        positive = (
+            self.capacity,
+            self.flops,
+            self.bandwidth,
+            self.flops_efficiency,
+            self.bandwidth_efficiency,
+        )
+        if not all(x > 0 for x in positive) or self.launch_ns < 0 or self.pinned < 0:
+            raise ValueError(
+                f"machine {self.name!r}: rates and capacity must be positive, budgets not negative"
+            )
+        if any(x < 0 for link in (self.out, self.into) for x in (link.latency_ns, link.ns_per_byte)):
+            raise ValueError(f"machine {self.name!r}: a link's latency and ns/B must not be negative")
+
+    @classmethod
+    def named(cls, name: str) -> Machine:
+        """Return the preset called `name`; see `PRESETS`."""
+        if name not in PRESETS:
+            raise ValueError(f"machine {name!r} is unknown; there are {', '.join(PRESETS)}")
+        return PRESETS[name]
+
+    def with_(self, **changes: object) -> Machine:
+        """Return a copy with some fields changed: `machine.with_(duplex=False)`."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def roofline_ns(self, flops: F64, moved: F64) -> F64:
+        """Return `launch + max(flops / rate, bytes / bandwidth)` in nanoseconds, not rounded."""
+        compute = flops / (self.flops * self.flops_efficiency)
+        memory = moved / (self.bandwidth * self.bandwidth_efficiency)
+        return self.launch_ns + np.maximum(compute, memory) * 1e9
+
+    def durations(self, trace: Trace) -> I64:
+        """Return how long each op of `trace` takes here.
+
+        A measured duration stands. Otherwise a copy takes the link's time for the exact bytes of the
+        buffer it writes, a sync nothing, and any other op its roofline, rounded to the nearest nanosecond.
+
+        Returns
+        -------
+        int64[n]
+            Nanoseconds.
+
+        Raises
+        ------
+        ValueError
+            An op would take 2**53 ns or longer.
+        """
+        ops = trace.ops
+        wide = self.roofline_ns(ops.flops, ops.moved)
+        if (wide >= MAX_NS).any():
+            i = int(np.argmax(wide >= MAX_NS))
+            raise ValueError(
+                f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns"
+            )
+        result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
+        for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
+            mine = np.flatnonzero(ops.role == role)
+            written = ops.writes.idx[ops.writes.ptr[mine]]
+            result[mine] = link.copy_ns(trace.buffers.size[written])
+        return np.where(ops.duration == UNKNOWN, result, ops.duration)
+
+
+_PCIE3 = {"out": Link(47_200, 0.0756), "into": Link(9_700, 0.0823)}  # AutoSwap's measured PCIe 3 x16
+_PCIE4 = {"out": Link(20_000, 0.0400), "into": Link(9_000, 0.0400)}  # about 25 GB/s each way
+_PCIE5 = {"out": Link(10_000, 0.0182), "into": Link(8_000, 0.0182)}  # about 55 GB/s each way
+
+PRESETS = {
+    m.name: m
+    for m in (
+        Machine("gtx1080ti", 11 * GIB, flops=11.34e12, bandwidth=484e9, **_PCIE3),
+        Machine("rtx2080ti", 11 * GIB, flops=13.45e12, bandwidth=616e9, **_PCIE3),
+        Machine("p40", 24 * GIB, flops=11.76e12, bandwidth=346e9, **_PCIE3),
+        Machine("p100", 16 * GIB, flops=9.3e12, bandwidth=732e9, **_PCIE3),
+        Machine("v100", 32 * GIB, flops=14.0e12, bandwidth=900e9, **_PCIE3),
+        Machine("rx5700xt", 8 * GIB, flops=9.75e12, bandwidth=448e9, **_PCIE4),
+        Machine("h200", 139 * GIB, flops=66.9e12, bandwidth=4800e9, **_PCIE5),
+    )
+}

@@ -1,0 +1,72 @@
+"""What every run returns: when each op ran, what it waited for, how long an iteration takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpumem.columns import I64
+
+NONE, DATA, COPY, MEMORY = range(4)
+CAUSES = ("none", "data", "copy", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One op of a timeline: `[start, end)` in ns, how long it waited beyond its stream, and for what."""
+
+    op: int
+    start: int
+    end: int
+    wait: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One iteration in the steady state.
+
+    Parameters
+    ----------
+    start, end : int64[n]
+        Nanoseconds from the first start of this iteration. Ops of neighbouring iterations may overlap.
+    wait : int64[n]
+        Nanoseconds between the moment the op's engine was free and its start.
+    cause : int64[n]
+        What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, or `memory` that an
+        earlier op still held; `none` where it did not wait.
+    makespan : int
+        Nanoseconds an iteration takes: the mean over the repeating regime, rounded.
+    first : int
+        Iterations before the regime; `start` and `end` show the first one inside it.
+    cycle : int
+        Iterations after which the regime repeats exactly; 0 where none was found within the iterations
+        simulated (then `makespan` is the mean over their second half).
+    stalls : dict[str, int]
+        Nanoseconds that computing ops wait in one iteration, by cause, the mean over the regime.
+    """
+
+    start: I64
+    end: I64
+    wait: I64
+    cause: I64
+    makespan: int
+    first: int
+    cycle: int
+    stalls: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, i: int) -> Span:
+        i = range(len(self))[i]
+        return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]])
+
+    def __iter__(self) -> Iterator[Span]:
+        return (self[i] for i in range(len(self)))
+
+    def overhead(self, base: Timeline) -> float:
+        """Return how much longer an iteration takes than in `base`, as a fraction."""
+        if not base.makespan:
+            return 0.0 if not self.makespan else float("inf")
+        return self.makespan / base.makespan - 1

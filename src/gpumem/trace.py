@@ -1,0 +1,218 @@
+"""One iteration of a training job: which memory it holds when, and what each op touches.
+
+Columns inside, small records at the edges::
+
+    trace.buffers.size        int64 column            trace.ops.duration    int64 column
+    trace.buffers[3]          Buffer record           trace.ops[3]          Op record
+
+Units: bytes, op index, integer nanoseconds. An iteration repeats, so a lifetime is an arc of the
+circle of `n` steps: half-open `[start, end)`, `0 <= start < n`, `start < end <= start + n`::
+
+    step   0     start        n      end                     a buffer is held during step i iff
+           |-------[==========|=======)------|               (i - start) % n < end - start
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpumem.columns import (
+    COPY_IN,
+    COPY_OUT,
+    I64,
+    MAX_BYTES,
+    MAX_NS,
+    ROLES,
+    UNKNOWN,
+    Bool,
+    Buffers,
+    Csr,
+    Ops,
+    int_column,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """Who touches a buffer: row `b` of `op` lists its ops in issue order; `reads`, `writes` run along."""
+
+    op: Csr
+    reads: Bool
+    writes: Bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One iteration of `n` steps: its buffers and, step by step, its ops.
+
+    A trace without ops is a bare storage allocation instance of `n` steps.
+
+    Parameters
+    ----------
+    buffers : Buffers
+    ops : Ops
+    n : int, optional
+        Steps of the iteration; the number of ops unless there are none.
+    name : str
+        For files and people.
+
+    Raises
+    ------
+    ValueError
+        A column of the wrong length, a size below 0 or a total of 2**62 bytes and more, a lifetime that is
+        no arc, a persistent buffer that does not cross the boundary, an unknown id, an op that touches a
+        buffer before it is allocated or after it is freed. The message names the place and the value.
+
+    Notes
+    -----
+    Construction validates, in O(buffers + accesses). Treat the columns as frozen.
+
+    Examples
+    --------
+    >>> trace = Trace.from_lifetimes([4, 2, 3], [0, 1, 3], [2, 3, 5])
+    >>> trace.load(), trace.peak
+    (array([4, 6, 2, 3, 3]), (1, 6))
+    """
+
+    buffers: Buffers
+    ops: Ops
+    n: int = 0
+    name: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if len(self.ops):
+            object.__setattr__(self, "n", len(self.ops))
+        if self.n < 1:
+            raise ValueError(f"trace {self.name!r}: empty, an iteration has at least one step (n = {self.n})")
+        _check_buffers(self.buffers, self.n)
+        _check_ops(self.ops, len(self.buffers))
+        _check_lifetimes(self)
+        _check_copies(self)
+
+    @classmethod
+    def from_lifetimes(
+        cls, size: ArrayLike, start: ArrayLike, end: ArrayLike, *, n: int | None = None, name: str = ""
+    ) -> Trace:
+        """Make a bare instance: buffer `i` takes `size[i]` bytes during steps `[start[i], end[i])`.
+
+        `n` (the circle's length) defaults to the last `end`, so that nothing wraps.
+        """
+        ends = int_column(end, "buffers: end")
+        steps = n if n is not None else int(ends.max(initial=1))
+        return cls(Buffers.make(size, start, ends), Ops.make([], []), steps, name=name)
+
+    def steps(self, *, host: bool = False) -> tuple[I64, I64]:
+        """Return the load as a step function: `load[k]` bytes from `time[k]` to `time[k + 1]` (or `n`).
+
+        Costs O(B log B) whatever `n`, so instances with nanoseconds for steps are fine.
+        """
+        b = self.buffers
+        mine = b.host == host
+        size, start, end = b.size[mine], b.start[mine], b.end[mine]
+        wraps = end > self.n  # the tail of such an arc comes at the start of the circle
+        at = np.concatenate(
+            [start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n]
+        )
+        change = np.concatenate([size, -size, size[wraps], -size[wraps]])
+        time, place = np.unique(np.concatenate([[0], at]), return_inverse=True)
+        delta = np.zeros(len(time), np.int64)
+        np.add.at(delta, place[1:], change)
+        inside = time < self.n
+        return time[inside], np.cumsum(delta)[inside]
+
+    def load(self, *, host: bool = False) -> I64:
+        """Return the bytes held during each of the `n` steps, on the device or on the host."""
+        time, load = self.steps(host=host)
+        return np.repeat(load, np.diff(np.append(time, self.n)))
+
+    @property
+    def peak(self) -> tuple[int, int]:
+        """The first step at which the device load is largest, and that load in bytes."""
+        time, load = self.steps()
+        k = int(np.argmax(load))
+        return int(time[k]), int(load[k])
+
+    @property
+    def peak_load(self) -> int:
+        """The largest device load in bytes: no placement can be lower."""
+        return self.peak[1]
+
+    def accesses(self) -> Accesses:
+        """Return who touches each buffer: reads and writes of an op merged, in issue order."""
+        n, r, w = max(self.n, 1), self.ops.reads, self.ops.writes
+        read, write = r.idx * n + r.rows(), w.idx * n + w.rows()
+        keys = np.unique(np.concatenate([read, write]))
+        ptr = np.searchsorted(keys, np.arange(len(self.buffers) + 1, dtype=np.int64) * n)
+        return Accesses(Csr(ptr.astype(np.int64), keys % n), np.isin(keys, read), np.isin(keys, write))
+
+
+def _check_columns(table: Buffers | Ops, count: int, what: str) -> None:
+    for column in table.__slots__:
+        if column != "streams" and len(getattr(table, column)) != count:
+            raise ValueError(f"{what}: {count} rows, but column {column!r} has {len(getattr(table, column))}")
+
+
+def _first(bad: Bool) -> int:
+    """The first place where `bad` holds, or -1."""
+    return int(np.argmax(bad)) if bad.any() else -1
+
+
+def _check_buffers(b: Buffers, n: int) -> None:
+    _check_columns(b, len(b), "buffers")
+    size, start, end = b.size, b.start, b.end
+    if (i := _first(size < 0)) >= 0:
+        raise ValueError(f"buffer {i}: size {size[i]} is negative")
+    if float(size.sum(dtype=np.float64)) >= MAX_BYTES:
+        raise ValueError(f"buffers: sizes add up to 2**62 bytes or more (the largest is {size.max()})")
+    if (i := _first((start < 0) | (start >= n))) >= 0:
+        raise ValueError(f"buffer {i}: start {start[i]} is not in [0, {n})")
+    if (i := _first((end <= start) | (end > start + n))) >= 0:
+        raise ValueError(f"buffer {i}: lifetime [{start[i]}, {end[i]}) must last 1 to {n} steps")
+    if (i := _first(b.persistent & (end <= n) & (end - start < n))) >= 0:
+        raise ValueError(
+            f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}"
+        )
+
+
+def _check_ops(ops: Ops, count: int) -> None:
+    _check_columns(ops, len(ops), "ops")
+    for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
+        if (k := _first((rows.idx < 0) | (rows.idx >= count))) >= 0:
+            raise ValueError(
+                f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers"
+            )
+    if (i := _first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
+        raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
+    if (i := _first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
+        raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
+    if (i := _first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
+        raise ValueError(f"op {i}: role {ops.role[i]}, but there are {len(ROLES)} roles")
+    for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
+        if (i := _first(~(np.isfinite(column) & (column >= 0)))) >= 0:
+            raise ValueError(f"op {i}: {what} {column[i]} is not a finite number >= 0")
+
+
+def _check_lifetimes(trace: Trace) -> None:
+    b = trace.buffers
+    for verb, rows in (("reads", trace.ops.reads), ("writes", trace.ops.writes)):
+        op, buffer = rows.rows(), rows.idx
+        dead = (op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer]
+        if (k := _first(dead)) >= 0:
+            i, j = int(op[k]), int(buffer[k])
+            when = "before it is allocated" if i < b.start[j] and b.end[j] <= trace.n else "after it is freed"
+            raise ValueError(f"op {i}: {verb} buffer {j} {when}: it lives during [{b.start[j]}, {b.end[j]})")
+
+
+def _check_copies(trace: Trace) -> None:
+    b, ops = trace.buffers, trace.ops
+    for i in np.flatnonzero((ops.role == COPY_OUT) | (ops.role == COPY_IN)).tolist():
+        source, target, role = ops.reads[i], ops.writes[i], ROLES[ops.role[i]]
+        if len(source) != 1 or len(target) != 1 or b.size[source[0]] != b.size[target[0]]:
+            raise ValueError(f"op {i}: a {role} reads one buffer and writes another of the same size")
+        if (bool(b.host[source[0]]), bool(b.host[target[0]])) != (role == "copy_in", role == "copy_out"):
+            raise ValueError(
+                f"op {i}: a {role} goes from {'host to device' if role == 'copy_in' else 'device to host'}"
+            )
