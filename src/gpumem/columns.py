@@ -35,9 +35,7 @@ def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iub":
-        raise ValueError(
-            f"{what}: expected a list of integers within 64 bits, got {array.dtype} {array.shape}"
-        )
+        raise ValueError(f"{what}: expected a list of integers within 64 bits, got {array.dtype} {array.shape}")
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise ValueError(f"{what}: {int(array.max())} does not fit in 64 bits")
     return np.ascontiguousarray(array, np.int64)
@@ -72,6 +70,17 @@ class Csr:
         """Return the row number of each entry of `idx`."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
+    def take(self, order: I64) -> Csr:
+        """Return rows `order[0]`, `order[1]`, ...
+
+        >>> Csr.of([[1, 2], [], [0]]).take(np.array([2, 0])).tolist()
+        [[0], [1, 2]]
+        """
+        length = np.diff(self.ptr)[order]
+        ptr = np.concatenate([[0], np.cumsum(length)])
+        inside = np.arange(ptr[-1]) - np.repeat(ptr[:-1], length)
+        return Csr(ptr, self.idx[np.repeat(self.ptr[order], length) + inside])
+
     def tolist(self) -> list[list[int]]:
         """Unpack into a list of lists."""
         flat, cut = self.idx.tolist(), self.ptr.tolist()
@@ -90,6 +99,7 @@ class Buffer:
     space: str
     kind: str
     of: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffers:
-    """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`.
+    """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`, ...
 
     `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned
     host memory. `of`: the buffer's id in the recorded file; pieces of one buffer share it.
@@ -121,6 +131,7 @@ class Buffers:
     host: Bool
     kind: tuple[str, ...]
     of: I64
+    name: tuple[str, ...]
 
     @classmethod
     def make(
@@ -133,13 +144,13 @@ class Buffers:
         host: ArrayLike | None = None,
         kind: Sequence[str] | None = None,
         of: ArrayLike | None = None,
+        name: Sequence[str] | None = None,
     ) -> Buffers:
         """Build the columns; what is left out is False, `""` and the position."""
         sizes = int_column(size, "buffers: size")
         count = len(sizes)
         flags = [
-            np.zeros(count, np.bool_) if f is None else np.ascontiguousarray(f, np.bool_)
-            for f in (persistent, host)
+            np.zeros(count, np.bool_) if f is None else np.ascontiguousarray(f, np.bool_) for f in (persistent, host)
         ]
         return cls(
             sizes,
@@ -149,6 +160,7 @@ class Buffers:
             flags[1],
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
+            ("",) * count if name is None else tuple(name),
         )
 
     def __len__(self) -> int:
@@ -165,6 +177,7 @@ class Buffers:
             SPACES[int(self.host[i])],
             self.kind[i],
             int(self.of[i]),
+            self.name[i],
         )
 
     def __iter__(self) -> Iterator[Buffer]:

@@ -74,6 +74,4 @@ class NotReached(Exception):
 
     def __init__(self, reached: int, limit: int, what: str = "a peak load") -> None:
         self.reached, self.limit = reached, limit
-        super().__init__(
-            f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}"
-        )
+        super().__init__(f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}")

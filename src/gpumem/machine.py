@@ -76,9 +76,7 @@ class Machine:
             self.bandwidth_efficiency,
         )
         if not all(x > 0 for x in positive) or self.launch_ns < 0 or self.pinned < 0:
-            raise ValueError(
-                f"machine {self.name!r}: rates and capacity must be positive, budgets not negative"
-            )
+            raise ValueError(f"machine {self.name!r}: rates and capacity must be positive, budgets not negative")
         if any(x < 0 for link in (self.out, self.into) for x in (link.latency_ns, link.ns_per_byte)):
             raise ValueError(f"machine {self.name!r}: a link's latency and ns/B must not be negative")
 
@@ -119,9 +117,7 @@ class Machine:
         wide = self.roofline_ns(ops.flops, ops.moved)
         if (wide >= MAX_NS).any():
             i = int(np.argmax(wide >= MAX_NS))
-            raise ValueError(
-                f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns"
-            )
+            raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
             mine = np.flatnonzero(ops.role == role)
@@ -130,19 +126,19 @@ class Machine:
         return np.where(ops.duration == UNKNOWN, result, ops.duration)
 
 
-_PCIE3 = {"out": Link(47_200, 0.0756), "into": Link(9_700, 0.0823)}  # AutoSwap's measured PCIe 3 x16
-_PCIE4 = {"out": Link(20_000, 0.0400), "into": Link(9_000, 0.0400)}  # about 25 GB/s each way
-_PCIE5 = {"out": Link(10_000, 0.0182), "into": Link(8_000, 0.0182)}  # about 55 GB/s each way
+_PCIE3 = (Link(47_200, 0.0756), Link(9_700, 0.0823))  # AutoSwap's measured PCIe 3 x16
+_PCIE4 = (Link(20_000, 0.0400), Link(9_000, 0.0400))  # about 25 GB/s each way
+_PCIE5 = (Link(10_000, 0.0182), Link(8_000, 0.0182))  # about 55 GB/s each way
 
 PRESETS = {
     m.name: m
     for m in (
-        Machine("gtx1080ti", 11 * GIB, flops=11.34e12, bandwidth=484e9, **_PCIE3),
-        Machine("rtx2080ti", 11 * GIB, flops=13.45e12, bandwidth=616e9, **_PCIE3),
-        Machine("p40", 24 * GIB, flops=11.76e12, bandwidth=346e9, **_PCIE3),
-        Machine("p100", 16 * GIB, flops=9.3e12, bandwidth=732e9, **_PCIE3),
-        Machine("v100", 32 * GIB, flops=14.0e12, bandwidth=900e9, **_PCIE3),
-        Machine("rx5700xt", 8 * GIB, flops=9.75e12, bandwidth=448e9, **_PCIE4),
-        Machine("h200", 139 * GIB, flops=66.9e12, bandwidth=4800e9, **_PCIE5),
+        Machine("gtx1080ti", 11 * GIB, *_PCIE3, flops=11.34e12, bandwidth=484e9),
+        Machine("rtx2080ti", 11 * GIB, *_PCIE3, flops=13.45e12, bandwidth=616e9),
+        Machine("p40", 24 * GIB, *_PCIE3, flops=11.76e12, bandwidth=346e9),
+        Machine("p100", 16 * GIB, *_PCIE3, flops=9.3e12, bandwidth=732e9),
+        Machine("v100", 32 * GIB, *_PCIE3, flops=14.0e12, bandwidth=900e9),
+        Machine("rx5700xt", 8 * GIB, *_PCIE4, flops=9.75e12, bandwidth=448e9),
+        Machine("h200", 139 * GIB, *_PCIE5, flops=66.9e12, bandwidth=4800e9),
     )
 }

@@ -113,9 +113,7 @@ class Trace:
         mine = b.host == host
         size, start, end = b.size[mine], b.start[mine], b.end[mine]
         wraps = end > self.n  # the tail of such an arc comes at the start of the circle
-        at = np.concatenate(
-            [start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n]
-        )
+        at = np.concatenate([start, np.minimum(end, self.n), np.zeros(int(wraps.sum()), np.int64), end[wraps] - self.n])
         change = np.concatenate([size, -size, size[wraps], -size[wraps]])
         time, place = np.unique(np.concatenate([[0], at]), return_inverse=True)
         delta = np.zeros(len(time), np.int64)
@@ -172,18 +170,14 @@ def _check_buffers(b: Buffers, n: int) -> None:
     if (i := _first((end <= start) | (end > start + n))) >= 0:
         raise ValueError(f"buffer {i}: lifetime [{start[i]}, {end[i]}) must last 1 to {n} steps")
     if (i := _first(b.persistent & (end <= n) & (end - start < n))) >= 0:
-        raise ValueError(
-            f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}"
-        )
+        raise ValueError(f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}")
 
 
 def _check_ops(ops: Ops, count: int) -> None:
     _check_columns(ops, len(ops), "ops")
     for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
         if (k := _first((rows.idx < 0) | (rows.idx >= count))) >= 0:
-            raise ValueError(
-                f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers"
-            )
+            raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
     if (i := _first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
         raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
     if (i := _first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:

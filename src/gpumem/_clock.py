@@ -1,0 +1,260 @@
+"""The state of the simulator between two iterations, and the compiled loop that advances it by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Csr
+from gpumem.hazards import by_op, hazards
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.timeline import MEMORY, NONE
+from gpumem.trace import Trace
+
+_FREE, _RESERVED, _HEAP = range(3)  # scalars of `Memory.state`
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """The counter of the capacity clock: what is reserved, and what comes back when.
+
+    `state`: bytes free, the time of the last reservation, entries in the heap. The heap holds
+    `(time, bytes)` given back but not yet reused, earliest first.
+    """
+
+    size: I64
+    starts: Csr  # device buffers made at each op
+    ends: Csr  # device buffers that later ops, from this one on, may take the bytes of
+    live: Bool
+    back: I64  # when the last op that touched the buffer ended
+    reserved: I64  # when its bytes were reserved
+    state: I64
+    time: I64
+    bytes: I64
+
+    @classmethod
+    def make(cls, trace: Trace, capacity: int | None) -> Memory:
+        """Set up what is there before the first iteration: eternal buffers and arcs over the boundary."""
+        b, n = trace.buffers, trace.n
+        eternal = b.persistent & (b.end - b.start == n)
+        mine = ~b.host & ~eternal & (capacity is not None)
+        live = mine & (b.end > n)
+        free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
+        zeros = np.zeros(len(b), np.int64)
+        return cls(
+            b.size,
+            _rows(b.start, mine, n),
+            _rows(b.end % n, mine, n),
+            live,
+            zeros,
+            zeros.copy(),
+            np.array([free, 0, 0], np.int64),
+            np.zeros(len(b) + 1, np.int64),
+            np.zeros(len(b) + 1, np.int64),
+        )
+
+    def settle(self, now: int) -> None:
+        """Take what came back by `now`, before anything can start; make room for another iteration."""
+        used = int(self.state[_HEAP])
+        order = np.argsort(self.time[:used], kind="stable")
+        time, size = self.time[:used][order], self.bytes[:used][order]
+        due = int(np.searchsorted(time, now, side="right"))
+        self.state[_FREE] += size[:due].sum()
+        self.state[_HEAP] = used - due
+        room = np.zeros(len(self.size) + 1, np.int64)
+        self.time = np.concatenate([time[due:], room])  # sorted, hence a heap
+        self.bytes = np.concatenate([size[due:], room])
+
+
+@dataclass(slots=True, eq=False)
+class Clock:
+    """Times of the last iteration, and all that the next one depends on."""
+
+    duration: I64
+    engine: I64
+    after: Csr
+    why: I64
+    touch: Csr
+    memory: Memory
+    ready: I64  # when each engine is free
+    busy: Bool  # engines that have ops
+    before: I64  # ends in the iteration before
+    start: I64
+    end: I64
+    wait: I64
+    cause: I64
+
+    @classmethod
+    def make(cls, trace: Trace, machine: Machine, placement: Placement | None, capacity: int | None) -> Clock:
+        """Set the clock to 0, before the first iteration."""
+        n, ops = trace.n, trace.ops
+        order = hazards(trace, placement)
+        engine = ops.stream.copy()
+        if not machine.duplex:  # one copy engine: both directions queue there in issue order
+            engine[(ops.role == COPY_OUT) | (ops.role == COPY_IN)] = len(ops.streams)
+        busy = np.zeros(len(ops.streams) + 1, np.bool_)
+        busy[engine] = True
+        columns = [np.zeros(n, np.int64) for _ in range(5)]
+        return cls(
+            machine.durations(trace),
+            engine,
+            order.after,
+            order.cause,
+            by_op(trace)[0],
+            Memory.make(trace, capacity),
+            np.zeros(len(busy), np.int64),
+            busy,
+            *columns,
+        )
+
+    def advance(self) -> None:
+        """Run one more iteration."""
+        self.before[:] = self.end
+        m = self.memory
+        _advance(
+            *(
+                self.duration,
+                self.engine,
+                self.after.ptr,
+                self.after.idx,
+                self.why,
+                self.touch.ptr,
+                self.touch.idx,
+            ),
+            *(m.size, m.starts.ptr, m.starts.idx, m.ends.ptr, m.ends.idx),
+            *(m.live, m.back, m.reserved, m.state, m.time, m.bytes),
+            *(self.ready, self.before, self.start, self.end, self.wait, self.cause),
+        )
+        m.settle(self._now)
+
+    @property
+    def _now(self) -> int:
+        """No later op can start before this."""
+        return int(self.ready[self.busy].min())
+
+    def state(self, origin: int) -> bytes:
+        """Return all that later iterations depend on, relative to `origin`."""
+        m, now = self.memory, self._now
+        used = int(m.state[_HEAP])
+        order = np.lexsort((m.bytes[:used], m.time[:used]))
+        parts = (
+            self.end - origin,
+            np.maximum(m.reserved, now)[m.live] - origin,
+            np.maximum(m.back, now)[m.live] - origin,
+            [m.state[_FREE], max(int(m.state[_RESERVED]), now) - origin],
+            m.time[:used][order] - origin,
+            m.bytes[:used][order],
+        )
+        return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
+
+
+def _rows(step: I64, mine: Bool, n: int) -> Csr:
+    """Group the buffers that are `mine` by `step`."""
+    chosen = np.flatnonzero(mine)
+    order = chosen[np.argsort(step[chosen], kind="stable")]
+    return Csr(np.searchsorted(step[order], np.arange(n + 1)).astype(np.int64), order)
+
+
+@jit
+def _advance(
+    duration: I64,
+    engine: I64,
+    after_ptr: I64,
+    after: I64,
+    why: I64,
+    touch_ptr: I64,
+    touch: I64,
+    size: I64,
+    starts_ptr: I64,
+    starts: I64,
+    ends_ptr: I64,
+    ends: I64,
+    live: Bool,
+    back: I64,
+    reserved: I64,
+    state: I64,
+    heap_time: I64,
+    heap_bytes: I64,
+    ready: I64,
+    before: I64,
+    start: I64,
+    end: I64,
+    wait: I64,
+    cause: I64,
+) -> None:
+    """Run one iteration in issue order; `before` and `end` hold the ends of the last one and of this."""
+    n = len(duration)
+    track = len(starts) > 0
+    for i in range(n):
+        free = ready[engine[i]]
+        t, reason = free, NONE
+        for k in range(after_ptr[i], after_ptr[i + 1]):
+            y = after[k]
+            done = end[y] if y >= 0 else before[y + n]
+            if done > t:
+                t, reason = done, why[k]
+        if track:
+            for k in range(ends_ptr[i], ends_ptr[i + 1]):
+                b = ends[k]
+                if live[b] and size[b] > 0:
+                    _push(heap_time, heap_bytes, state, back[b], size[b])
+                live[b] = False
+            need = 0
+            for k in range(starts_ptr[i], starts_ptr[i + 1]):
+                need += size[starts[k]]
+            state[_FREE] -= need
+            while state[_FREE] < 0:
+                state[_RESERVED] = max(state[_RESERVED], _pop(heap_time, heap_bytes, state))
+            if need > 0 and state[_RESERVED] > t:
+                t, reason = state[_RESERVED], MEMORY
+            for k in range(starts_ptr[i], starts_ptr[i + 1]):
+                b = starts[k]
+                reserved[b] = state[_RESERVED] if size[b] > 0 else 0
+                back[b] = reserved[b]
+                live[b] = True
+            for k in range(touch_ptr[i], touch_ptr[i + 1]):
+                if reserved[touch[k]] > t:
+                    t, reason = reserved[touch[k]], MEMORY
+        start[i] = t
+        end[i] = t + duration[i]
+        wait[i] = t - free
+        cause[i] = reason
+        ready[engine[i]] = end[i]
+        if track:
+            for k in range(touch_ptr[i], touch_ptr[i + 1]):
+                back[touch[k]] = max(back[touch[k]], end[i])
+
+
+@jit
+def _push(time: I64, size: I64, state: I64, t: int, b: int) -> None:
+    """Put `(t, b)` into the heap."""
+    k = state[_HEAP]
+    state[_HEAP] += 1
+    while k > 0 and time[(k - 1) // 2] > t:
+        time[k], size[k] = time[(k - 1) // 2], size[(k - 1) // 2]
+        k = (k - 1) // 2
+    time[k], size[k] = t, b
+
+
+@jit
+def _pop(time: I64, size: I64, state: I64) -> int:
+    """Take the earliest entry of the heap: its bytes are free, its time is returned."""
+    earliest: int = time[0]
+    state[_FREE] += size[0]
+    state[_HEAP] -= 1
+    used = state[_HEAP]
+    t, b = time[used], size[used]
+    k = 0
+    while 2 * k + 1 < used:
+        child = 2 * k + 1
+        if child + 1 < used and time[child + 1] < time[child]:
+            child += 1
+        if time[child] >= t:
+            break
+        time[k], size[k] = time[child], size[child]
+        k = child
+    time[k], size[k] = t, b
+    return earliest

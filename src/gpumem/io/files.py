@@ -1,0 +1,73 @@
+"""Bytes in, bytes out: plain or gzipped, one clear error for what cannot be read, no half-written file."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_GZIP = b"\x1f\x8b"
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the contents of `path`, unpacked where they are gzipped (judged by content, not by name).
+
+    Raises
+    ------
+    ValueError
+        A missing file, a directory, no permission, a truncated or damaged gzip; the message names the path.
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from error
+    if not raw.startswith(_GZIP):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path}: damaged or truncated gzip ({error})") from error
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its place when all went well, and vanishes otherwise.
+
+    A name that ends in `.gz` is gzipped, reproducibly (no time stamp).
+    """
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot write here ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if target.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                    yield packed  # type: ignore[misc]
+            else:
+                yield file
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(target)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ValueError(f"{path}: cannot write ({error.strerror})") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path` in one step (see `replacing`)."""
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,102 @@
+"""minimalloc's CSV: `id,lower,upper,size[,offset]`, one buffer a line, live during `[lower, upper)`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from gpumem.columns import Buffers, Ops
+from gpumem.io.files import write_text
+from gpumem.placement import Placement
+from gpumem.trace import Trace
+
+_NEEDED = ("id", "lower", "upper", "size")
+
+
+def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
+    """Read an instance, and its placement if there is an `offset` column.
+
+    Columns may come in any order; further ones are ignored. Ids are kept as names.
+
+    Raises
+    ------
+    ValueError
+        A missing column, a cell that is no integer or not in range, a duplicate id, no buffers; the
+        message names line and value.
+
+    Examples
+    --------
+    >>> trace, placement = parse("id,lower,upper,size\\nx,0,2,4\\ny,1,3,5\\n")
+    >>> trace.peak_load, placement
+    (9, None)
+    """
+    rows = csv.reader(io.StringIO(text))
+    header = [cell.strip() for cell in next(rows, [])]
+    missing = [column for column in _NEEDED if column not in header]
+    if missing:
+        raise ValueError(f"line 1: no column {missing[0]!r} in {','.join(header)[:80]!r}")
+    wanted = [*_NEEDED[1:], *(["offset"] if "offset" in header else [])]
+    at = [header.index(column) for column in wanted]
+    ids: dict[str, int] = {}
+    table: list[list[int]] = []
+    for row in rows:
+        if not row:
+            continue
+        line = rows.line_num
+        if len(row) != len(header):
+            raise ValueError(f"line {line}: {len(row)} cells, the header has {len(header)}")
+        key = row[header.index("id")].strip()
+        if key in ids:
+            raise ValueError(f"line {line}: id {key!r} was already used in line {ids[key]}")
+        ids[key] = line
+        table.append([_cell(row[k], column, line) for k, column in zip(at, wanted)])
+    if not table:
+        raise ValueError("no buffers")
+    _check_rows(table, list(ids.values()))
+    columns = np.array(table, np.int64).T
+    start, end, size = columns[:3]
+    trace = Trace(Buffers.make(size, start, end, name=list(ids)), Ops.make([], []), int(end.max()), name=name)
+    return trace, Placement.at(trace, columns[3]) if "offset" in header else None
+
+
+def _cell(text: str, column: str, line: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"line {line}: {column} {text[:40]!r} is not an integer") from None
+    if not 0 <= value < 2**62:
+        raise ValueError(f"line {line}: {column} {text.strip()[:40]} is not in [0, 2**62)")
+    return value
+
+
+def _check_rows(table: list[list[int]], lines: list[int]) -> None:
+    for (lower, upper, *_), line in zip(table, lines):
+        if lower >= upper:
+            raise ValueError(f"line {line}: lower {lower} is not below upper {upper}")
+
+
+def write(path: str | Path, trace: Trace, placement: Placement | None = None) -> None:
+    """Write the device buffers of `trace`, with their offsets where a placement is given.
+
+    Raises
+    ------
+    ValueError
+        A buffer lives across the iteration boundary: the format has no arcs.
+    """
+    b = trace.buffers
+    device = np.flatnonzero(~b.host)
+    wraps = device[b.end[device] > trace.n]
+    if len(wraps):
+        j = int(wraps[0])
+        raise ValueError(
+            f"buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
+        )
+    columns = [b.start, b.end, b.size, *([placement.offset] if placement else [])]
+    lines = ["id,lower,upper,size" + (",offset" if placement else "")]
+    named = len({b.name[j] for j in device.tolist()} - {""}) == len(device)  # names serve as ids if they can
+    for j in device.tolist():
+        lines.append(",".join([b.name[j] if named else str(j), *(str(c[j]) for c in columns)]))
+    write_text(path, "\n".join(lines) + "\n")

@@ -1,0 +1,83 @@
+"""Recorded PyTorch traces: several iterations, of which the last steady one is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpumem.columns import UNKNOWN, Csr, Ops
+from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.recorder import NEVER, Recording
+from gpumem.trace import Trace
+
+
+class _Buffer(msgspec.Struct, gc=False):
+    id: Count
+    bytes: Count
+    alloc: Index
+    free: Count | None
+    kind: str = ""
+    name: str = ""
+
+
+class _Op(msgspec.Struct, gc=False):
+    i: Count
+    name: str
+    reads: list[Count]
+    writes: list[Count]
+    inplace: list[Count] = []
+    flops: Amount = 0
+    bytes: Amount = 0
+    duration_ns: Count | None = None
+    rng: bool = False
+
+
+class _Meta(msgspec.Struct):
+    iterations: list[tuple[Count, Count]]
+    model: str = ""
+
+
+def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int = -1) -> Trace:
+    """Read one iteration (the last by default) of a recorded trace as an arc trace.
+
+    `free` in the file is inclusive; a write listed in `inplace` may cover a part of the buffer, so it is
+    a read as well; buffers carried over the boundary become arcs (`Recording.iteration`).
+    """
+    head = msgspec.convert(meta, _Meta)
+    recording = _recording(decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops"))
+    if not head.iterations:
+        raise ValueError("meta.iterations: empty, there is no iteration to read")
+    try:
+        lo, hi = head.iterations[iteration]
+    except IndexError:
+        raise ValueError(f"iteration {iteration}: the recording has {len(head.iterations)}") from None
+    return recording.iteration(lo, hi, name=head.model)
+
+
+def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
+    check_positions([b.id for b in buffers], "buffers")
+    check_positions([o.i for o in ops], "ops")
+    for b in buffers:
+        if b.alloc >= len(ops) or (b.free is not None and not b.alloc <= b.free):
+            raise ValueError(
+                f"buffers[{b.id}]: alloc {b.alloc} and free {b.free} are not a lifetime within {len(ops)} ops"
+            )
+    reads = [[*o.reads, *(x for x in o.inplace if x not in o.reads)] for o in ops]
+    return Recording(
+        np.array([b.bytes for b in buffers], np.int64),
+        np.array([b.alloc for b in buffers], np.int64),
+        np.array([NEVER if b.free is None else b.free for b in buffers], np.int64),
+        tuple(b.kind for b in buffers),
+        tuple(b.name for b in buffers),
+        Ops.make(
+            Csr.of(reads),
+            Csr.of([o.writes for o in ops]),
+            name=[o.name for o in ops],
+            duration=[UNKNOWN if o.duration_ns is None else o.duration_ns for o in ops],
+            flops=[o.flops for o in ops],
+            moved=[o.bytes for o in ops],
+            rng=[o.rng for o in ops],
+        ),
+    )

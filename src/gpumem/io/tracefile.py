@@ -1,0 +1,151 @@
+"""`gpumem.trace/1`: one iteration, rewritten and placed, in the form that independent checkers read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
+from gpumem.io.files import replacing
+from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.placement import NOWHERE, Placement
+from gpumem.trace import Trace
+
+FORMAT = "gpumem.trace/1"
+
+
+class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):
+    id: Count
+    bytes: Count
+    start: Count
+    end: Count
+    persistent: bool
+    kind: str
+    space: Literal["device", "host"]
+    offset: Count | None = None
+    of: Index | None = None
+
+
+class _Op(msgspec.Struct, gc=False, omit_defaults=True):
+    i: Count
+    name: str
+    stream: str
+    reads: list[Count]
+    writes: list[Count]
+    duration_ns: Count
+    role: Literal["compute", "copy_out", "copy_in", "recompute", "sync"]
+    of: Index | None = None
+    rng: bool = False
+
+
+def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
+    """Read a trace in gpumem's own format, and its placement if every device buffer has an offset."""
+    b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
+    check_positions([x.id for x in b], "buffers")
+    check_positions([x.i for x in o], "ops")
+    streams = list(dict.fromkeys(x.stream for x in o)) or ["compute"]
+    n = decode(msgspec.json.encode(meta.get("n_ops", 0)), Count, "meta.n_ops")
+    if o and n != len(o):
+        raise ValueError(f"meta.n_ops: {n}, but there are {len(o)} ops")
+    trace = Trace(
+        Buffers.make(
+            [x.bytes for x in b],
+            [x.start for x in b],
+            [x.end for x in b],
+            persistent=[x.persistent for x in b],
+            host=[x.space == "host" for x in b],
+            kind=[x.kind for x in b],
+            of=[UNKNOWN if x.of is None else x.of for x in b],
+        ),
+        Ops.make(
+            Csr.of([x.reads for x in o]),
+            Csr.of([x.writes for x in o]),
+            name=[x.name for x in o],
+            stream=[streams.index(x.stream) for x in o],
+            streams=streams,
+            duration=[x.duration_ns for x in o],
+            role=[ROLES.index(x.role) for x in o],
+            of=[UNKNOWN if x.of is None else x.of for x in o],
+            rng=[x.rng for x in o],
+        ),
+        n,
+        name=str(meta.get("name", "")),
+    )
+    return trace, _placement(trace, [x.offset for x in b], meta)
+
+
+def _placement(trace: Trace, offsets: list[int | None], meta: dict[str, Any]) -> Placement | None:
+    on_device = (~trace.buffers.host).tolist()
+    missing = [i for i, (offset, device) in enumerate(zip(offsets, on_device)) if device and offset is None]
+    if len(missing) == sum(on_device):
+        return None
+    if missing:
+        raise ValueError(f"buffers[{missing[0]}]: no offset, though other device buffers have one")
+    at = np.array([NOWHERE if x is None else x for x in offsets], np.int64)
+    placed = Placement.at(trace, at)
+    height = decode(msgspec.json.encode(meta.get("height", placed.height)), Count, "meta.height")
+    if height < placed.height:
+        raise ValueError(f"meta.height: {height}, but buffers reach up to {placed.height}")
+    return Placement(at, height)
+
+
+def write(
+    path: str | Path,
+    trace: Trace,
+    duration: I64,
+    placement: Placement | None = None,
+    *,
+    source: str = "",
+    machine: str = "",
+    capacity: int | None = None,
+    makespan_ns: int | None = None,
+) -> None:
+    """Write `trace`, gzipped where `path` ends in `.gz`, one buffer or op a line.
+
+    Parameters
+    ----------
+    duration : int64[n]
+        Nanoseconds of each op, as `Machine.durations` gives them.
+    source : str
+        The input file's name.
+    capacity : int, optional
+        Bytes the pool must fit; the placement's height where left out.
+    makespan_ns : int, optional
+        One iteration by the placed clock.
+    """
+    meta: dict[str, Any] = {
+        "format": FORMAT,
+        "name": trace.name,
+        "n_ops": trace.n,
+        "source": source,
+        "machine": machine,
+    }
+    if placement is not None:
+        meta |= {"capacity": placement.height if capacity is None else capacity, "height": placement.height}
+    if makespan_ns is not None:
+        meta["makespan_ns"] = makespan_ns
+    encode = msgspec.json.encode
+    with replacing(path) as file:
+        file.write(b'{"meta":' + encode(meta) + b',\n"buffers":[\n')
+        file.write(b",\n".join(encode(x) for x in _buffer_rows(trace, placement)))
+        file.write(b'\n],\n"ops":[\n')
+        file.write(b",\n".join(encode(x) for x in _op_rows(trace, duration)))
+        file.write(b"\n]}\n")
+
+
+def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]:
+    offset = [NOWHERE] * len(trace.buffers) if placement is None else placement.offset.tolist()
+    for b, at in zip(trace.buffers, offset):
+        space: Literal["device", "host"] = "host" if b.space == "host" else "device"
+        of = None if b.of == UNKNOWN else b.of
+        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, None if at == NOWHERE else at, of)
+
+
+def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
+    for o, ns, rng in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist()):
+        of = None if o.of == UNKNOWN else o.of
+        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, of, rng)  # type: ignore[arg-type]

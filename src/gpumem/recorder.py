@@ -1,0 +1,244 @@
+"""Record a program's allocations and ops, and cut one iteration out of the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpumem.columns import I64, UNKNOWN, Bool, Buffers, Csr, Ops
+from gpumem.trace import Trace
+
+NEVER = 2**62  # `free` of a block that outlives the recording
+BEFORE = -1  # `alloc` of a block that was there before
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What was recorded: several iterations of ops, and blocks that each live from op `alloc` to op `free`.
+
+    Parameters
+    ----------
+    size : int64[B]
+        Bytes.
+    alloc, free : int64[B]
+        First and last op during which the block occupies memory, both inclusive; `BEFORE` (-1) and
+        `NEVER` (2**62) where the recording does not say.
+    kind, name : tuple of str
+    ops : Ops
+        All recorded ops; reads and writes count in blocks.
+    """
+
+    size: I64
+    alloc: I64
+    free: I64
+    kind: tuple[str, ...]
+    name: tuple[str, ...]
+    ops: Ops
+
+    def __post_init__(self) -> None:
+        for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
+            bad = np.flatnonzero((rows.idx < 0) | (rows.idx >= len(self.size)))
+            if len(bad):
+                op, block = rows.rows()[bad[0]], rows.idx[bad[0]]
+                raise ValueError(f"op {op}: {verb} buffer {block}, but there are {len(self.size)} buffers")
+            op_of, block_of = rows.rows(), rows.idx
+            bad = np.flatnonzero((op_of < self.alloc[block_of]) | (op_of > self.free[block_of]))
+            if len(bad):
+                op, block = op_of[bad[0]], block_of[bad[0]]
+                when = "before it is allocated" if op < self.alloc[block] else "after it is freed"
+                lives = f"[{self.alloc[block]}, {self.free[block]}]"
+                raise ValueError(f"op {op}: {verb} buffer {block} {when}: it lives during ops {lives}")
+
+    def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
+        """Cut ops `[lo, hi)` out as one iteration that repeats.
+
+        Blocks alive throughout are persistent. A block made in the previous iteration and freed in this
+        one is taken to be the block made at the same relative op with the same size in this one: the two
+        become one arc across the boundary.
+
+        Raises
+        ------
+        ValueError
+            No such ops, or the cut is not a steady iteration: a block freed in it was not made in the
+            iteration before, a block made in it is never freed, or lives longer than an iteration.
+
+        Notes
+        -----
+        O(B log B + accesses). `of` of buffers and ops counts in the recording.
+        """
+        if not 0 <= lo < hi <= len(self.ops):
+            raise ValueError(f"iteration [{lo}, {hi}): the recording has ops [0, {len(self.ops)})")
+        n = hi - lo
+        before, inside = self.alloc < lo, (self.alloc >= lo) & (self.alloc < hi)
+        through = before & (self.free >= hi)
+        start = np.where(through, 0, self.alloc - lo)
+        end = np.where(through, n, np.minimum(self.free, NEVER - 1) + 1 - lo)
+        twin = self._twins(lo, n, before & (self.free >= lo) & ~through, inside & (self.free >= hi))
+        for old, new in twin.items():
+            end[new] = n + self.free[old] + 1 - lo
+        keep = np.flatnonzero(through | inside)
+        too_long = keep[end[keep] - start[keep] > n]
+        if len(too_long):
+            j = int(too_long[0])
+            fate = (
+                "is never freed" if self.free[j] == NEVER and end[j] > NEVER // 2 else f"lives {end[j] - start[j]} ops"
+            )
+            raise ValueError(
+                f"block {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
+                f"([{lo}, {hi})) it would live {n} at most"
+            )
+        buffers = Buffers.make(
+            self.size[keep],
+            start[keep],
+            end[keep],
+            persistent=through[keep],
+            kind=[self.kind[j] for j in keep],
+            of=keep,
+            name=[self.name[j] for j in keep],
+        )
+        return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
+
+    def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
+        """Match each block carried in from the previous iteration to the one carried out of this one."""
+        made: dict[tuple[int, int], list[int]] = {}
+        for j in np.flatnonzero(new)[::-1].tolist():
+            made.setdefault((int(self.alloc[j]) - lo, int(self.size[j])), []).append(j)
+        twin = {}
+        for j in np.flatnonzero(old).tolist():
+            partners = made.get((int(self.alloc[j]) - (lo - n), int(self.size[j])), [])
+            if not partners:
+                raise ValueError(
+                    f"block {j} ({self.size[j]} bytes), made at op {self.alloc[j]}: freed at op {self.free[j]} in "
+                    f"the iteration [{lo}, {lo + n}), which makes no block like it: not a steady iteration"
+                )
+            twin[j] = partners.pop()
+        return twin
+
+    def _ops(self, lo: int, hi: int, keep: I64, twin: dict[int, int]) -> Ops:
+        new_id = np.full(len(self.size), -1, np.int64)
+        new_id[keep] = np.arange(len(keep))
+        for old, new in twin.items():
+            new_id[old] = new_id[new]
+        ops = self.ops
+
+        def cut(rows: Csr) -> Csr:
+            ptr = rows.ptr[lo : hi + 1]
+            return Csr(ptr - ptr[0], new_id[rows.idx[ptr[0] : ptr[-1]]])
+
+        return Ops.make(
+            cut(ops.reads),
+            cut(ops.writes),
+            name=ops.name[lo:hi],
+            stream=ops.stream[lo:hi],
+            streams=ops.streams,
+            duration=ops.duration[lo:hi],
+            flops=ops.flops[lo:hi],
+            moved=ops.moved[lo:hi],
+            role=ops.role[lo:hi],
+            of=np.arange(lo, hi, dtype=np.int64),
+            rng=ops.rng[lo:hi],
+        )
+
+
+@dataclass(slots=True)
+class Recorder:
+    """SmartPool's Device: call `malloc`, `free` and `exec` as the program does, get a trace.
+
+    Examples
+    --------
+    >>> device = Recorder()
+    >>> w = device.malloc(400, kind="param")
+    >>> x = device.malloc(100)
+    >>> device.exec("forward", reads=[w], writes=[x])
+    >>> device.exec("update", reads=[w, x], writes=[w])
+    >>> device.free(x)
+    >>> trace = device.trace()
+    >>> [(b.size, b.start, b.end, b.persistent) for b in trace.buffers]
+    [(400, 0, 2, True), (100, 0, 2, False)]
+
+    References
+    ----------
+    Zhang et al. 2019, section V (the Device abstraction).
+    """
+
+    _size: list[int] = field(default_factory=list)
+    _alloc: list[int] = field(default_factory=list)
+    _free: list[int] = field(default_factory=list)
+    _kind: list[str] = field(default_factory=list)
+    _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list)
+    _events: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def malloc(self, size: int, *, kind: str = "") -> int:
+        """Record an allocation of `size` bytes before the next op; return the block's id."""
+        if size < 0:
+            raise ValueError(f"malloc: size {size} is negative")
+        self._size.append(size)
+        self._alloc.append(len(self._ops))
+        self._free.append(NEVER)
+        self._kind.append(kind)
+        self._events.append(("malloc", len(self._size) - 1, size))
+        return len(self._size) - 1
+
+    def free(self, block: int) -> None:
+        """Record that `block` is released after the last op so far."""
+        self._live(block, "free")
+        self._free[block] = max(len(self._ops) - 1, self._alloc[block])
+        self._events.append(("free", block, self._size[block]))
+
+    def exec(
+        self,
+        op: str,
+        reads: Sequence[int] = (),
+        writes: Sequence[int] = (),
+        *,
+        stream: str = "compute",
+        duration: int = UNKNOWN,
+        flops: float = 0,
+        moved: float = 0,
+    ) -> None:
+        """Record an op; a block that it changes in place belongs to both `reads` and `writes`.
+
+        `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it.
+        """
+        for block in (*reads, *writes):
+            self._live(block, f"op {len(self._ops)} ({op})")
+        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved))
+        self._events += [("read", b, self._size[b]) for b in reads]
+        self._events += [("write", b, self._size[b]) for b in writes]
+
+    def _live(self, block: int, where: str) -> None:
+        if not 0 <= block < len(self._size):
+            raise ValueError(f"{where}: block {block} was never allocated")
+        if self._free[block] != NEVER:
+            raise ValueError(f"{where}: block {block} was already freed after op {self._free[block]}")
+
+    @property
+    def events(self) -> Iterator[tuple[str, int, int]]:
+        """The stream of `(kind, block, size)` that `gpumem.period` looks for iterations in."""
+        return iter(self._events)
+
+    def recording(self) -> Recording:
+        """Return what was recorded. Blocks made before the first op and never freed were always there."""
+        columns: Iterable[tuple[object, ...]] = zip(*self._ops) if self._ops else [()] * 7
+        name, reads, writes, stream, duration, flops, moved = (list(c) for c in columns)
+        streams = list(dict.fromkeys(stream)) or ["compute"]
+        free = np.array(self._free, np.int64)
+        alloc = np.array(self._alloc, np.int64)
+        alloc[(alloc == 0) & (free == NEVER)] = BEFORE
+        ops = Ops.make(
+            reads,  # type: ignore[arg-type]
+            writes,  # type: ignore[arg-type]
+            name=name,  # type: ignore[arg-type]
+            stream=[streams.index(s) for s in stream],
+            streams=streams,  # type: ignore[arg-type]
+            duration=duration,  # type: ignore[arg-type]
+            flops=flops,  # type: ignore[arg-type]
+            moved=moved,  # type: ignore[arg-type]
+        )
+        return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
+
+    def trace(self, lo: int = 0, hi: int | None = None, *, name: str = "") -> Trace:
+        """Return ops `[lo, hi)`, by default all, as one iteration; see `Recording.iteration`."""
+        return self.recording().iteration(lo, len(self._ops) if hi is None else hi, name=name)

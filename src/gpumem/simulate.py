@@ -1,0 +1,128 @@
+"""The clock that judges every plan: `Trace, Machine[, Placement] -> Timeline`.
+
+Each op starts when its engine is free, when the ops it must wait for (`gpumem.hazards`) have ended, and
+when memory is there. All of these lie earlier in issue order, so one pass in issue order gives every
+start, and a trace whose load fits cannot deadlock. Passes repeat until the iteration does::
+
+    placed clock     memory is a hazard: whoever had these bytes before must be done with them
+    capacity clock   memory is a counter: bytes are reserved in issue order, and an op waits until
+                     earlier ops have given enough back
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from gpumem._clock import Clock
+from gpumem.columns import COPY_IN, COPY_OUT, I64
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.timeline import CAUSES, NONE, Timeline
+from gpumem.trace import Trace
+
+
+def simulate(
+    trace: Trace,
+    machine: Machine,
+    placement: Placement | None = None,
+    *,
+    capacity: int | None = None,
+    iterations: int = 200,
+) -> Timeline:
+    """Run `trace` over and over until its iterations repeat; return one of those.
+
+    Parameters
+    ----------
+    trace : Trace
+        With ops.
+    machine : Machine
+        Gives durations and says whether both directions of the link run at once.
+    placement : Placement, optional
+        A valid one: the placed clock.
+    capacity : int, optional
+        Bytes of device memory: the capacity clock. With neither, memory delays nothing.
+    iterations : int
+        How many to simulate at most.
+
+    Returns
+    -------
+    Timeline
+        Of the first iteration that is known to repeat.
+
+    Raises
+    ------
+    ValueError
+        A trace without ops; a placement and a capacity together; a load above the capacity.
+
+    Notes
+    -----
+    O(n) an iteration, O(n log n) with a capacity. The regime is exact: everything that can delay a later
+    op is the same, relative to the end of the iteration, as `cycle` iterations before. Streams that
+    share nothing may drift apart for ever; then `cycle` is 0.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> ops = Ops.make([[], [0]], [[0], []], duration=[30, 40])
+    >>> trace = Trace(Buffers.make([8], [0], [2]), ops)
+    >>> simulate(trace, Machine.named("h200")).makespan
+    70
+    """
+    _check(trace, placement, capacity, iterations)
+    clock = Clock.make(trace, machine, placement, capacity)
+    computes = (trace.ops.role != COPY_OUT) & (trace.ops.role != COPY_IN)
+    ends: list[int] = []  # T(k): when all of iterations 0..k has ended
+    stalls: list[I64] = []
+    seen: dict[bytes, int] = {}
+    cycle = 0
+    for k in range(iterations):
+        clock.advance()
+        ends.append(max(int(clock.end.max()), ends[-1] if ends else 0))
+        stalls.append(_by_cause(clock, computes))
+        state = clock.state(ends[-1])
+        if state in seen:
+            cycle = k - seen[state]
+            break
+        seen[state] = k
+    last = len(ends) - 1
+    since = last - cycle if cycle else last // 2
+    return Timeline(
+        clock.start - clock.start.min(),
+        clock.end - clock.start.min(),
+        clock.wait.copy(),
+        clock.cause.copy(),
+        makespan=_mean(ends[last] - ends[since], last - since) if last else ends[0],
+        first=last,
+        cycle=cycle,
+        stalls={
+            name: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1))
+            for c, name in enumerate(CAUSES)
+            if c != NONE
+        },
+    )
+
+
+def _check(trace: Trace, placement: Placement | None, capacity: int | None, iterations: int) -> None:
+    if not len(trace.ops):
+        raise ValueError(f"trace {trace.name!r}: no ops, a bare instance has no timeline")
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is below 1")
+    if capacity is None:
+        return
+    if placement is not None:
+        raise ValueError("simulate: give a placement (placed clock) or a capacity (capacity clock), not both")
+    op, load = trace.peak
+    if load > capacity:
+        raise ValueError(f"op {op}: the load is {load} bytes, the capacity {capacity}")
+
+
+def _mean(total: int, count: int) -> int:
+    return round(Fraction(total, count))
+
+
+def _by_cause(clock: Clock, computes: np.ndarray) -> I64:
+    waited = np.zeros(len(CAUSES), np.int64)
+    np.add.at(waited, clock.cause[computes], clock.wait[computes])
+    return waited

@@ -1,0 +1,96 @@
+"""Gaps: two consecutive accesses of a buffer, between which nobody needs it on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64, Bool
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps:
+    """Columns over the gaps of a trace, by buffer, then in the order of its lifetime.
+
+    `buffer`; `after`, `before` (ops of the two accesses, `before >= n` where the gap wraps); `epoch` (how
+    many accesses of this lifetime, through `after`, write the buffer: a value on the host is still good
+    while it stays the same); `writes` (how many do in all); `forever` (the buffer never dies, its gaps go round).
+    """
+
+    buffer: I64
+    after: I64
+    before: I64
+    epoch: I64
+    writes: I64
+    forever: Bool
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def where(self, chosen: Bool | I64) -> Gaps:
+        """Return some of the gaps."""
+        return Gaps(*(getattr(self, column)[chosen] for column in self.__slots__))
+
+
+def eternal(trace: Trace) -> Bool:
+    """Return which buffers live for ever: persistent full circles. Their gaps go round."""
+    b = trace.buffers
+    return b.persistent & (b.end - b.start == trace.n)
+
+
+def gaps(trace: Trace) -> Gaps:
+    """Return all gaps of all device buffers.
+
+    Notes
+    -----
+    O(accesses log accesses). A buffer that lives for ever has as many gaps as accesses, the last one
+    going round to the first access of the next iteration; any other has one less.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> ops = Ops.make([[], [0], []], [[0], [], [0]])
+    >>> found = gaps(Trace(Buffers.make([8], [0], [3], persistent=[True]), ops))
+    >>> found.after, found.before, found.epoch
+    (array([0, 1, 2]), array([1, 2, 3]), array([1, 1, 2]))
+    """
+    n, b, touched = trace.n, trace.buffers, trace.accesses()
+    buffer, op = touched.op.rows(), touched.op.idx
+    life = (op - b.start[buffer]) % n
+    order = np.lexsort((life, buffer))
+    buffer, op, life, write = buffer[order], op[order], life[order], touched.writes[order].astype(np.int64)
+    total = np.zeros(len(b), np.int64)
+    np.add.at(total, buffer, write)
+    before_buffer = np.concatenate([[0], np.cumsum(total)])[buffer]
+    epoch = np.cumsum(write) - before_buffer
+
+    count = len(buffer)
+    following = np.arange(1, count + 1) % max(count, 1)
+    final = buffer[following] != buffer if count > 1 else np.ones(count, np.bool_)
+    if count:
+        final[-1] = True
+    first_access = np.searchsorted(buffer, buffer)
+    following = np.where(final, first_access, following)
+    forever = eternal(trace)[buffer]
+    keep = ~b.host[buffer] & (~final | forever)
+    length = np.where(final, life[following] + n - life, life[following] - life)
+    return Gaps(buffer, op, op + length, epoch, total[buffer], forever).where(keep)
+
+
+def needs_copy_out(chosen: Gaps) -> Bool:
+    """Return for each swapped gap whether the host does not hold its value yet.
+
+    The gaps come in the order of `gaps`. A gap is clean if nothing wrote the buffer since the one swapped
+    before it; with a buffer that lives for ever, the first one comes after the last of the iteration before.
+    """
+    count = len(chosen)
+    if not count:
+        return np.zeros(0, np.bool_)
+    begins = np.concatenate([[True], chosen.buffer[1:] != chosen.buffer[:-1]])
+    first = np.flatnonzero(begins)
+    last = np.concatenate([first[1:], [count]]) - 1
+    dirty = np.concatenate([[True], chosen.epoch[1:] > chosen.epoch[:-1]])
+    dirty[first] = ~chosen.forever[first] | (chosen.epoch[first] + chosen.writes[first] > chosen.epoch[last])
+    return dirty

@@ -1,0 +1,218 @@
+"""What `Plan.apply` does: cut buffers into segments, insert copies and recomputations, renumber.
+
+Every segment is built as an arc with a modulus, `end = start + 1 + (last - start) % n`, so that gaps and
+segments that wrap the iteration need no case of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
+from gpumem.swap.cuts import Cut, find_cuts, issue_order
+from gpumem.swap.gaps import eternal
+from gpumem.swap.plan import Decision, Recompute, Swap
+from gpumem.swap.rerun import producer, variants_of
+from gpumem.trace import Trace
+
+
+class _Row(NamedTuple):
+    """A new buffer made of old buffer `b`."""
+
+    b: int
+    start: int
+    end: int
+    host: bool = False
+
+
+class _NewOp(NamedTuple):
+    name: str
+    reads: list[int]
+    writes: list[int]
+    stream: str
+    role: int
+    like: int = -1  # the old op whose columns it takes
+
+
+@dataclass(slots=True)
+class _Rewrite:
+    trace: Trace
+    cuts: dict[int, list[Cut]]
+    pos: I64
+    n: int  # ops of the new trace
+    start: I64  # arcs of old ids: whole buffers and first segments
+    end: I64
+    rows: list[_Row]
+    segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
+
+    def span(self, start: int, last: int) -> int:
+        """The end of the arc from `start` through `last`."""
+        return start + 1 + (last - start) % self.n
+
+    def add(self, row: _Row) -> int:
+        """Append a buffer; return its id."""
+        self.rows.append(row)
+        return len(self.start) + len(self.rows) - 1
+
+    def cut_device(self, b: int, cuts: list[Cut], forever: bool) -> None:
+        """Device segments lie between the return of one cut and the release of the next."""
+        held = []  # the last new index of the segment before each cut
+        for c in cuts:
+            after = c.decision.after
+            held.append(
+                c.out if c.out >= 0 and c.release == after + 1 else int(self.pos[(c.release - 1) % len(self.pos)])
+            )
+        ids = [self.add(_Row(b, c.back, self.span(c.back, last))) for c, last in zip(cuts, held[1:])]
+        back = cuts[-1].back
+        if forever:  # the last segment goes round to the first cut
+            self.start[b], self.end[b] = back, self.span(back, held[0])
+            self.segments[b] = [b, *ids, b]
+        else:
+            final = self.add(
+                _Row(b, back, self.span(back, int(self.pos[(self.trace.buffers.end[b] - 1) % len(self.pos)])))
+            )
+            self.end[b] = self.span(int(self.start[b]), held[0])
+            self.segments[b] = [b, *ids, final]
+
+    def keep_on_host(self, b: int, cuts: list[Cut]) -> None:
+        """One host buffer for each value: from its copy-out through the last copy-in that needs it."""
+        swaps = [c for c in cuts if isinstance(c.decision, Swap)]
+        first = next((k for k, c in enumerate(swaps) if c.out >= 0), None)
+        if first is None and swaps:  # nothing ever writes it: the host always holds the value
+            host = self.add(_Row(b, 0, self.n, host=True))
+            for c in swaps:
+                c.host = host
+            return
+        chain: list[Cut] = []
+        for c in reversed([*swaps[first:], *swaps[:first]]):  # from the end: a copy-out closes the chain behind it
+            chain.append(c)
+            if c.out >= 0:
+                host = self.add(_Row(b, c.out, self.span(c.out, chain[0].back), host=True))
+                for link in chain:
+                    link.host = host
+                chain = []
+
+    def holder(self, b: int, op: int) -> int:
+        """The new id of `b` at old op `op`."""
+        start = self.trace.buffers.start[b]
+        n = len(self.pos)
+        life = (op - start) % n
+        return self.segments[b][sum((c.decision.after - start) % n < life for c in self.cuts[b])]
+
+    def on_device(self, b: int, at: int) -> int:
+        """The new id of `b` if it is on the device at new index `at`, else -1."""
+        for new in self.segments.get(b, [b]):
+            start, end = self.arc(new)
+            if (at - start) % self.n < end - start:
+                return new
+        return -1
+
+    def arc(self, new: int) -> tuple[int, int]:
+        """The lifetime of new buffer `new`."""
+        if new < len(self.start):
+            return int(self.start[new]), int(self.end[new])
+        return self.rows[new - len(self.start)][1:3]
+
+    def new_op(self, cut: Cut, role: int) -> _NewOp:
+        """Make the op that a cut inserts."""
+        d = cut.decision
+        if role == COPY_OUT:
+            return _NewOp("copy_out", [self.holder(d.buffer, d.after)], [cut.host], "d2h", role)
+        target = self.holder(d.buffer, d.before % len(self.pos))
+        if role == COPY_IN:
+            return _NewOp("copy_in", [cut.host], [target], "h2d", role)
+        return self.rerun(d, cut.back, target)
+
+    def rerun(self, d: Recompute | Swap, at: int, target: int) -> _NewOp:
+        """Run the producer of a dropped buffer again; its other outputs go to scratch."""
+        op, reads = producer(self.trace, d)
+        held = [self.on_device(b, at) for b in reads]
+        for b, new in zip(reads, held):
+            if new < 0:
+                raise ValueError(f"{d}: op {op} made it from buffer {b}, which is not on the device then")
+        ops = self.trace.ops
+        others = [b for b in ops.writes[op].tolist() if b != d.buffer]
+        scratch = [self.add(_Row(b, at, at + 1)) for b in others]
+        return _NewOp(ops.name[op], held, [target, *scratch], ops.streams[ops.stream[op]], RECOMPUTE, op)
+
+    def buffers(self) -> Buffers:
+        """The buffers of the new trace: old ids first, then the added rows."""
+        old = self.trace.buffers
+        made = np.array([r.b for r in self.rows], np.int64)
+        source = np.concatenate([np.arange(len(old)), made])
+        start = np.concatenate([self.start, np.array([r.start for r in self.rows], np.int64)])
+        end = np.concatenate([self.end, np.array([r.end for r in self.rows], np.int64)])
+        crosses = (end > self.n) | (end - start == self.n)
+        return Buffers.make(
+            old.size[source],
+            start,
+            end,
+            persistent=old.persistent[source] & crosses,
+            host=np.concatenate([old.host, np.array([r.host for r in self.rows], np.bool_)]),
+            kind=[old.kind[b] for b in source.tolist()],
+            of=old.of[source],
+            name=[old.name[b] for b in source.tolist()],
+        )
+
+    def renumber(self, rows: Csr) -> Csr:
+        """Old reads or writes in new ids."""
+        idx = rows.idx.copy()
+        for k in np.flatnonzero(np.isin(idx, list(self.cuts))).tolist():
+            op = int(np.searchsorted(rows.ptr, k, side="right")) - 1
+            idx[k] = self.holder(int(idx[k]), op)
+        return Csr(rows.ptr, idx)
+
+    def ops(self, added: list[_NewOp], at: I64) -> Ops:
+        """The ops of the new trace, in issue order."""
+        old = self.trace.ops
+        streams = list(dict.fromkeys([*old.streams, *(o.stream for o in added)]))
+        order = np.empty(self.n, np.int64)
+        order[self.pos], order[at] = np.arange(len(old)), len(old) + np.arange(len(added))
+        like = np.array([o.like for o in added], np.int64)
+
+        def column(values: np.ndarray, missing: float) -> np.ndarray:
+            return np.concatenate([values, np.where(like >= 0, values[like], missing).astype(values.dtype)])[order]
+
+        def rows(kept: Csr, new: list[list[int]]) -> Csr:
+            tail = Csr.of(new)
+            ptr = np.concatenate([kept.ptr, kept.ptr[-1] + tail.ptr[1:]])
+            return Csr(ptr, np.concatenate([kept.idx, tail.idx])).take(order)
+
+        names = [*old.name, *(o.name for o in added)]
+        return Ops.make(
+            rows(self.renumber(old.reads), [o.reads for o in added]),
+            rows(self.renumber(old.writes), [o.writes for o in added]),
+            name=[names[k] for k in order.tolist()],
+            stream=np.concatenate([old.stream, np.array([streams.index(o.stream) for o in added], np.int64)])[order],
+            streams=streams,
+            duration=column(old.duration, UNKNOWN),
+            flops=column(old.flops, 0),
+            moved=column(old.moved, 0),
+            role=np.concatenate([old.role, np.array([o.role for o in added], np.int64)])[order],
+            of=column(old.of, UNKNOWN),
+            rng=column(old.rng, False),
+        )
+
+
+def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Trace:
+    """Return `trace` with the decisions carried out; see `Plan.apply`."""
+    if not decisions:
+        return trace
+    trace = variants_of(trace, decisions)
+    cuts = find_cuts(trace, decisions)
+    order = {d: k for k, d in enumerate(decisions)}
+    pos, inserted, at = issue_order(trace.n, [c for row in cuts.values() for c in row], order)
+    b, n, forever = trace.buffers, trace.n + len(inserted), eternal(trace)
+    start = np.where(forever & (b.start == 0), 0, pos[b.start])
+    end = np.where(forever, start + n, start + 1 + (pos[(b.end - 1) % trace.n] - start) % n)
+    new = _Rewrite(trace, cuts, pos, n, start, end, [], {})
+    for buffer, row in cuts.items():
+        new.cut_device(buffer, row, bool(forever[buffer]))
+        new.keep_on_host(buffer, row)
+    added = [new.new_op(cut, role) for cut, role in inserted]
+    ops = new.ops(added, at)
+    return Trace(new.buffers(), ops, name=trace.name)
