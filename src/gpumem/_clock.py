@@ -115,18 +115,30 @@ class Clock:
         self.before[:] = self.end
         m = self.memory
         _advance(
-            *(
-                self.duration,
-                self.engine,
-                self.after.ptr,
-                self.after.idx,
-                self.why,
-                self.touch.ptr,
-                self.touch.idx,
-            ),
-            *(m.size, m.starts.ptr, m.starts.idx, m.ends.ptr, m.ends.idx),
-            *(m.live, m.back, m.reserved, m.state, m.time, m.bytes),
-            *(self.ready, self.before, self.start, self.end, self.wait, self.cause),
+            self.duration,
+            self.engine,
+            self.after.ptr,
+            self.after.idx,
+            self.why,
+            self.touch.ptr,
+            self.touch.idx,
+            m.size,
+            m.starts.ptr,
+            m.starts.idx,
+            m.ends.ptr,
+            m.ends.idx,
+            m.live,
+            m.back,
+            m.reserved,
+            m.state,
+            m.time,
+            m.bytes,
+            self.ready,
+            self.before,
+            self.start,
+            self.end,
+            self.wait,
+            self.cause,
         )
         m.settle(self._now)
 

@@ -16,7 +16,7 @@ def jit(function: F) -> F:
     return cast(F, numba.njit(cache=True)(function))
 
 
-class _OnCompile(event.Listener):  # type: ignore[misc]
+class _OnCompile(event.Listener):
     def __init__(self, tell: Callable[[], None]) -> None:
         self.tell: Callable[[], None] | None = tell
 
@@ -31,4 +31,6 @@ class _OnCompile(event.Listener):  # type: ignore[misc]
 
 def on_first_compile(tell: Callable[[], None]) -> None:
     """Call `tell` once, when the first loop that is not in the cache is about to be compiled."""
-    event.register("numba:compile", _OnCompile(tell))
+    event.register(  # type: ignore[no-untyped-call]
+        "numba:compile", _OnCompile(tell)
+    )

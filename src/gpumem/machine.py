@@ -25,7 +25,8 @@ class Link:
 
     def copy_ns(self, size: I64) -> I64:
         """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even)."""
-        return np.rint(self.latency_ns + size * self.ns_per_byte).astype(np.int64)
+        ns: I64 = np.rint(self.latency_ns + size * self.ns_per_byte).astype(np.int64)
+        return ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple
 
-_KINDS = {"malloc": 0, "free": 1, "read": 2, "write": 3}
+_MALLOC, _FREE = 0, 1
+_KINDS = {"malloc": _MALLOC, "free": _FREE, "read": 2, "write": 3}
 _MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
 _BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
@@ -103,84 +104,74 @@ class Detector:
 
     Notes
     -----
-    A period of `p` events is reported after the first event whose last `2 p` events are a word `u u` of
-    signatures that is *closed*, for the smallest such `p >= min_length`:
+    Reported is the first moment, and then the smallest `p >= min_length`, for which the last `2 p` events
+    are a word `u u` of signatures, and
 
-    1. No distance and no lifetime in the second `u` is longer than `p`: an iteration refers to nothing
-       that happened more than one iteration ago. (The optimizer's step for one parameter refers to a
-       gradient much older than the step before, a layer to its own parameter.)
-    2. It frees as many blocks as it makes; with 1., all it makes is freed within `p` events. (A layer
-       of the forward pass leaves activations, one of the backward pass frees more than it makes.)
-       Blocks are counted, not bytes, so that blocks of no bytes count too.
-    3. Its events act on the same blocks as those of the first `u`, or on the blocks made one period
-       later. (1. and 2. do not imply it: where two buffers take turns, every other iteration is the
-       same as seen by signatures, yet addresses and swaps repeat only every second one.)
+    1. no distance and no lifetime in the second `u` exceeds `p`: an iteration refers to nothing that
+       happened more than one iteration ago. (The optimizer's step for one parameter refers to a gradient
+       much older than the step before, a layer to a parameter of its own.)
+    2. it frees as many blocks as it makes; with 1., all it makes is freed within `p` events. (A layer
+       leaves activations on its way forward, and frees more than it makes on its way back.) Blocks
+       are counted rather than bytes, since a block may have none.
+    3. it acts on the same blocks as the first `u`, or on those made one period later. (1. and 2. do not
+       imply it: where two buffers take turns, signatures may repeat every iteration, but addresses and
+       swaps every second one.)
+    4. no `u = v v ...` with a `v` that meets 1. to 3., so `u` is primitive; where blocks take turns, it is
+       the least power of a primitive word that brings each block back. A multiple of a loop shorter
+       than `min_length` is not an iteration either.
+    5. the period has lasted for at least as many events as came before it. (In-place operations one
+       after the other, or copies into the slices of one buffer, meet 1. to 4.: "read x, write x" repeats
+       40 times inside an iteration of Tacotron 2.) A period that lasts is found in any case, at
+       the latest when it makes up half of the stream.
 
-    No shorter closed period ends there, so `u` is primitive; only where blocks take turns it is the least
-    power of a primitive word that brings each block back. The first iteration may differ (it makes the
-    optimizer's state, or the job does something else before): detection then takes two more. The
-    boundary falls anywhere in the job's iteration, earlier than where the programmer would put it if
-    the warm-up ended in the same way as an iteration does.
+    The distances of the first events on each block reach into the warm-up, so a job whose first iteration
+    differs (it makes the optimizer's state) is found out at the end of its third one, or a little earlier.
+    The boundary falls wherever the first repetition happens to begin, not where the programmer sees it.
 
-    One ambiguity remains, and no criterion on signatures resolves it: an inner loop that is closed
-    itself. Micro-steps that accumulate gradients and the time steps of a recurrent network without a
-    backward pass are iterations in every respect, until something else follows. Give a
-    `min_length` above the loop's where that is known, or feed the events again with `min_length =
-    period.length + 1` when the stream departs from the period.
+    One ambiguity remains, and no criterion on signatures resolves it: an inner loop that meets all five,
+    such as micro-steps that accumulate gradients, the time steps of a recurrent network without backward
+    pass, or, at the very beginning, the in-place initialisation of the first parameter. `min_length` is for
+    that: 32 rules out the last; for the first two it must exceed the length of the loop.
 
-    *Search.* Cut the stream into blocks of `L = 1, 2, 4, ...` events at multiples of `L`. The first half
-    of a square of period `p >= 2 L - 1` contains such a block, whose copy ends `p` later, before the
-    square ends. So compare, after each event and for each `L`, the last `L` events with the two blocks that
-    ended `2 L - 1` to `4 L - 2` events earlier: that meets every square, by one product of polynomial
-    prefix hashes each. A match is extended to the left by a binary search, which gives the event at which
-    the square will be complete; only then, the three conditions are looked at. As long as the period
-    lasts, 1. and 2. cannot change, and the match is not examined again.
+    *Search.* Cut the stream into blocks of `L = 1, 2, 4, ...` events at multiples of `L`. The first half of
+    a square of period `p >= 2 L - 1` contains such a block, whose copy ends `p` later, before the square
+    does. So compare, after each event and for each `L`, the last `L` events with the two blocks that ended
+    `2 L - 1` to `4 L - 2` events earlier, by prefix hashes: that meets every square in time. A match is
+    extended to the left by a binary search, which tells at which event the square will be complete; the
+    conditions are looked at then. While a period lasts, 1. and 2. cannot change: one look will do.
 
-    *Cost.* O(log n) hash comparisons an event whatever the stream, and a binary search for each
-    maximal gapped repeat, of which a word of n letters has O(n): O(n log n) in all. Condition 3. and the
-    comparison of the words themselves before a report (so that a hash collision may delay, but never
-    forge a period) take O(p) for a period that meets 1. and 2. About 200 bytes are kept an event,
-    until the period is found.
+    *Cost.* O(log n) comparisons an event whatever the stream, and a binary search for each maximal gapped
+    repeat, of which there are O(n): O(n log n). A square that meets 1. and 2. costs O(p) more, and a
+    comparison with each loop met before. About 110 bytes an event are kept until the period is found.
+    A collision of hashes (about one in 10^12 for a million events) could delay a period; it cannot forge
+    one, since the words themselves are compared before the report.
 
-    Departs from the paper, which does not say how: conditions 1. to 3. are ours.
+    The paper says only "two consecutive subsequences"; the conditions are ours.
 
     References
     ----------
-    Zhang, Yeung, Shu, He, Wang: Efficient memory management for GPU-based deep learning systems, 2019,
-    section V. Main, Lorentz: An O(n log n) algorithm for finding all repetitions in a string, 1984.
-    Kolpakov, Podolskiy, Posypkin, Khrapov: Searching of gapped repeats and subrepetitions in a word, 2017.
+    Zhang et al.: Efficient memory management for GPU-based deep learning systems, 2019, section V.
+    Main, Lorentz: An O(n log n) algorithm for finding all repetitions in a string, 1984.
+    Kolpakov et al.: Searching of gapped repeats and subrepetitions in a word, 2017.
 
     Examples
     --------
-    >>> step = ["write", "read", "read"]
     >>> detector = Detector()
     >>> detector.push(Event("malloc", 0, 4))
-    >>> for block in (1, 2):
-    ...     events = [Event("malloc", block, 8), Event("write", block), Event("read", 0), Event("free", block)]
-    ...     print([detector.push(e) for e in events][-1])
-    None
-    None
+    >>> for block in (1, 2, 3):
+    ...     for kind, b in (("malloc", block), ("write", block), ("read", 0), ("free", block)):
+    ...         period = detector.push(Event(kind, b, 8))
+    >>> period
+    Period(start=4, length=4, crossing=(0, 2), successors=(0, 3))
     """
 
     def __init__(self, *, min_length: int = 1) -> None:
         if min_length < 1:
             raise ValueError(f"min_length {min_length} is not at least 1")
         self.period: Period | None = None
-        self.min_length = min_length
         self._count = 0
-        self._live: dict[int, tuple[int, int]] = {}  # block -> (its malloc, its latest event), from 1
-        # Row k is about event k - 1, or about the first k events; row 0 stands before the stream.
-        self._code: list[int] = [-1]  # signatures as integers
-        self._block: list[int] = [-1]
-        self._born = array("q", [0])  # the malloc of the event's block
-        self._lives = array("q", [0])  # blocks live after k events
-        self._hash = array("q", [0])
-        self._power = array("q", [1])
-        self._far: list[int] = []  # events whose distance no later one reaches, oldest first
-        self._far_distance: list[int] = []
-        self._levels: list[int] = []
-        self._since: dict[int, int] = {}  # period -> the events after this row repeat those before
-        self._due: dict[int, list[int]] = {}  # row -> the periods to look at then
+        self._live: dict[int, tuple[int, int]] = {}  # block -> (event that made it, its latest event)
+        self._search: _Search | None = _Search(min_length)
 
     def push(self, event: Event) -> Period | None:
         """Take the next event; return the period as soon as there is one, and the same ever after.
@@ -198,144 +189,182 @@ class Detector:
             ...
         ValueError: event 0: read of block 7, which is not live
         """
-        kind, value, born = self._signature(event)
+        code, born = self._enter(event)
         self._count += 1
-        if self.period is None:
-            self._record(4 * value + kind, event[1], born)
-            if kind:
-                self._note_distance(value)
-            self._look_back()
-            self._report()
+        if self._search is not None:
+            p = self._search.push(code, event[1], born, len(self._live))
+            if p:
+                self.period = self._search.describe(p, [made for made, _ in self._live.values()])
+                self._search = None  # and the record with it
         return self.period
 
-    def _signature(self, event: Event) -> tuple[int, int, int]:
-        """Check the event; return its kind, its size or distance, and its block's malloc."""
+    def _enter(self, event: Event) -> tuple[int, int]:
+        """Check the event and account for it; return its signature and the event that made its block."""
         name, block, size = event
-        row = self._count + 1
-        kind = _KINDS.get(name)
+        i, kind, known = self._count, _KINDS.get(name), self._live.get(block)
         if kind is None:
-            raise ValueError(f"event {row - 1}: kind {name!r} is not one of {', '.join(_KINDS)}")
-        known = self._live.get(block)
-        if kind == 0:
+            raise ValueError(f"event {i}: kind {name!r} is not one of {', '.join(_KINDS)}")
+        if kind == _MALLOC:
             if known is not None:
-                raise ValueError(f"event {row - 1}: malloc of block {block}, live since event {known[0] - 1}")
+                raise ValueError(f"event {i}: malloc of block {block}, which is live since event {known[0]}")
             if size < 0:
-                raise ValueError(f"event {row - 1}: malloc of block {block} with {size} bytes")
-            self._live[block] = (row, row)
-            return kind, index(size), row
+                raise ValueError(f"event {i}: malloc of block {block} of {size} bytes")
+            self._live[block] = (i, i)
+            return 4 * index(size) + _MALLOC, i
         if known is None:
-            raise ValueError(f"event {row - 1}: {name} of block {block}, which is not live")
+            raise ValueError(f"event {i}: {name} of block {block}, which is not live")
         born, latest = known
-        if kind == 1:
+        if kind == _FREE:
             del self._live[block]
-            return kind, row - born, born
-        self._live[block] = (born, row)
-        return kind, row - latest, born
+            return 4 * (i - born) + _FREE, born
+        self._live[block] = (born, i)
+        return 4 * (i - latest) + kind, born
 
-    def _record(self, code: int, block: int, born: int) -> None:
-        self._code.append(code)
-        self._block.append(block)
-        self._born.append(born)
-        self._lives.append(len(self._live))
-        self._hash.append((self._hash[-1] * _BASE + code) % _MODULUS)
-        self._power.append(self._power[-1] * _BASE % _MODULUS)
+
+class _Search:
+    """The record of the stream, and the squares in it.
+
+    Row `k` of a column is about event `k - 1`, or about the first `k` events; row 0 precedes the stream.
+    """
+
+    def __init__(self, min_length: int) -> None:
+        self.min_length = min_length
+        self.now = 0  # the latest row
+        self.code = [-1]  # signatures, as integers: 4 * value + kind
+        self.block = [-1]
+        self.born = array("q", [0])  # the row of the malloc of the event's block
+        self.lives = array("q", [0])  # blocks live after k events
+        self.hash = array("q", [0])
+        self.power = array("q", [1])
+        self.far: list[int] = []  # rows whose distance no later one reaches, oldest first,
+        self.far_distance: list[int] = []  # and these distances
+        self.levels: list[int] = []
+        self.since: dict[int, int] = {}  # p -> the row after which each event repeats the one p before
+        self.due: dict[int, list[int]] = {}  # row -> the periods to look at then
+        self.loops: set[int] = set()  # periods that met conditions 1 to 4 somewhere
+
+    def push(self, code: int, block: int, born: int, lives: int) -> int:
+        """Take an event; return the period that is complete with it, or 0."""
+        self.now += 1
+        self.code.append(code)
+        self.block.append(block)
+        self.born.append(born + 1)
+        self.lives.append(lives)
+        self.hash.append((self.hash[-1] * _BASE + code) % _MODULUS)
+        self.power.append(self.power[-1] * _BASE % _MODULUS)
+        if code & 3 != _MALLOC:
+            self._note_distance(code >> 2)
+        self._look_back()
+        due = self.due.pop(self.now, None)
+        if due:
+            for p in sorted(set(due)):
+                if self._is_iteration(p):
+                    return p
+        return 0
 
     def _note_distance(self, distance: int) -> None:
-        while self._far and self._far_distance[-1] <= distance:
-            self._far.pop()
-            self._far_distance.pop()
-        self._far.append(self._count)
-        self._far_distance.append(distance)
+        while self.far and self.far_distance[-1] <= distance:
+            self.far.pop()
+            self.far_distance.pop()
+        self.far.append(self.now)
+        self.far_distance.append(distance)
 
-    def _same(self, a: int, b: int, length: int) -> bool:
-        """Whether the last `length` of the first `a` events are those of the first `b` (by hash)."""
-        h = self._hash
-        return (h[a] - h[b] - (h[a - length] - h[b - length]) * self._power[length]) % _MODULUS == 0
+    def _repeats(self, p: int, length: int) -> bool:
+        """Whether the last `length` events equal those `p` earlier, judged by their hash."""
+        h, a = self.hash, self.now
+        b, c = a - p, a - length
+        return (h[a] - h[b] - (h[c] - h[c - p]) * self.power[length]) % _MODULUS == 0
 
     def _look_back(self) -> None:
-        """Find the periods that the latest events start to repeat.
+        """Find the periods that the latest events begin to repeat.
 
         ::
 
-            rows      4L-2 back ...                2L-1 back          now
-                  ----|====L====|====L====|----------------|====L====|
-                      a block of L events that ended p ago = the last L: then p is a candidate
+            rows     4L-2 ago                    2L-1 ago          now
+                 ----|====L====|====L====|----------------|====L====|
+                     a block that ended p ago equals the last L: p is a candidate
         """
-        now, code = self._count, self._code
-        last, levels = code[now], self._levels
-        if 3 * (1 << len(levels)) - 1 <= now:
-            levels.append(1 << len(levels))
-        for size in levels:
+        now, code = self.now, self.code
+        last = code[now]
+        if 3 * (1 << len(self.levels)) - 1 <= now:
+            self.levels.append(1 << len(self.levels))
+        for size in self.levels:
             then = (now - 2 * size + 1) & -size
-            if code[then] == last and self._same(now, then, size):
+            # Most blocks differ in their last event already; row 0 differs from all.
+            if code[then] == last and self._repeats(now - then, size):
                 self._consider(now - then, size)
             then -= size
-            if code[then] == last and self._same(now, then, size):
+            if code[then] == last and self._repeats(now - then, size):
                 self._consider(now - then, size)
 
     def _consider(self, p: int, matched: int) -> None:
         """Note when period `p` will have lasted for `p` events, knowing that it has for `matched`."""
-        now = self._count
-        if p < self.min_length:
-            return
-        since = self._since.get(p)
-        if since is not None and self._same(now, now - p, now - since):
-            return  # the run is known
-        most = min(p, now - p)
-        step = matched
-        while matched < most:  # gallop: most runs are short
-            tried = min(matched + step, most)
-            if not self._same(now, now - p, tried):
-                most = tried - 1
-                break
-            matched, step = tried, 2 * step
-        while matched < most:
-            tried = (matched + most + 1) // 2
-            if self._same(now, now - p, tried):
-                matched = tried
+        since = self.since.get(p)
+        if since is not None and self._repeats(p, self.now - since):
+            return  # noted when it began
+        low, high, step = matched, self.now - p, matched
+        while low < high:  # gallop, then halve: most repetitions are short
+            middle = min(low + step, high) if step else (low + high + 1) // 2
+            if self._repeats(p, middle):
+                low, step = middle, 2 * step
             else:
-                most = tried - 1
-        self._since[p] = now - matched
-        self._due.setdefault(now - matched + p, []).append(p)
+                high, step = middle - 1, 0
+        self.since[p] = self.now - low
+        self._look_at(p, max(self.now, self.now - low + p))
 
-    def _report(self) -> None:
-        """Look at the squares that end now, the shortest first."""
-        due = self._due.pop(self._count, None)
-        for p in sorted(set(due)) if due else ():
-            if self._is_square(p) and self._is_closed(p) and self._acts_alike(p):
-                self.period = self._describe(p)
-                return
+    def _look_at(self, p: int, row: int) -> None:
+        self.due.setdefault(row, []).append(p)
 
-    def _is_square(self, p: int) -> bool:
-        now = self._count
-        return now - self._since[p] >= p and self._same(now, now - p, p)
+    def _is_iteration(self, p: int) -> bool:
+        """Whether the last `2 p` events meet all conditions; where time may change that, look again."""
+        now, since = self.now, self.since[p]
+        if now - since < p or not self._repeats(p, now - since):
+            return False
+        if not self._is_closed(p) or self._is_multiple(p):
+            return False
+        if odd := self._odd_row(p):
+            self._look_at(p, odd + p)  # the second half is past it then
+            return False
+        self.loops.add(p)
+        if p < self.min_length:
+            return False
+        if now < 2 * (since - p):
+            self._look_at(p, 2 * (since - p))
+            return False
+        return self.code[now - 2 * p + 1 : now - p + 1] == self.code[now - p + 1 :]
 
     def _is_closed(self, p: int) -> bool:
-        """Conditions 1. and 2. of the last `p` events."""
-        oldest = bisect_left(self._far, self._count - p + 1)
-        far = self._far_distance[oldest] if oldest < len(self._far) else 0
-        return far <= p and self._lives[self._count] == self._lives[self._count - p]
+        """Conditions 1 and 2, for the last `p` events."""
+        oldest = bisect_left(self.far, self.now - p + 1)
+        farthest = self.far_distance[oldest] if oldest < len(self.far) else 0
+        return farthest <= p and self.lives[self.now] == self.lives[self.now - p]
 
-    def _acts_alike(self, p: int) -> bool:
-        """Condition 3.; where an event breaks it, look again as soon as the second half is past that."""
-        now, born = self._count, self._born
+    def _odd_row(self, p: int) -> int:
+        """The last row that breaks condition 3, or 0: its twin `p` before acts on another block."""
+        now, born = self.now, self.born
         start = now - 2 * p
         for row in range(now, now - p, -1):
             one, other = born[row - p], born[row]
             if other != (one if other <= start else one + p):
-                self._due.setdefault(row + p, []).append(p)
-                return False
-        return self._code[start + 1 : now - p + 1] == self._code[now - p + 1 :]
+                return row
+        return 0
 
-    def _describe(self, p: int) -> Period:
-        """The last `2 p` events as a period; its crossing blocks are looked up in the record."""
-        now, block, born = self._count, self._block, self._born
+    def _is_multiple(self, p: int) -> bool:
+        """Whether the last `2 p` events repeat a loop that meets conditions 1 to 3."""
+        return any(
+            p % d == 0 and d < p and self._repeats(d, 2 * p - d) and self._is_closed(d) and not self._odd_row(d)
+            for d in self.loops
+        )
+
+    def describe(self, p: int, live: list[int]) -> Period:
+        """Return the last `2 p` events as a period; `live` are the events that made the live blocks."""
+        now, block, born = self.now, self.block, self.born
         middle = now - p
-        pairs = {b: (name, name) for name, (b, _) in self._live.items() if b <= middle}
+        pairs = {made + 1: (block[made + 1],) * 2 for made in live if made < middle}
         for row in range(middle + 1, now + 1):
-            if self._code[row] & 3 == 1 and born[row] <= middle:
+            if self.code[row] & 3 == _FREE and born[row] <= middle:
                 pairs[born[row]] = (block[row], block[born[row] + p])
-        crossing = [pairs[b] for b in sorted(pairs)]
+        crossing = [pairs[made] for made in sorted(pairs)]
         return Period(now - 2 * p, p, tuple(a for a, _ in crossing), tuple(b for _, b in crossing))
 
 

@@ -166,4 +166,5 @@ def _without(load: I64, found: Gaps, size: I64) -> I64:
     change = np.zeros(2 * n + 1, np.int64)
     np.add.at(change, found.after + 1, -size)
     np.add.at(change, found.before, size)
-    return load + np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    left: I64 = load + np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    return left

@@ -37,7 +37,8 @@ class Gaps:
 def eternal(trace: Trace) -> Bool:
     """Return which buffers live for ever: persistent full circles. Their gaps go round."""
     b = trace.buffers
-    return b.persistent & (b.end - b.start == trace.n)
+    forever: Bool = b.persistent & (b.end - b.start == trace.n)
+    return forever
 
 
 def gaps(trace: Trace) -> Gaps:

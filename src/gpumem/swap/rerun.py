@@ -62,7 +62,8 @@ def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:
         return trace
     ops, b = trace.ops, trace.buffers
     name, duration, writes = list(ops.name), ops.duration.copy(), ops.writes.tolist()
-    size, added = b.size.copy(), []
+    size = b.size.copy()
+    added: list[Variant] = []
     touched = trace.accesses().op
     for d in variants:
         if not 0 <= d.op < trace.n:

@@ -98,8 +98,7 @@ class _Rewrite:
 
     def holder(self, b: int, op: int) -> int:
         """The new id of `b` at old op `op`."""
-        start = self.trace.buffers.start[b]
-        n = len(self.pos)
+        n, start = len(self.pos), int(self.trace.buffers.start[b])
         life = (op - start) % n
         return self.segments[b][sum((c.decision.after - start) % n < life for c in self.cuts[b])]
 
@@ -115,7 +114,8 @@ class _Rewrite:
         """The lifetime of new buffer `new`."""
         if new < len(self.start):
             return int(self.start[new]), int(self.end[new])
-        return self.rows[new - len(self.start)][1:3]
+        row = self.rows[new - len(self.start)]
+        return row.start, row.end
 
     def new_op(self, cut: Cut, role: int) -> _NewOp:
         """Make the op that a cut inserts."""

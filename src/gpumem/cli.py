@@ -1,0 +1,41 @@
+"""The command line: `gpumem plan`, `gpumem pool`, `gpumem info`.
+
+Exit status: 0 done, 2 bad input, 3 infeasible or not reached.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from gpumem import __version__
+from gpumem.commands import info, plan, pool
+from gpumem.commands.args import Parser, tell
+from gpumem.errors import Infeasible, NotReached
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line on `argv` (default: the program's arguments); return the exit status."""
+    parser = Parser(prog="gpumem", description="GPU memory in deep-learning training: place, swap, simulate.")
+    parser.add_argument("--version", action="version", version=f"gpumem {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    for command in (plan, pool, info):
+        command.add(commands)
+    args = parser.parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except (Infeasible, NotReached) as stop:
+        tell(str(stop))
+        return 3
+    except (ValueError, MemoryError) as error:
+        tell(f"error: {' '.join(str(error).split()) or 'out of memory'}")
+        return 2
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        tell("interrupted")
+        return 130

@@ -1,0 +1,87 @@
+"""SmartPool and AutoSwap together: swap until the *placed* trace fits a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpumem.errors import Infeasible, NotReached
+from gpumem.placement import Placement
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combined:
+    """A plan, the trace it makes, where that lies, and the load limit that the plan was made for."""
+
+    plan: Plan
+    trace: Trace
+    placement: Placement
+    load_limit: int
+
+
+def at_load(
+    trace: Trace, load_limit: int, *, swap: Callable[[Trace, int], Plan], pool: Callable[[Trace], Placement]
+) -> Combined:
+    """Plan for a load limit, apply, place."""
+    plan = swap(trace, load_limit)
+    swapped = plan.apply(trace)
+    return Combined(plan, swapped, pool(swapped), load_limit)
+
+
+def in_pool(
+    trace: Trace,
+    limit: int,
+    *,
+    swap: Callable[[Trace, int], Plan],
+    pool: Callable[[Trace], Placement],
+    progress: Callable[[str], None] = lambda text: None,
+    steps: int = 200,
+) -> Combined:
+    """Lower the load limit from `limit` until the placement fits a pool of `limit` bytes.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes of the pool.
+    swap, pool : callable
+        `swap(trace, load_limit) -> Plan` and `pool(trace) -> Placement`.
+    progress : callable
+        Told what is being tried.
+    steps : int
+        The load limit is lowered by 1/steps of the peak load at a time.
+
+    Raises
+    ------
+    Infeasible
+        Even the load cannot come down to `limit`.
+    NotReached
+        No load limit that the planner reaches gives a placement that fits (`reached`: the lowest height).
+
+    Notes
+    -----
+    A plain search: the highest load limit that fits, in steps. Zhang et al. 2019, sections V and VI-C.
+
+    Examples
+    --------
+    >>> from gpumem.pool import best_fit
+    >>> trace = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
+    >>> in_pool(trace, 1000, swap=lambda t, n: Plan(), pool=best_fit).placement.height
+    258
+    """
+    step = max(trace.peak_load // steps, 1)
+    load_limit, lowest = limit, 2**62
+    while load_limit > 0:
+        progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+        try:
+            found = at_load(trace, load_limit, swap=swap, pool=pool)
+        except (NotReached, Infeasible) as stop:
+            if lowest == 2**62:
+                raise
+            raise NotReached(lowest, limit, "a pool") from stop
+        if found.placement.height <= limit:
+            return found
+        lowest = min(lowest, found.placement.height)
+        load_limit = min(load_limit, trace.peak_load) - step
+    raise NotReached(lowest, limit, "a pool")

@@ -1,0 +1,1 @@
+"""The commands of the command line, one a file: each adds its arguments and runs."""

@@ -1,0 +1,94 @@
+"""What the command line understands: amounts of memory, machines, names of planners; and one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from gpumem.machine import Machine
+
+    Commands = argparse._SubParsersAction["Parser"]
+else:
+    Commands = object
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+class Parser(argparse.ArgumentParser):
+    """Bad usage is one line on stderr and exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def amount(text: str, whole: int, what: str) -> int:
+    """Read bytes, `KiB/MiB/GiB` or `%` of `whole`.
+
+    >>> amount("70%", 1000, "--limit"), amount("1.5KiB", 1000, "--limit"), amount("42", 1000, "--limit")
+    (700, 1536, 42)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", text)
+    if not match:
+        raise ValueError(f"{what}: {text!r} is not an amount; write bytes, 300MiB, 1.5GiB or 70%")
+    number, unit = match[1], match[2].upper()
+    if unit != "%" and unit not in _UNITS:
+        raise ValueError(f"{what}: unit {match[2]!r} of {text!r} is unknown; use B, KiB, MiB, GiB or %")
+    scale = whole / 100 if unit == "%" else _UNITS[unit]
+    value = int(number) * scale if number.isdigit() and unit != "%" else float(number) * scale
+    if not math.isfinite(value) or value >= 2**62:
+        raise ValueError(f"{what}: {text!r} is too large")
+    if int(value) < 1:
+        raise ValueError(f"{what}: {text!r} is {int(value)} bytes, it must be at least 1")
+    return int(value)
+
+
+def machine_of(text: str) -> Machine:
+    """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
+    from gpumem.machine import PRESETS, Machine
+
+    if text in PRESETS or not (text.endswith(".json") or Path(text).exists()):
+        return Machine.named(text)
+    from gpumem.io.files import read_bytes
+    from gpumem.io.schema import decode
+
+    return decode(read_bytes(text), Machine, text)
+
+
+def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
+    """Read a comma-separated list of names, or `all`."""
+    names = list(table) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in table:
+            raise ValueError(f"{what}: {name!r} is unknown; there are {', '.join(table)}")
+    return list(dict.fromkeys(names))
+
+
+def tell_when_compiling() -> None:
+    """Say so when a loop is compiled for the first time on this machine."""
+    from gpumem._jit import on_first_compile
+
+    on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
+
+
+class Progress:
+    """Notes on stderr once a command has been running for two seconds, one a second at most."""
+
+    def __init__(self) -> None:
+        self.next = time.monotonic() + 2
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() >= self.next:
+            self.next = time.monotonic() + 1
+            tell(text)
+
+
+def tell(text: str) -> None:
+    """Say something to the person, without disturbing what the command prints."""
+    print(f"gpumem: {text}", file=sys.stderr, flush=True)

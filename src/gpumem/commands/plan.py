@@ -1,0 +1,131 @@
+"""`gpumem plan`: the main job, from a trace and a limit to a verified plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpumem.commands.args import Commands, Progress, amount, choices, machine_of, tell, tell_when_compiling
+
+if TYPE_CHECKING:
+    from gpumem.machine import Machine
+    from gpumem.report import Report
+    from gpumem.trace import Trace
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser("plan", help="plan swaps and a placement for a memory limit", description=run.__doc__)
+    p.add_argument("file", nargs="?", help="trace file; the bundled VGG16 (CIFAR, batch 100) if left out")
+    limit = p.add_mutually_exclusive_group()
+    limit.add_argument("--limit", help="size of the pool: bytes, KiB/MiB/GiB or %% of the peak load (placed clock)")
+    limit.add_argument("--load-limit", help="the papers' limit: of the load alone (capacity clock)")
+    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--swap", default="autoswap", help="swap planner (default: %(default)s)")
+    p.add_argument("--score", default="wdoa", help="AutoSwap's score: doa, aoa, wdoa, swdoa (default: %(default)s)")
+    p.add_argument("--peaks", default="first", help="candidates straddle the first peak, or all (default: %(default)s)")
+    p.add_argument("--threshold", default="1MiB", help="smallest buffer to swap (default: %(default)s)")
+    p.add_argument("--pool", default="best-fit", help="pool planner (default: %(default)s)")
+    p.add_argument("--alignment", type=int, default=256, help="of offsets, in bytes (default: %(default)s)")
+    p.add_argument("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there")
+    p.add_argument("--json", action="store_true", help="print the table as one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan swaps and a placement, simulate the iteration with and without them, check, and report."""
+    tell_when_compiling()
+    from gpumem.io import bundled_path, load
+
+    target = machine_of(args.machine)
+    source = Path(args.file) if args.file is not None else bundled_path("vgg16")
+    trace = load(source).trace
+    if not len(trace.ops):
+        raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
+    report = make(trace, target, args, Progress())
+    if args.out:
+        save(report, target, source.name, Path(args.out))
+    print(json.dumps(report.row()) if args.json else report.table())
+    return 0
+
+
+def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Report:
+    """Plan, place, simulate and check."""
+    from gpumem import check, pool, swap
+    from gpumem.combined import at_load, in_pool
+    from gpumem.report import Report, Run
+    from gpumem.simulate import simulate
+
+    (swapper,), (placer,) = choices(args.swap, swap.PLANNERS, "--swap"), choices(args.pool, pool.PLANNERS, "--pool")
+    threshold = amount(args.threshold, trace.peak_load, "--threshold")
+    options = {"score": args.score, "peaks": args.peaks, "threshold": threshold}
+    place = partial(pool.PLANNERS[placer], alignment=args.alignment)
+
+    def plan(trace: Trace, load_limit: int) -> swap.Plan:
+        return swap.PLANNERS[swapper](trace, machine, load_limit, **options)
+
+    if args.load_limit is not None:
+        limit = None
+        found = at_load(trace, amount(args.load_limit, trace.peak_load, "--load-limit"), swap=plan, pool=place)
+        base = Run(trace, place(trace), simulate(trace, machine))
+        placed = simulate(found.trace, machine, found.placement)
+        judged = simulate(found.trace, machine, capacity=found.load_limit)
+    else:
+        limit = machine.capacity if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+        found = in_pool(trace, limit, swap=plan, pool=place, progress=progress)
+        before = place(trace)
+        base = Run(trace, before, simulate(trace, machine, before))
+        placed = judged = simulate(found.trace, machine, found.placement)
+    progress("checking the plan")
+    check.everything(trace, found.trace, found.placement, placed, machine, limit=found.load_limit, host=machine.pinned)
+    return Report(
+        machine.name, found.plan, base, Run(found.trace, found.placement, judged), limit, found.load_limit, placed
+    )
+
+
+def save(report: Report, machine: Machine, source: str, folder: Path) -> None:
+    """Write everything into `folder`: all of it, or nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out: {folder} is not a directory")
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+    except OSError as error:
+        raise ValueError(f"--out: {folder}: cannot write here ({error.strerror})") from error
+    try:
+        _write(report, machine, source, staging)
+        folder.mkdir(exist_ok=True)
+        for path in staging.iterdir():
+            path.replace(folder / path.name)
+    except OSError as error:
+        raise ValueError(f"--out: {folder}: cannot write ({error.strerror})") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _write(report: Report, machine: Machine, source: str, folder: Path) -> None:
+    from gpumem import plot
+    from gpumem.io import chrome, write, write_text
+
+    after = report.after
+    write_text(folder / "plan.json", report.plan.to_json())
+    write(
+        folder / "trace.json.gz",
+        after.trace,
+        machine.durations(after.trace),
+        after.placement,
+        source=source,
+        machine=machine.name,
+        capacity=report.limit,
+        makespan_ns=report.placed.makespan,
+    )
+    chrome.write(folder / "timeline.json", after.trace, after.timeline)
+    if plot.available():
+        plot.pictures(folder, report.before, after, report.load_limit if report.limit is None else report.limit)
+    else:
+        tell("no pictures: matplotlib is not installed (pip install 'gpumem[plot]')")

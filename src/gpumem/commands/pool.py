@@ -1,0 +1,109 @@
+"""`gpumem pool`: place buffers, without swapping."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from gpumem.commands.args import Commands, Progress, amount, choices, tell, tell_when_compiling
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser("pool", help="place buffers, without swapping", description=run.__doc__)
+    p.add_argument("file", nargs="+", help="trace files or minimalloc CSVs")
+    p.add_argument("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    p.add_argument("--capacity", help="bytes the pool may have; exit status 3 if some file fits with no planner")
+    p.add_argument("--alignment", type=int, help="of offsets, in bytes (default: 256, 1 for bare instances)")
+    p.add_argument("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace")
+    p.add_argument("--json", action="store_true", help="print a list of rows")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Place the buffers of each file with each planner; compare footprint and peak load."""
+    if args.out and len(args.file) > 1:
+        raise ValueError(f"--out: one placement goes into {args.out}, but there are {len(args.file)} files")
+    tell_when_compiling()
+    from gpumem.pool import PLANNERS
+
+    names, progress = choices(args.planner, PLANNERS, "--planner"), Progress()
+    _warm_up(names)
+    rows = []
+    for path in args.file:
+        progress(f"placing {path}")
+        rows += _place(path, names, args)
+    print(json.dumps(rows) if args.json else _table(rows))
+    fitting = {row["file"] for row in rows if row["feasible"]}
+    return 0 if fitting.issuperset(args.file) else 3
+
+
+def _warm_up(names: list[str]) -> None:
+    """Compile before anything is timed."""
+    from gpumem.pool import PLANNERS
+    from gpumem.trace import Trace
+
+    for name in names:
+        PLANNERS[name](Trace.from_lifetimes([1], [0], [1]))
+
+
+def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    from gpumem import check
+    from gpumem.io import load
+    from gpumem.pool import PLANNERS
+
+    trace = load(path).trace
+    alignment = args.alignment if args.alignment is not None else 256 if len(trace.ops) else 1
+    capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
+    rows, placed = [], []
+    for name in names:
+        begin = time.perf_counter()
+        placement = PLANNERS[name](trace, alignment=alignment)
+        seconds = time.perf_counter() - begin
+        check.placement(trace, placement)
+        placed.append(placement)
+        rows.append(
+            {
+                "file": path,
+                "planner": name,
+                "buffers": len(trace.buffers),
+                "peak_load": trace.peak_load,
+                "footprint": placement.height,
+                "ratio": placement.ratio(trace),
+                "seconds": seconds,
+                "feasible": capacity is None or placement.height <= capacity,
+            }
+        )
+    best = min(placed, key=lambda p: p.height)
+    if args.out and (capacity is None or best.height <= capacity):
+        _write(args.out, path, trace, best, capacity)
+    elif args.out:
+        tell(f"{args.out}: not written, no placement fits {capacity} bytes")
+    return rows
+
+
+def _write(out: str, source: str, trace: Any, placement: Any, capacity: int | None) -> None:
+    from pathlib import Path
+
+    from gpumem.io import minimalloc, write
+    from gpumem.machine import Machine
+
+    if out.endswith(".csv"):
+        minimalloc.write(out, trace, placement)
+    elif out.endswith((".json", ".json.gz")):
+        duration = Machine.named("gtx1080ti").durations(trace)
+        write(out, trace, duration, placement, source=Path(source).name, capacity=capacity)
+    else:
+        raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    columns = ("planner", "buffers", "peak load", "footprint", "ratio", "seconds", "fits")
+    lines = ["{:32}{:>10}{:>9}{:>14}{:>14}{:>9}{:>10}{:>6}".format("file", *columns)]
+    for r in rows:
+        cells = [r[key] for key in ("planner", "buffers", "peak_load", "footprint", "ratio", "seconds")]
+        fits = "yes" if r["feasible"] else "no"
+        lines.append("{:32}{:>10}{:>9}{:>14}{:>14}{:>9.4f}{:>10.4f}{:>6}".format(r["file"][-31:], *cells, fits))
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""Pictures of a plan: memory over the iteration, the layout of the pool, the streams. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpumem.io import replacing
+from gpumem.placement import Placement
+from gpumem.report import Run
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = {
+    "param": "#4c72b0",
+    "buffer": "#4c72b0",
+    "opt_state": "#8172b3",
+    "input": "#937860",
+    "activation": "#55a868",
+    "gradient": "#c44e52",
+    "act_grad": "#dd8452",
+}
+_ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
+_MIB = 2**20
+
+
+def available() -> bool:
+    """Whether matplotlib can be imported."""
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def pictures(folder: Path, before: Run, after: Run, limit: int) -> list[Path]:
+    """Draw `profile.png`, `layout.png` and `timeline.png` into `folder`; return their paths."""
+    draw: dict[str, Callable[[Axes], None]] = {
+        "profile.png": lambda ax: profile(ax, before.trace, after.trace, limit),
+        "layout.png": lambda ax: layout(ax, after.trace, after.placement),
+        "timeline.png": lambda ax: streams(ax, after.trace, after.timeline),
+    }
+    return [_save(folder / name, drawing) for name, drawing in draw.items()]
+
+
+def profile(ax: Axes, before: Trace, after: Trace, limit: int | None = None) -> None:
+    """Draw the load of both traces over the ops of the iteration, the rewritten one on the same axis."""
+    ax.fill_between(np.arange(before.n), before.load() / _MIB, step="post", alpha=0.35, label="without swapping")
+    kept = np.flatnonzero(after.ops.of >= 0)
+    ax.step(np.arange(len(kept)), after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
+    if limit is not None:
+        ax.axhline(limit / _MIB, linestyle="--", linewidth=0.8, color="black", label="limit")
+    ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
+    ax.legend()
+
+
+def layout(ax: Axes, trace: Trace, placement: Placement) -> None:
+    """Draw every device buffer as a rectangle: time to the right, address up."""
+    from matplotlib.collections import PolyCollection
+
+    boxes, colours = [], []
+    for b, at in zip(trace.buffers, placement.offset.tolist()):
+        if b.space == "host" or not b.size:
+            continue
+        low, high = at / _MIB, (at + b.size) / _MIB
+        for start, end in ((b.start, min(b.end, trace.n)), (0, b.end - trace.n)):  # an arc may come in two parts
+            if end > start:
+                boxes.append([(start, low), (end, low), (end, high), (start, high)])
+                colours.append(_COLOURS.get(b.kind, "#cccccc"))
+    ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
+    ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies)")
+    ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
+    used = [kind for kind in _COLOURS if kind in trace.buffers.kind]
+    for kind in used:
+        ax.plot([], [], "s", color=_COLOURS[kind], label=kind)
+    ax.legend(loc="upper right", fontsize="small")
+
+
+def streams(ax: Axes, trace: Trace, timeline: Timeline) -> None:
+    """Draw one steady iteration: a bar an op, a row a stream."""
+    for k, stream in enumerate(trace.ops.streams):
+        mine = np.flatnonzero(trace.ops.stream == k)
+        bars = [(timeline.start[i] / 1e6, (timeline.end[i] - timeline.start[i]) / 1e6) for i in mine.tolist()]
+        colours = [_ROLES[trace.ops[i].role] for i in mine.tolist()]
+        ax.broken_barh(bars, (k - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
+        del stream
+    ax.set_yticks(range(len(trace.ops.streams)), trace.ops.streams)
+    ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
+    ax.invert_yaxis()
+
+
+def _save(path: Path, draw: Callable[[Axes], None]) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(10, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure.subplots())
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format="png")
+    return path

@@ -1,0 +1,119 @@
+"""What a plan costs and saves, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpumem.columns import COPY_IN, COPY_OUT
+from gpumem.placement import Placement
+from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A trace with its placement and its timeline."""
+
+    trace: Trace
+    placement: Placement
+    timeline: Timeline
+
+    def copied(self, role: int) -> int:
+        """Bytes that the ops of a copy role move in one iteration."""
+        ops = self.trace.ops
+        copies = (ops.role == role).nonzero()[0]
+        return int(self.trace.buffers.size[ops.writes.idx[ops.writes.ptr[copies]]].sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """A plan for one trace on one machine, against the same trace without it.
+
+    `limit` is the size of the pool and the clock the placed one, or `load_limit` is the load and the
+    clock that of a memory of this capacity.
+    """
+
+    machine: str
+    plan: Plan
+    before: Run
+    after: Run
+    limit: int | None
+    load_limit: int
+    placed: Timeline  # by the placed clock, whatever the limit
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures: bytes, nanoseconds, `overhead` as a fraction."""
+        before, after = self.before, self.after
+        return {
+            "trace": before.trace.name,
+            "machine": self.machine,
+            "ops": before.trace.n,
+            "buffers": len(before.trace.buffers),
+            "limit": self.limit,
+            "load_limit": self.load_limit,
+            "clock": "capacity" if self.limit is None else "placed",
+            "swaps": len(self.plan.swaps),
+            "peak_load": before.trace.peak_load,
+            "peak_load_after": after.trace.peak_load,
+            "footprint": before.placement.height,
+            "footprint_after": after.placement.height,
+            "ratio": before.placement.ratio(before.trace),
+            "ratio_after": after.placement.ratio(after.trace),
+            "bytes_out": after.copied(COPY_OUT),
+            "bytes_in": after.copied(COPY_IN),
+            "makespan_before_ns": before.timeline.makespan,
+            "makespan_ns": after.timeline.makespan,
+            "placed_makespan_ns": self.placed.makespan,
+            "overhead": after.timeline.overhead(before.timeline),
+            "stalls": dict(after.timeline.stalls),
+        }
+
+    def table(self) -> str:
+        """Return the figures as a table."""
+        r = self.row()
+        goal = f"pool of {human(r['limit'])}" if r["limit"] is not None else f"load limit of {human(r['load_limit'])}"
+        lines = [
+            f"{r['trace']}: {r['ops']} ops, {r['buffers']} buffers, on {r['machine']}, {goal}",
+            "",
+            f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
+            _pair("peak load", r["peak_load"], r["peak_load_after"], human),
+            _pair("footprint", r["footprint"], r["footprint_after"], human),
+            f"{'competitive ratio':26}{r['ratio']:>14.4f}{r['ratio_after']:>14.4f}",
+            _pair(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
+            "",
+            f"{'swapped':26}{r['swaps']} gaps, {human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration",
+            f"{'overhead':26}{r['overhead']:.2%}",
+            f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
+        ]
+        return "\n".join(lines)
+
+
+def _pair(what: str, before: int, after: int, show: Any) -> str:
+    change = f"{after / before - 1:+.1%}" if before else ""
+    return f"{what:26}{show(before):>14}{show(after):>14}{change:>10}"
+
+
+def human(size: int) -> str:
+    """Write bytes in the largest binary unit that keeps them above 1.
+
+    >>> human(1536), human(12), human(3 * 2**30)
+    ('1.50 KiB', '12 B', '3.00 GiB')
+    """
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
+
+
+def human_ns(ns: int) -> str:
+    """Write nanoseconds in a unit for people.
+
+    >>> human_ns(57_494_987), human_ns(0)
+    ('57.49 ms', '0 ns')
+    """
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.2f} {unit}"
+    return f"{ns} ns"
