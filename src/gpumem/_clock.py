@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem._jit import jit
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Csr
-from gpumem.hazards import by_op, hazards
+from gpumem.hazards import hazards
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import MEMORY, NONE
@@ -77,7 +77,8 @@ class Clock:
     engine: I64
     after: Csr
     why: I64
-    touch: Csr
+    reads: Csr
+    writes: Csr
     memory: Memory
     ready: I64  # when each engine is free
     busy: Bool  # engines that have ops
@@ -103,7 +104,8 @@ class Clock:
             engine,
             order.after,
             order.cause,
-            by_op(trace)[0],
+            ops.reads,
+            ops.writes,
             Memory.make(trace, capacity),
             np.zeros(len(busy), np.int64),
             busy,
@@ -120,8 +122,10 @@ class Clock:
             self.after.ptr,
             self.after.idx,
             self.why,
-            self.touch.ptr,
-            self.touch.idx,
+            self.reads.ptr,
+            self.reads.idx,
+            self.writes.ptr,
+            self.writes.idx,
             m.size,
             m.starts.ptr,
             m.starts.idx,
@@ -177,8 +181,10 @@ def _advance(
     after_ptr: I64,
     after: I64,
     why: I64,
-    touch_ptr: I64,
-    touch: I64,
+    read_ptr: I64,
+    reads: I64,
+    write_ptr: I64,
+    writes: I64,
     size: I64,
     starts_ptr: I64,
     starts: I64,
@@ -227,17 +233,22 @@ def _advance(
                 reserved[b] = state[_RESERVED] if size[b] > 0 else 0
                 back[b] = reserved[b]
                 live[b] = True
-            for k in range(touch_ptr[i], touch_ptr[i + 1]):
-                if reserved[touch[k]] > t:
-                    t, reason = reserved[touch[k]], MEMORY
+            for k in range(read_ptr[i], read_ptr[i + 1]):
+                if reserved[reads[k]] > t:
+                    t, reason = reserved[reads[k]], MEMORY
+            for k in range(write_ptr[i], write_ptr[i + 1]):
+                if reserved[writes[k]] > t:
+                    t, reason = reserved[writes[k]], MEMORY
         start[i] = t
         end[i] = t + duration[i]
         wait[i] = t - free
         cause[i] = reason
         ready[engine[i]] = end[i]
         if track:
-            for k in range(touch_ptr[i], touch_ptr[i + 1]):
-                back[touch[k]] = max(back[touch[k]], end[i])
+            for k in range(read_ptr[i], read_ptr[i + 1]):
+                back[reads[k]] = max(back[reads[k]], end[i])
+            for k in range(write_ptr[i], write_ptr[i + 1]):
+                back[writes[k]] = max(back[writes[k]], end[i])
 
 
 @jit

@@ -71,31 +71,40 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
         offset, fixed = np.full(len(b), -1, np.int64), b.host | (full & b.persistent)
     else:
         offset, fixed = np.where(full | (b.size == 0), -1, placement.offset), np.ones(len(b), np.bool_)
-    touch, writes = by_op(trace)
-    unwritten = np.setdiff1d(np.flatnonzero(offset >= 0), ops.writes.idx)
+    written = np.zeros(len(b), np.bool_)
+    written[ops.writes.idx] = True
+    unwritten = np.flatnonzero((offset >= 0) & ~written)
     pred = np.full((n, len(ops.streams)), -1, np.int64)
     cause = np.zeros((n, len(ops.streams)), np.int64)
     copy = (ops.role == COPY_OUT) | (ops.role == COPY_IN)
-    _sweep(touch.ptr, touch.idx, writes, ops.stream, copy, b.start, fixed, b.size, offset, unwritten, pred, cause)
+    reads, writes = ops.reads, ops.writes
+    _sweep(
+        reads.ptr,
+        reads.idx,
+        writes.ptr,
+        writes.idx,
+        ops.stream,
+        copy,
+        b.start,
+        fixed,
+        b.size,
+        offset,
+        unwritten,
+        pred,
+        cause,
+    )
     pred[np.arange(len(ops)), ops.stream] = -1
     op, _ = np.nonzero(pred >= 0)
     ptr = np.searchsorted(op, np.arange(n + 1)).astype(np.int64)
     return Hazards(Csr(ptr, pred[pred >= 0] - n), cause[pred >= 0])
 
 
-def by_op(trace: Trace) -> tuple[Csr, Bool]:
-    """Return the buffers that each op touches, each once, and whether it writes them."""
-    touched = trace.accesses()
-    order = np.argsort(touched.op.idx, kind="stable")
-    ptr = np.searchsorted(touched.op.idx[order], np.arange(trace.n + 1)).astype(np.int64)
-    return Csr(ptr, touched.op.rows()[order]), touched.writes[order]
-
-
 @jit
 def _sweep(
-    ptr: I64,
-    buffer: I64,
-    writes: Bool,
+    read_ptr: I64,
+    reads: I64,
+    write_ptr: I64,
+    writes: I64,
     stream: I64,
     copy: Bool,
     start: I64,
@@ -118,37 +127,65 @@ def _sweep(
     for t in range(2 * n):
         i = t % n
         pred[i, :] = -1
-        for k in range(ptr[i], ptr[i + 1]):
-            x = buffer[k]
+        for k in range(read_ptr[i], read_ptr[i + 1]):
+            x = reads[k]
             born = t - (i - start[x]) % n
-            since = -1 if fixed[x] else born - 1
-            if wrote[x] > since:
-                why = MEMORY if wrote[x] < born and offset[x] >= 0 else COPY if copy[wrote[x] % n] else DATA
-                _wait(pred, cause, i, stream[wrote[x] % n], wrote[x], why)
-            if writes[k]:
-                for s in range(streams):
-                    if read[x, s] > since:
-                        why = MEMORY if read[x, s] < born and offset[x] >= 0 else COPY if copy[read[x, s] % n] else DATA
-                        _wait(pred, cause, i, s, read[x, s], why)
-            if offset[x] >= 0 and wrote[x] < born:  # up to its first write: what was at these bytes before
+            _after_own(pred, cause, i, x, born, fixed[x], False, wrote, read, stream, copy, offset)
+            if offset[x] >= 0 and wrote[x] < born:  # uninitialised: what was at these bytes before
+                k0 = _first_above(high, used, offset[x])
+                while k0 < used and low[k0] < offset[x] + size[x]:
+                    _after_other(pred, cause, i, owner[k0], x, False, wrote, read, stream)
+                    k0 += 1
+        for k in range(write_ptr[i], write_ptr[i + 1]):
+            x = writes[k]
+            born = t - (i - start[x]) % n
+            _after_own(pred, cause, i, x, born, fixed[x], True, wrote, read, stream, copy, offset)
+            if offset[x] >= 0 and wrote[x] < born:  # the first write of this lifetime takes the bytes over
                 at, to = offset[x], offset[x] + size[x]
                 k0 = _first_above(high, used, at)
                 k1 = k0
                 while k1 < used and low[k1] < to:
-                    _after_owner(pred, cause, i, owner[k1], x, writes[k], wrote, read, stream)
+                    _after_other(pred, cause, i, owner[k1], x, True, wrote, read, stream)
                     k1 += 1
-                if writes[k]:
-                    for y in unwritten:
-                        if offset[y] < to and at < offset[y] + size[y]:
-                            _after_owner(pred, cause, i, y, x, True, wrote, read, stream)
-                    used = _claim(low, high, owner, used, k0, k1, at, to, x)
-        for k in range(ptr[i], ptr[i + 1]):
-            x = buffer[k]
-            if writes[k]:
-                wrote[x] = t
-                read[x, :] = -1
-            else:
-                read[x, stream[i]] = t
+                for y in unwritten:
+                    if offset[y] < to and at < offset[y] + size[y]:
+                        _after_other(pred, cause, i, y, x, True, wrote, read, stream)
+                used = _claim(low, high, owner, used, k0, k1, at, to, x)
+        for k in range(read_ptr[i], read_ptr[i + 1]):
+            read[reads[k], stream[i]] = t
+        for k in range(write_ptr[i], write_ptr[i + 1]):
+            wrote[writes[k]] = t
+            read[writes[k], :] = -1
+
+
+@jit
+def _after_own(
+    pred: I64,
+    cause: I64,
+    i: int,
+    x: int,
+    born: int,
+    fixed: bool,
+    write: bool,
+    wrote: I64,
+    read: I64,
+    stream: I64,
+    copy: Bool,
+    offset: I64,
+) -> None:
+    """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
+    n = len(stream)
+    since = -1 if fixed else born - 1
+    if wrote[x] > since:
+        y = wrote[x]
+        _wait(
+            pred, cause, i, stream[y % n], y, MEMORY if y < born and offset[x] >= 0 else COPY if copy[y % n] else DATA
+        )
+    if write:
+        for s in range(read.shape[1]):
+            y = read[x, s]
+            if y > since:
+                _wait(pred, cause, i, s, y, MEMORY if y < born and offset[x] >= 0 else COPY if copy[y % n] else DATA)
 
 
 @jit
@@ -159,7 +196,7 @@ def _wait(pred: I64, cause: I64, i: int, s: int, y: int, why: int) -> None:
 
 
 @jit
-def _after_owner(
+def _after_other(
     pred: I64, cause: I64, i: int, y: int, x: int, write: bool, wrote: I64, read: I64, stream: I64
 ) -> None:
     """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""

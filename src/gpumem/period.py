@@ -116,35 +116,35 @@ class Detector:
     3. it acts on the same blocks as the first `u`, or on those made one period later. (1. and 2. do not
        imply it: where two buffers take turns, signatures may repeat every iteration, but addresses and
        swaps every second one.)
-    4. no `u = v v ...` with a `v` that meets 1. to 3., so `u` is primitive; where blocks take turns, it is
-       the least power of a primitive word that brings each block back. A multiple of a loop shorter
-       than `min_length` is not an iteration either.
-    5. the period has lasted for at least as many events as came before it. (In-place operations one
-       after the other, or copies into the slices of one buffer, meet 1. to 4.: "read x, write x" repeats
-       40 times inside an iteration of Tacotron 2.) A period that lasts is found in any case, at
-       the latest when it makes up half of the stream.
+    4. it is no repetition `v v ...` that meets 1. to 3.: `u` is primitive, or, where blocks take turns, the
+       least power of a primitive word that brings each block back. Nor is a multiple of a loop shorter
+       than `min_length` an iteration.
+    5. the period has lasted for at least as many events as came before it. (In-place operations in a
+       row, or copies into the slices of one buffer, meet 1. to 4.: one iteration of Tacotron 2 has "read
+       x, write y" 40 times.) A period that lasts is found in any case, when it makes up half of the
+       stream at the latest.
 
-    The distances of the first events on each block reach into the warm-up, so a job whose first iteration
-    differs (it makes the optimizer's state) is found out at the end of its third one, or a little earlier.
-    The boundary falls wherever the first repetition happens to begin, not where the programmer sees it.
+    The first distance on each block reaches back into the warm-up, so reads and writes repeat from the end
+    of the second iteration on: a period is found during the third after the last irregular one, one
+    of mallocs and frees alone after two. It begins where the repetition does, at any op of the iteration.
 
     One ambiguity remains, and no criterion on signatures resolves it: an inner loop that meets all five,
     such as micro-steps that accumulate gradients, the time steps of a recurrent network without backward
     pass, or, at the very beginning, the in-place initialisation of the first parameter. `min_length` is for
-    that: 32 rules out the last; for the first two it must exceed the length of the loop.
+    that: 32 rules out the last; for the others it must exceed the length of the loop.
 
     *Search.* Cut the stream into blocks of `L = 1, 2, 4, ...` events at multiples of `L`. The first half of
     a square of period `p >= 2 L - 1` contains such a block, whose copy ends `p` later, before the square
     does. So compare, after each event and for each `L`, the last `L` events with the two blocks that ended
-    `2 L - 1` to `4 L - 2` events earlier, by prefix hashes: that meets every square in time. A match is
-    extended to the left by a binary search, which tells at which event the square will be complete; the
-    conditions are looked at then. While a period lasts, 1. and 2. cannot change: one look will do.
+    `2 L - 1` to `4 L - 2` events earlier, by prefix hashes: that meets every square in time. A binary
+    search to the left tells when the square will be complete, and the conditions are looked at then.
+    While a period lasts, 1. and 2. cannot change: one look will do.
 
     *Cost.* O(log n) comparisons an event whatever the stream, and a binary search for each maximal gapped
     repeat, of which there are O(n): O(n log n). A square that meets 1. and 2. costs O(p) more, and a
-    comparison with each loop met before. About 110 bytes an event are kept until the period is found.
-    A collision of hashes (about one in 10^12 for a million events) could delay a period; it cannot forge
-    one, since the words themselves are compared before the report.
+    comparison with each loop met before. About 60 bytes an event (up to 400 in hostile streams) are kept until the period is found.
+    Hashes that collide (less than 1 in 10,000 for a million events) could hide a period, but not forge
+    one: the words themselves are compared before the report.
 
     The paper says only "two consecutive subsequences"; the conditions are ours.
 

@@ -1,0 +1,98 @@
+"""Throughput of the simulator, time of best-fit, and memory of a million-op trace, after compilation."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from _bench import header, synthetic
+
+from gpumem.hazards import hazards
+from gpumem.io import read, write
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.pool import best_fit
+from gpumem.simulate import simulate
+from gpumem.trace import Trace
+
+SEED = 0
+MACHINE = Machine.named("gtx1080ti")
+
+
+def median(run: Callable[[], object], times: int = 5) -> float:
+    """Return the median seconds of a few runs, after one that is not counted."""
+    run()
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def stacked(trace: Trace) -> Placement:
+    """A valid placement that costs no time to find: no two buffers share bytes."""
+    top = trace.buffers.size.cumsum()
+    return Placement(top - trace.buffers.size, int(top[-1]))
+
+
+def clocks() -> None:
+    """Print ops a second: iterations simulated, times ops, over the time of `simulate` as a whole."""
+    print(f"\n{'ops':>10}{'clock':>12}{'iterations':>12}{'seconds':>10}{'Mop/s':>8}")
+    for n in (10_000, 100_000, 1_000_000):
+        trace = synthetic(n, SEED)
+        for name, options in {
+            "free": {},
+            "placed": {"placement": stacked(trace)},
+            "capacity": {"capacity": trace.peak_load},
+        }.items():
+            done = simulate(trace, MACHINE, **options).first + 1  # type: ignore[arg-type]
+            seconds = median(lambda t=trace, o=options: simulate(t, MACHINE, **o), 3)  # type: ignore[misc]
+            print(f"{n:>10}{name:>12}{done:>12}{seconds:>10.3f}{done * n / seconds / 1e6:>8.2f}")
+
+
+def pools() -> None:
+    """Print the time of best-fit and of the hazards of its placement."""
+    print(f"\n{'buffers':>10}{'best-fit s':>12}{'ratio':>8}{'hazards s':>12}")
+    for n in (1_000, 10_000, 30_000):
+        trace = synthetic(n, SEED)
+        placed = best_fit(trace)
+        seconds = median(lambda t=trace: best_fit(t), 3)  # type: ignore[misc]
+        edges = median(lambda t=trace, p=placed: hazards(t, p), 3)  # type: ignore[misc]
+        print(f"{n:>10}{seconds:>12.3f}{placed.ratio(trace):>8.4f}{edges:>12.3f}")
+
+
+def million(path: str) -> None:
+    """In a process of its own: read a million ops, simulate by the capacity clock, tell the memory it took."""
+    begin = time.perf_counter()
+    trace = read(path)
+    seconds = time.perf_counter() - begin
+    line = simulate(trace, MACHINE, capacity=trace.peak_load)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"\n{trace.n} ops, {len(trace.buffers)} buffers: read in {seconds:.1f} s, one iteration {line.makespan} ns, ")
+    print(f"peak memory of the process {peak:.2f} GiB")
+
+
+def main() -> None:
+    """Print all tables."""
+    if len(sys.argv) > 1:
+        million(sys.argv[1])
+        return
+    print(header(SEED))
+    clocks()
+    pools()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = synthetic(1_000_000, SEED)
+        path = Path(folder) / "million.json.gz"
+        write(path, trace, MACHINE.durations(trace))
+        subprocess.run([sys.executable, __file__, str(path)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The near-linear sweep against the rule taken literally, pair by pair."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem.columns import Buffers, Ops
+from gpumem.hazards import hazards
+from gpumem.placement import Placement
+from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.trace import Trace
+
+from .strategies import plans, traces
+
+
+def literal(trace: Trace, placement: Placement | None) -> set[tuple[int, int]]:
+    """All pairs (y, x): op x of one iteration waits for position y, negative in the iteration before."""
+    n, b = trace.n, trace.buffers
+    touches = [set(o.reads) | set(o.writes) for o in trace.ops]
+    writes = [set(o.writes) for o in trace.ops]
+
+    def meet(p: int, q: int, y: int, x: int) -> bool:
+        if p == q:
+            same_place = placement is not None or b[p].space == "host"
+            forever = b[p].persistent and b[p].end - b[p].start == n
+            born = x - (x - b[p].start) % n
+            return same_place or forever or y >= born
+        if placement is None or "host" in (b[p].space, b[q].space):
+            return False
+        at, to = placement.offset[p], placement.offset[q]
+        return bool(at < to + b[q].size and to < at + b[p].size and b[p].size and b[q].size)
+
+    return {
+        (y, x)
+        for x in range(n)
+        for y in range(x - n, x)
+        for p in touches[y % n]
+        for q in touches[x]
+        if (p in writes[y % n] or q in writes[x]) and meet(p, q, y, x)
+    }
+
+
+def implied(trace: Trace, edges: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Everything that the edges and the order within streams enforce together, over three iterations."""
+    n, stream = trace.n, trace.ops.stream.tolist()
+    reach: dict[int, set[int]] = {}
+    for x in range(3 * n):
+        before = [x + y - x % n for y, z in edges if z == x % n and x + y - x % n >= 0]
+        same = [y for y in range(x) if stream[y % n] == stream[x % n]]
+        reach[x] = set().union(*(reach[y] | {y} for y in [*before, *same[-1:]]), set())
+    return {(y - 2 * n, x - 2 * n) for x in range(2 * n, 3 * n) for y in reach[x]}
+
+
+def edges_of(trace: Trace, placement: Placement | None) -> set[tuple[int, int]]:
+    return {(y, x) for x, row in enumerate(hazards(trace, placement).after.tolist()) for y in row}
+
+
+@given(st.data())
+def test_hazards_enforce_the_rule_and_nothing_else(data: st.DataObject) -> None:
+    trace = data.draw(traces(max_ops=7, max_buffers=6, streams=3))
+    if data.draw(st.booleans()):
+        trace = data.draw(plans(trace)).apply(trace)
+    planner = data.draw(st.sampled_from([best_fit, first_fit, None]))
+    placement = planner(trace, alignment=data.draw(st.sampled_from([1, 4]))) if planner else None
+    rule, edges = literal(trace, placement), edges_of(trace, placement)
+    assert edges <= rule
+    assert rule <= implied(trace, edges)
+
+
+def test_no_edge_within_a_stream_and_one_for_each_other_stream() -> None:
+    ops = Ops.make([[], [], [0, 1]], [[0], [1], []], stream=[0, 0, 1], streams=["a", "b"])
+    trace = Trace(Buffers.make([4, 4], [0, 0], [3, 3]), ops)
+    assert hazards(trace).after.tolist() == [[], [], [1]]
+
+
+def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:
+    # 0 writes A at 0..4; 1 reads B, never written, at the same bytes; 2 writes C there: waits for both others
+    ops = Ops.make([[], [1], []], [[0], [], [2]], stream=[0, 1, 2], streams=["a", "b", "c"])
+    trace = Trace(Buffers.make([4, 4, 4], [0, 1, 2], [1, 2, 3]), ops)
+    assert hazards(trace, Placement.at(trace, [0, 0, 0])).after.tolist() == [[-2, -1], [0], [0, 1]]
