@@ -67,12 +67,10 @@ def test_the_hole_below_the_lowest_block_is_used() -> None:
 
 
 def test_best_fit_and_first_fit_differ() -> None:
-    # at steps [8, 10): holes [0, 4) and [5, 7); the 2 goes into the tighter one or into the lower one
-    size, start, end = [4, 3, 2, 1, 2], [0, 2, 0, 0, 8], [8, 10, 8, 10, 10]
-    offset, height = colour(size, start, end)
-    low, _ = colour(size, start, end, smallest=False)
-    assert height == 10
-    assert offset[4] != low[4]
+    # at steps [8, 10) the 3 at 4 and the 1 at 9 are left: holes [0, 4) and [7, 9) for the last buffer
+    size, start, end = [4, 3, 2, 1, 1], [0, 0, 0, 0, 8], [8, 10, 8, 10, 10]
+    assert colour(size, start, end)[0].tolist() == [0, 4, 7, 9, 7]
+    assert colour(size, start, end, smallest=False)[0].tolist() == [0, 4, 7, 9, 0]
 
 
 def test_ties_in_size_go_to_the_earlier_start() -> None:

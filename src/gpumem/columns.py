@@ -17,7 +17,8 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 MAX_BYTES = 2**62  # what all sizes together may come to, so that int64 sums cannot overflow
-MAX_NS = 2**53  # an op's duration stays below, so that float64 holds it exactly
+MAX_STEPS = 2**62  # what an iteration's length stays below, so that `start + n` cannot overflow
+MAX_NS = 2**53  # what all durations together stay below: float64 holds them exactly, 1000 iterations fit in int64
 UNKNOWN = -1  # a duration nobody measured; an `of` that does not exist
 
 COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_NS, SYNC, UNKNOWN
+from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN
 from gpumem.trace import Trace
 
 GIB = 2**30
@@ -23,10 +24,22 @@ class Link:
     latency_ns: float
     ns_per_byte: float
 
+    def __post_init__(self) -> None:
+        for what in ("latency_ns", "ns_per_byte"):
+            if not 0 <= getattr(self, what) < math.inf:
+                raise ValueError(f"link: {what} {getattr(self, what)} is not finite and >= 0")
+
     def copy_ns(self, size: I64) -> I64:
-        """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even)."""
-        ns: I64 = np.rint(self.latency_ns + size * self.ns_per_byte).astype(np.int64)
-        return ns
+        """Return the time to copy `size` bytes, rounded to the nearest nanosecond (ties to even).
+
+        A copy that would take 2**53 ns or longer is a ValueError.
+        """
+        with np.errstate(over="ignore"):  # infinite is too long as well
+            ns = np.rint(self.latency_ns + size * self.ns_per_byte)
+        if (ns >= MAX_NS).any():
+            raise ValueError(f"link: a copy of {np.max(size)} bytes takes too long to count in ns")
+        whole: I64 = ns.astype(np.int64)
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +82,15 @@ class Machine:
     pinned: int = 64 * GIB
 
     def __post_init__(self) -> None:
-        positive = (
-            self.capacity,
-            self.flops,
-            self.bandwidth,
-            self.flops_efficiency,
-            self.bandwidth_efficiency,
-        )
-        if not all(x > 0 for x in positive) or self.launch_ns < 0 or self.pinned < 0:
-            raise ValueError(f"machine {self.name!r}: rates and capacity must be positive, budgets not negative")
-        if any(x < 0 for link in (self.out, self.into) for x in (link.latency_ns, link.ns_per_byte)):
-            raise ValueError(f"machine {self.name!r}: a link's latency and ns/B must not be negative")
+        for what in ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency"):
+            if not 0 < getattr(self, what) < math.inf:
+                raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not positive and finite")
+        for what in ("launch_ns", "pinned"):
+            if not 0 <= getattr(self, what) < math.inf:
+                raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")
+        for what in ("capacity", "pinned"):
+            if getattr(self, what) >= MAX_BYTES:
+                raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")
 
     @classmethod
     def named(cls, name: str) -> Machine:
@@ -94,9 +105,10 @@ class Machine:
 
     def roofline_ns(self, flops: F64, moved: F64) -> F64:
         """Return `launch + max(flops / rate, bytes / bandwidth)` in nanoseconds, not rounded."""
-        compute = flops / (self.flops * self.flops_efficiency)
-        memory = moved / (self.bandwidth * self.bandwidth_efficiency)
-        return self.launch_ns + np.maximum(compute, memory) * 1e9
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # `durations` refuses inf and nan
+            compute = flops / (self.flops * self.flops_efficiency)
+            memory = moved / (self.bandwidth * self.bandwidth_efficiency)
+            return self.launch_ns + np.maximum(compute, memory) * 1e9
 
     def durations(self, trace: Trace) -> I64:
         """Return how long each op of `trace` takes here.
@@ -112,19 +124,22 @@ class Machine:
         Raises
         ------
         ValueError
-            An op would take 2**53 ns or longer.
+            An op, or all of them together, would take 2**53 ns or longer.
         """
         ops = trace.ops
         wide = self.roofline_ns(ops.flops, ops.moved)
-        if (wide >= MAX_NS).any():
-            i = int(np.argmax(wide >= MAX_NS))
+        if not (wide < MAX_NS).all():
+            i = int(np.argmin(wide < MAX_NS))
             raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):
             mine = np.flatnonzero(ops.role == role)
             written = ops.writes.idx[ops.writes.ptr[mine]]
             result[mine] = link.copy_ns(trace.buffers.size[written])
-        return np.where(ops.duration == UNKNOWN, result, ops.duration)
+        result = np.where(ops.duration == UNKNOWN, result, ops.duration)
+        if float(result.sum(dtype=np.float64)) >= MAX_NS:
+            raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns")
+        return result
 
 
 _PCIE3 = (Link(47_200, 0.0756), Link(9_700, 0.0823))  # AutoSwap's measured PCIe 3 x16

@@ -124,9 +124,9 @@ class Detector:
        x, write y" 40 times.) A period that lasts is found in any case, when it makes up half of the
        stream at the latest.
 
-    The first distance on each block reaches back into the warm-up, so reads and writes repeat from the end
-    of the second iteration on: a period is found during the third after the last irregular one, one
-    of mallocs and frees alone after two. It begins where the repetition does, at any op of the iteration.
+    The first distance on each block reaches back to what came before, so reads and writes repeat only from
+    somewhere within the first regular iteration on, and a period is found within the third. One of mallocs
+    and frees alone is found with the second. It begins where the repetition does, at any of its events.
 
     One ambiguity remains, and no criterion on signatures resolves it: an inner loop that meets all five,
     such as micro-steps that accumulate gradients, the time steps of a recurrent network without backward

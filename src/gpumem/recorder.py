@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 
 import numpy as np
 
-from gpumem.columns import I64, UNKNOWN, Bool, Buffers, Csr, Ops
+from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops
 from gpumem.trace import Trace
 
 NEVER = 2**62  # `free` of a block that outlives the recording
@@ -62,7 +63,8 @@ class Recording:
         ------
         ValueError
             No such ops, or the cut is not a steady iteration: a block freed in it was not made in the
-            iteration before, a block made in it is never freed, or lives longer than an iteration.
+            iteration before (or its successor is freed at another op of the next one), a block made in it
+            is never freed, or lives longer than an iteration.
 
         Notes
         -----
@@ -82,11 +84,9 @@ class Recording:
         too_long = keep[end[keep] - start[keep] > n]
         if len(too_long):
             j = int(too_long[0])
-            fate = (
-                "is never freed" if self.free[j] == NEVER and end[j] > NEVER // 2 else f"lives {end[j] - start[j]} ops"
-            )
+            fate = "is never freed" if end[j] == NEVER - lo else f"lives {end[j] - start[j]} ops"
             raise ValueError(
-                f"block {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
+                f"buffer {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
                 f"([{lo}, {hi})) it would live {n} at most"
             )
         buffers = Buffers.make(
@@ -103,17 +103,21 @@ class Recording:
     def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
         """Match each block carried in from the previous iteration to the one carried out of this one."""
         made: dict[tuple[int, int], list[int]] = {}
-        for j in np.flatnonzero(new)[::-1].tolist():
-            made.setdefault((int(self.alloc[j]) - lo, int(self.size[j])), []).append(j)
+        for j in np.flatnonzero(new).tolist():
+            made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
         twin = {}
         for j in np.flatnonzero(old).tolist():
-            partners = made.get((int(self.alloc[j]) - (lo - n), int(self.size[j])), [])
-            if not partners:
+            at = int(self.alloc[j])
+            partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
+            fits = [k for k in partners if self.free[k] in (NEVER, self.free[j] + n)]
+            if not fits:
+                origin = "made before the recording" if at == BEFORE else f"made at op {at}"
                 raise ValueError(
-                    f"block {j} ({self.size[j]} bytes), made at op {self.alloc[j]}: freed at op {self.free[j]} in "
-                    f"the iteration [{lo}, {lo + n}), which makes no block like it: not a steady iteration"
+                    f"buffer {j} ({self.size[j]} bytes), {origin}: freed at op {self.free[j]} in the iteration "
+                    f"[{lo}, {lo + n}), which makes no buffer like it: not a steady iteration"
                 )
-            twin[j] = partners.pop()
+            twin[j] = fits[0]
+            partners.remove(fits[0])
         return twin
 
     def _ops(self, lo: int, hi: int, keep: I64, twin: dict[int, int]) -> Ops:
@@ -172,9 +176,9 @@ class Recorder:
 
     def malloc(self, size: int, *, kind: str = "") -> int:
         """Record an allocation of `size` bytes before the next op; return the block's id."""
-        if size < 0:
-            raise ValueError(f"malloc: size {size} is negative")
-        self._size.append(size)
+        if not 0 <= index(size) < MAX_BYTES:
+            raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
+        self._size.append(index(size))
         self._alloc.append(len(self._ops))
         self._free.append(NEVER)
         self._kind.append(kind)
@@ -223,7 +227,7 @@ class Recorder:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
         columns: Iterable[tuple[object, ...]] = zip(*self._ops) if self._ops else [()] * 7
         name, reads, writes, stream, duration, flops, moved = (list(c) for c in columns)
-        streams = list(dict.fromkeys(stream)) or ["compute"]
+        number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
         free = np.array(self._free, np.int64)
         alloc = np.array(self._alloc, np.int64)
         alloc[(alloc == 0) & (free == NEVER)] = BEFORE
@@ -231,8 +235,8 @@ class Recorder:
             reads,  # type: ignore[arg-type]
             writes,  # type: ignore[arg-type]
             name=name,  # type: ignore[arg-type]
-            stream=[streams.index(s) for s in stream],
-            streams=streams,  # type: ignore[arg-type]
+            stream=[number[s] for s in stream],
+            streams=list(number) or ["compute"],  # type: ignore[arg-type]
             duration=duration,  # type: ignore[arg-type]
             flops=flops,  # type: ignore[arg-type]
             moved=moved,  # type: ignore[arg-type]

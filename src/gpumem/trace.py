@@ -25,6 +25,7 @@ from gpumem.columns import (
     I64,
     MAX_BYTES,
     MAX_NS,
+    MAX_STEPS,
     ROLES,
     UNKNOWN,
     Bool,
@@ -63,8 +64,9 @@ class Trace:
     ------
     ValueError
         A column of the wrong length, a size below 0 or a total of 2**62 bytes and more, a lifetime that is
-        no arc, a persistent buffer that does not cross the boundary, an unknown id, an op that touches a
-        buffer before it is allocated or after it is freed. The message names the place and the value.
+        no arc, a persistent buffer that does not cross the boundary, an unknown id, durations of 2**53 ns and
+        more, an op that touches a buffer before it is allocated or after it is freed, a copy between the
+        wrong spaces. The message names the place and the value.
 
     Notes
     -----
@@ -84,9 +86,13 @@ class Trace:
 
     def __post_init__(self) -> None:
         if len(self.ops):
+            if self.n not in (0, len(self.ops)):
+                raise ValueError(f"trace {self.name!r}: {self.n} steps, but there are {len(self.ops)} ops")
             object.__setattr__(self, "n", len(self.ops))
         if self.n < 1:
             raise ValueError(f"trace {self.name!r}: empty, an iteration has at least one step (n = {self.n})")
+        if self.n >= MAX_STEPS:
+            raise ValueError(f"trace {self.name!r}: {self.n} steps are 2**62 or more")
         _check_buffers(self.buffers, self.n)
         _check_ops(self.ops, len(self.buffers))
         _check_lifetimes(self)
@@ -176,12 +182,16 @@ def _check_buffers(b: Buffers, n: int) -> None:
 def _check_ops(ops: Ops, count: int) -> None:
     _check_columns(ops, len(ops), "ops")
     for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
+        if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
+            raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
         if (k := _first((rows.idx < 0) | (rows.idx >= count))) >= 0:
             raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
     if (i := _first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
         raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
     if (i := _first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
         raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
+    if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:
+        raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
     if (i := _first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
         raise ValueError(f"op {i}: role {ops.role[i]}, but there are {len(ROLES)} roles")
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from gpumem.machine import Machine
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 else:
     Commands = object
 
+T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -25,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     """Bad usage is one line on stderr and exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
 def amount(text: str, whole: int, what: str) -> int:
@@ -40,33 +41,47 @@ def amount(text: str, whole: int, what: str) -> int:
     number, unit = match[1], match[2].upper()
     if unit != "%" and unit not in _UNITS:
         raise ValueError(f"{what}: unit {match[2]!r} of {text!r} is unknown; use B, KiB, MiB, GiB or %")
-    scale = whole / 100 if unit == "%" else _UNITS[unit]
-    value = int(number) * scale if number.isdigit() and unit != "%" else float(number) * scale
-    if not math.isfinite(value) or value >= 2**62:
+    if len(number) > 40:
+        raise ValueError(f"{what}: {text[:40]!r}... has too many digits")
+    value = int(Fraction(number) * (Fraction(whole, 100) if unit == "%" else _UNITS[unit]))  # 100% is all of it
+    if value >= 2**62:
         raise ValueError(f"{what}: {text!r} is too large")
-    if int(value) < 1:
-        raise ValueError(f"{what}: {text!r} is {int(value)} bytes, it must be at least 1")
-    return int(value)
+    if value < 1:
+        raise ValueError(f"{what}: {text!r} is {value} bytes, it must be at least 1")
+    return value
 
 
 def machine_of(text: str) -> Machine:
     """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
     from gpumem.machine import PRESETS, Machine
 
-    if text in PRESETS or not (text.endswith(".json") or Path(text).exists()):
+    if text in PRESETS or not (text.endswith(".json") or _exists(text)):
         return Machine.named(text)
     from gpumem.io.files import read_bytes
     from gpumem.io.schema import decode
 
-    return decode(read_bytes(text), Machine, text)
+    return decode(read_bytes(text), Machine, f"{text}: machine")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def choice(text: str, table: Mapping[str, T], what: str) -> T:
+    """Look up one name."""
+    if text not in table:
+        raise ValueError(f"{what}: {text!r} is unknown; there are {', '.join(table)}")
+    return table[text]
 
 
 def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
     """Read a comma-separated list of names, or `all`."""
     names = list(table) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in table:
-            raise ValueError(f"{what}: {name!r} is unknown; there are {', '.join(table)}")
+        choice(name, table, what)
     return list(dict.fromkeys(names))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumem.commands.args import Commands, Progress, amount, choices, machine_of, tell, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, amount, choice, machine_of, tell, tell_when_compiling
 
 if TYPE_CHECKING:
     from gpumem.machine import Machine
@@ -39,6 +39,8 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan swaps and a placement, simulate the iteration with and without them, check, and report."""
+    if args.out == "":
+        raise ValueError("--out: the name is empty")
     tell_when_compiling()
     from gpumem.io import bundled_path, load
 
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if not len(trace.ops):
         raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
     report = make(trace, target, args, Progress())
-    if args.out:
+    if args.out is not None:
         save(report, target, source.name, Path(args.out))
     print(json.dumps(report.row()) if args.json else report.table())
     return 0
@@ -61,13 +63,13 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
     from gpumem.report import Report, Run
     from gpumem.simulate import simulate
 
-    (swapper,), (placer,) = choices(args.swap, swap.PLANNERS, "--swap"), choices(args.pool, pool.PLANNERS, "--pool")
+    swapper, placer = choice(args.swap, swap.PLANNERS, "--swap"), choice(args.pool, pool.PLANNERS, "--pool")
     threshold = amount(args.threshold, trace.peak_load, "--threshold")
     options = {"score": args.score, "peaks": args.peaks, "threshold": threshold}
-    place = partial(pool.PLANNERS[placer], alignment=args.alignment)
+    place = partial(placer, alignment=args.alignment)
 
     def plan(trace: Trace, load_limit: int) -> swap.Plan:
-        return swap.PLANNERS[swapper](trace, machine, load_limit, **options)
+        return swapper(trace, machine, load_limit, **options)
 
     if args.load_limit is not None:
         limit = None
@@ -90,22 +92,25 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
 
 def save(report: Report, machine: Machine, source: str, folder: Path) -> None:
     """Write everything into `folder`: all of it, or nothing."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out: {folder} is not a directory")
     try:
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".gpumem.", dir=folder))  # inside: a move must not leave the disk
     except OSError as error:
         raise ValueError(f"--out: {folder}: cannot write here ({error.strerror})") from error
     try:
         _write(report, machine, source, staging)
-        folder.mkdir(exist_ok=True)
+        for path in staging.iterdir():
+            if (folder / path.name).is_dir():
+                raise ValueError(f"--out: {folder / path.name} is a directory")
         for path in staging.iterdir():
             path.replace(folder / path.name)
     except OSError as error:
         raise ValueError(f"--out: {folder}: cannot write ({error.strerror})") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _write(report: Report, machine: Machine, source: str, folder: Path) -> None:

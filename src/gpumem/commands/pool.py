@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumem.commands.args import Commands, Progress, amount, choices, tell, tell_when_compiling
+
+if TYPE_CHECKING:
+    from gpumem.placement import Placement
+    from gpumem.trace import Trace
 
 
 def add(commands: Commands) -> None:
@@ -24,8 +28,8 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Place the buffers of each file with each planner; compare footprint and peak load."""
-    if args.out and len(args.file) > 1:
-        raise ValueError(f"--out: one placement goes into {args.out}, but there are {len(args.file)} files")
+    if args.out is not None:
+        _check_out(args.out, len(args.file))
     tell_when_compiling()
     from gpumem.pool import PLANNERS
 
@@ -38,6 +42,13 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(rows) if args.json else _table(rows))
     fitting = {row["file"] for row in rows if row["feasible"]}
     return 0 if fitting.issuperset(args.file) else 3
+
+
+def _check_out(out: str, files: int) -> None:
+    if files > 1:
+        raise ValueError(f"--out: one placement goes into {out!r}, but there are {files} files")
+    if not out.endswith((".csv", ".json", ".json.gz")):
+        raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
 
 
 def _warm_up(names: list[str]) -> None:
@@ -84,7 +95,7 @@ def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[s
     return rows
 
 
-def _write(out: str, source: str, trace: Any, placement: Any, capacity: int | None) -> None:
+def _write(out: str, source: str, trace: Trace, placement: Placement, capacity: int | None) -> None:
     from pathlib import Path
 
     from gpumem.io import minimalloc, write
@@ -92,11 +103,9 @@ def _write(out: str, source: str, trace: Any, placement: Any, capacity: int | No
 
     if out.endswith(".csv"):
         minimalloc.write(out, trace, placement)
-    elif out.endswith((".json", ".json.gz")):
+    else:
         duration = Machine.named("gtx1080ti").durations(trace)
         write(out, trace, duration, placement, source=Path(source).name, capacity=capacity)
-    else:
-        raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

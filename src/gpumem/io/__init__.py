@@ -5,6 +5,7 @@ The format is judged by content: gzipped or not, JSON or CSV.
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -50,7 +51,7 @@ def load(path: str | Path, *, iteration: int = -1) -> Loaded:
     try:
         return _parse(data, Path(path), iteration)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def read(path: str | Path, *, iteration: int = -1) -> Trace:
@@ -77,6 +78,7 @@ def bundled(name: str = "vgg16") -> Trace:
 
 
 def _parse(data: bytes, path: Path, iteration: int) -> Loaded:
+    data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise ValueError("the file is empty")
     if data.lstrip()[:1] not in b"{[":

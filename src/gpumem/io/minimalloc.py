@@ -33,7 +33,14 @@ def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
     >>> trace.peak_load, placement
     (9, None)
     """
-    rows = csv.reader(io.StringIO(text))
+    try:
+        return _parse(text, name)
+    except csv.Error as error:
+        raise ValueError(f"not a CSV ({error})") from None
+
+
+def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
+    rows = csv.reader(io.StringIO(text, newline=""))
     header = [cell.strip() for cell in next(rows, [])]
     missing = [column for column in _NEEDED if column not in header]
     if missing:
@@ -50,7 +57,7 @@ def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
             raise ValueError(f"line {line}: {len(row)} cells, the header has {len(header)}")
         key = row[header.index("id")].strip()
         if key in ids:
-            raise ValueError(f"line {line}: id {key!r} was already used in line {ids[key]}")
+            raise ValueError(f"line {line}: id {key[:40]!r} was already used in line {ids[key]}")
         ids[key] = line
         table.append([_cell(row[k], column, line) for k, column in zip(at, wanted)])
     if not table:
@@ -92,11 +99,19 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
     if len(wraps):
         j = int(wraps[0])
         raise ValueError(
-            f"buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
+            f"{path}: buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
         )
     columns = [b.start, b.end, b.size, *([placement.offset] if placement else [])]
-    lines = ["id,lower,upper,size" + (",offset" if placement else "")]
-    named = len({b.name[j] for j in device.tolist()} - {""}) == len(device)  # names serve as ids if they can
-    for j in device.tolist():
-        lines.append(",".join([b.name[j] if named else str(j), *(str(c[j]) for c in columns)]))
-    write_text(path, "\n".join(lines) + "\n")
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*_NEEDED, *(["offset"] if placement else [])])
+    for j, key in zip(device.tolist(), _ids(trace, device.tolist())):
+        table.writerow([key, *(int(c[j]) for c in columns)])
+    write_text(path, text.getvalue())
+
+
+def _ids(trace: Trace, rows: list[int]) -> list[str]:
+    """Names serve as ids if they can be told apart and read back; else positions do."""
+    names = [trace.buffers.name[j] for j in rows]
+    plain = all(name and name == name.strip() and name.isprintable() for name in names)
+    return names if plain and len(set(names)) == len(names) else [str(j) for j in rows]

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
-from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.io.schema import Amount, Count, Index, check_positions, convert, decode
 from gpumem.recorder import NEVER, Recording
 from gpumem.trace import Trace
 
@@ -45,7 +45,7 @@ def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw, *, itera
     `free` in the file is inclusive; a write listed in `inplace` may cover a part of the buffer, so it is
     a read as well; buffers carried over the boundary become arcs (`Recording.iteration`).
     """
-    head = msgspec.convert(meta, _Meta)
+    head = convert(meta, _Meta)
     recording = _recording(decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops"))
     if not head.iterations:
         raise ValueError("meta.iterations: empty, there is no iteration to read")
@@ -60,10 +60,13 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
     check_positions([b.id for b in buffers], "buffers")
     check_positions([o.i for o in ops], "ops")
     for b in buffers:
-        if b.alloc >= len(ops) or (b.free is not None and not b.alloc <= b.free):
+        if b.alloc >= len(ops) or (b.free is not None and not b.alloc <= b.free < len(ops)):
             raise ValueError(
                 f"buffers[{b.id}]: alloc {b.alloc} and free {b.free} are not a lifetime within {len(ops)} ops"
             )
+    for o in ops:
+        if stray := set(o.inplace).difference(o.writes):
+            raise ValueError(f"ops[{o.i}].inplace: buffer {min(stray)} is not among the writes")
     reads = [[*o.reads, *(x for x in o.inplace if x not in o.reads)] for o in ops]
     return Recording(
         np.array([b.bytes for b in buffers], np.int64),

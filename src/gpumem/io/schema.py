@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -22,14 +24,41 @@ class File(msgspec.Struct):
 
 
 def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
-    """Decode JSON as `kind`; a ValueError says what is wrong, and where."""
+    """Decode JSON as `kind`; a ValueError says what is wrong, where, and what stands there."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$")
-        raise ValueError(f"{where}{place.rstrip('`')}: {what[0].lower()}{what[1:]}") from None
+        what, _, place = str(error).removesuffix("`").rpartition(" - at `$")
+        what, place = (what, place) if what else (place, "")
+        raise ValueError(f"{where}{place}: {what[0].lower()}{what[1:]}{_found(bytes(raw), place)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
+
+
+def convert(meta: dict[str, Any], kind: type[T]) -> T:
+    """Read the keys of `meta` that a format knows."""
+    return decode(msgspec.json.encode(meta), kind, "meta")
+
+
+def _found(raw: bytes, place: str) -> str:
+    """Quote the value at `place`, a path like `[3].reads[0]`, as far as it can be found."""
+    try:
+        value = json.loads(raw)
+        for key, position in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+            value = value[key] if key else value[int(position)]
+        text = json.dumps(value)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return f" (found {text if len(text) <= 60 else text[:57] + '...'})"
+
+
+def _near(raw: bytes, message: str) -> str:
+    """Quote the text around the byte that a message about malformed JSON names."""
+    byte = re.search(r"\(byte (\d+)\)", message)
+    if byte is None:
+        return ""
+    around = raw[max(int(byte[1]) - 20, 0) : int(byte[1]) + 20]
+    return f" near {around.decode(errors='replace')!r}"
 
 
 def check_positions(ids: list[int], what: str) -> None:

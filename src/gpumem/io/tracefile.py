@@ -11,11 +11,17 @@ import numpy as np
 
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.io.schema import Count, Index, check_positions, convert, decode
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
 FORMAT = "gpumem.trace/1"
+
+
+class _Meta(msgspec.Struct):
+    n_ops: Count
+    name: str = ""
+    height: Count | None = None
 
 
 class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):
@@ -44,13 +50,13 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True):
 
 def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
     """Read a trace in gpumem's own format, and its placement if every device buffer has an offset."""
+    head = convert(meta, _Meta)
     b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
     check_positions([x.id for x in b], "buffers")
     check_positions([x.i for x in o], "ops")
-    streams = list(dict.fromkeys(x.stream for x in o)) or ["compute"]
-    n = decode(msgspec.json.encode(meta.get("n_ops", 0)), Count, "meta.n_ops")
-    if o and n != len(o):
-        raise ValueError(f"meta.n_ops: {n}, but there are {len(o)} ops")
+    number = {name: k for k, name in enumerate(dict.fromkeys(x.stream for x in o))}
+    if o and head.n_ops != len(o):
+        raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(o)} ops")
     trace = Trace(
         Buffers.make(
             [x.bytes for x in b],
@@ -65,21 +71,24 @@ def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple
             Csr.of([x.reads for x in o]),
             Csr.of([x.writes for x in o]),
             name=[x.name for x in o],
-            stream=[streams.index(x.stream) for x in o],
-            streams=streams,
+            stream=[number[x.stream] for x in o],
+            streams=list(number) or ["compute"],
             duration=[x.duration_ns for x in o],
             role=[ROLES.index(x.role) for x in o],
             of=[UNKNOWN if x.of is None else x.of for x in o],
             rng=[x.rng for x in o],
         ),
-        n,
-        name=str(meta.get("name", "")),
+        head.n_ops,
+        name=head.name,
     )
-    return trace, _placement(trace, [x.offset for x in b], meta)
+    return trace, _placement(trace, [x.offset for x in b], head.height)
 
 
-def _placement(trace: Trace, offsets: list[int | None], meta: dict[str, Any]) -> Placement | None:
+def _placement(trace: Trace, offsets: list[int | None], height: int | None) -> Placement | None:
     on_device = (~trace.buffers.host).tolist()
+    for i, (offset, device) in enumerate(zip(offsets, on_device)):
+        if offset is not None and not device:
+            raise ValueError(f"buffers[{i}].offset: {offset}, but the buffer is on the host")
     missing = [i for i, (offset, device) in enumerate(zip(offsets, on_device)) if device and offset is None]
     if len(missing) == sum(on_device):
         return None
@@ -87,10 +96,9 @@ def _placement(trace: Trace, offsets: list[int | None], meta: dict[str, Any]) ->
         raise ValueError(f"buffers[{missing[0]}]: no offset, though other device buffers have one")
     at = np.array([NOWHERE if x is None else x for x in offsets], np.int64)
     placed = Placement.at(trace, at)
-    height = decode(msgspec.json.encode(meta.get("height", placed.height)), Count, "meta.height")
-    if height < placed.height:
+    if height is not None and height < placed.height:
         raise ValueError(f"meta.height: {height}, but buffers reach up to {placed.height}")
-    return Placement(at, height)
+    return placed if height is None else Placement(at, height)
 
 
 def write(

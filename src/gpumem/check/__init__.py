@@ -1,0 +1,46 @@
+"""Naive, independent oracles: is this placement, this budget, this rewrite, this timeline right?
+
+Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with
+what it judges. All return None, or raise an error that names the op or the buffer.
+"""
+
+from __future__ import annotations
+
+from gpumem.check.clock import naive_clock, timeline
+from gpumem.check.flow import data_flow
+from gpumem.check.memory import budget, placement
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+__all__ = ["budget", "data_flow", "everything", "naive_clock", "placement", "timeline"]
+
+
+def everything(
+    original: Trace,
+    rewritten: Trace,
+    placed: Placement,
+    line: Timeline,
+    machine: Machine,
+    *,
+    limit: int | None = None,
+    host: int | None = None,
+) -> None:
+    """Run all oracles on a rewritten and placed trace and its timeline by the placed clock.
+
+    Parameters
+    ----------
+    limit, host : int, optional
+        Bytes that the load on the device and on the host must not exceed.
+
+    Raises
+    ------
+    ValueError, PlacementError
+        What the first oracle that objects says.
+    """
+    placement(rewritten, placed)
+    if limit is not None:
+        budget(rewritten, limit, host=host)
+    data_flow(original, rewritten)
+    timeline(rewritten, line, machine.durations(rewritten), placement=placed, duplex=machine.duplex)

@@ -1,0 +1,209 @@
+"""Time: the clocks computed naively, and timelines held against them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool
+from gpumem.placement import Placement
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+def timeline(
+    trace: Trace,
+    line: Timeline,
+    duration: I64,
+    *,
+    placement: Placement | None = None,
+    capacity: int | None = None,
+    duplex: bool = True,
+) -> None:
+    """Check a timeline: durations, streams in order, every hazard respected, nothing later than need be.
+
+    Parameters
+    ----------
+    duration : int64[n]
+        Nanoseconds of each op.
+    placement, capacity
+        Of the clock that made the timeline, as in `gpumem.simulate.simulate`.
+    duplex : bool
+        Whether both directions of the link run at once.
+
+    Raises
+    ------
+    ValueError
+        The first op that is wrong, or the makespan.
+    """
+    wrong = np.flatnonzero(line.end - line.start != duration)
+    if len(wrong):
+        raise ValueError(
+            f"op {wrong[0]}: takes {line.end[wrong[0]] - line.start[wrong[0]]} ns, not {duration[wrong[0]]}"
+        )
+    count = line.first + line.cycle + 1
+    start, end = naive_clock(trace, duration, placement=placement, capacity=capacity, duplex=duplex, iterations=count)
+    origin = start[line.first].min()
+    for what, have, want in (("starts", line.start, start[line.first] - origin), ("waits", line.wait, None)):
+        want = _waits(trace, start, end, duplex)[line.first] if want is None else want
+        wrong = np.flatnonzero(have != want)
+        if len(wrong):
+            i = int(wrong[0])
+            raise ValueError(f"op {i}: {what} {have[i]} ns, the naive clock says {want[i]}")
+    _check_regime(line, end)
+
+
+def _check_regime(line: Timeline, end: I64) -> None:
+    done = np.maximum.accumulate(end.max(axis=1))
+    first, cycle = line.first, line.cycle
+    if cycle:
+        makespan = Fraction(int(done[first + cycle] - done[first]), cycle)
+        moved = np.flatnonzero(end[first + cycle] - done[first + cycle] != end[first] - done[first])
+        if len(moved):
+            raise ValueError(f"op {moved[0]}: does not repeat after {cycle} iterations from iteration {first}")
+    else:
+        half = first // 2
+        makespan = Fraction(int(done[first] - done[half]), first - half) if first else Fraction(int(done[0]))
+    if round(makespan) != line.makespan:
+        raise ValueError(f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
+
+
+def naive_clock(
+    trace: Trace,
+    duration: I64,
+    *,
+    placement: Placement | None = None,
+    capacity: int | None = None,
+    duplex: bool = True,
+    iterations: int = 3,
+) -> tuple[I64, I64]:
+    """Return start and end of every op in every iteration, by the rules taken literally.
+
+    Returns
+    -------
+    start, end : int64[iterations, n]
+        Nanoseconds.
+
+    Notes
+    -----
+    An op waits for every conflicting op of the last n positions. Older ones need no look: op `x` itself,
+    one iteration ago, touched the same buffers and waited for them, or it conflicts with nobody.
+    """
+    n = trace.n
+    waits_for = _conflicts(trace, placement)
+    memory = _Memory(trace, capacity) if capacity is not None else None
+    engine = _engines(trace, duplex)
+    ready: dict[int, int] = {}
+    start, end = np.zeros((iterations, n), np.int64), np.zeros((iterations, n), np.int64)
+    for k in range(iterations):
+        for i in range(n):
+            times = [ready.get(engine[i], 0)]
+            this, last = waits_for[i]
+            times += end[k, this].tolist()
+            if k:
+                times += end[k - 1, last].tolist()
+            if memory:
+                times.append(memory.reserve(k * n + i))
+            start[k, i] = max(times)
+            end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
+            if memory:
+                memory.touch(k * n + i, int(end[k, i]))
+    return start, end
+
+
+def _engines(trace: Trace, duplex: bool) -> list[int]:
+    """The engine of each op: its stream, or the one copy engine."""
+    role = trace.ops.role
+    shared = ((role == COPY_OUT) | (role == COPY_IN)) & (not duplex)
+    return np.where(shared, -1, trace.ops.stream).tolist()  # type: ignore[no-any-return]
+
+
+def _waits(trace: Trace, start: I64, end: I64, duplex: bool) -> I64:
+    engine, ready = _engines(trace, duplex), dict[int, int]()
+    wait = np.zeros_like(start)
+    for k, i in np.ndindex(*start.shape):
+        wait[k, i] = start[k, i] - ready.get(engine[i], 0)
+        ready[engine[i]] = int(end[k, i])
+    return wait
+
+
+def _conflicts(trace: Trace, placement: Placement | None) -> list[tuple[I64, I64]]:
+    """For each op, the ops it conflicts with: earlier ones of its iteration, and ones of the iteration before."""
+    n, b = trace.n, trace.buffers
+    touch, write = np.zeros((len(b), n), np.bool_), np.zeros((len(b), n), np.bool_)
+    touch[trace.ops.reads.idx, trace.ops.reads.rows()] = True
+    write[trace.ops.writes.idx, trace.ops.writes.rows()] = True
+    touch |= write
+    back = (np.arange(n)[:, None] - np.arange(n) - 1) % n + 1  # positions from op x back to the last op y
+    found = np.zeros((n, n), np.bool_)
+    for j in range(len(b)):
+        ops = np.flatnonzero(touch[j])
+        pairs = np.ix_(ops, ops)
+        either = write[j][ops][:, None] | write[j][ops]
+        forever = b.persistent[j] and b.end[j] - b.start[j] == n
+        if placement is None and not b.host[j] and not forever:  # only ops of the same lifetime
+            either &= back[pairs] <= ((ops - b.start[j]) % n)[:, None]
+        found[pairs] |= either
+    if placement is not None:
+        for j in np.flatnonzero(~b.host & (b.size > 0)).tolist():
+            over = _same_bytes(trace, placement, j)
+            touched, written = touch[over].any(axis=0), write[over].any(axis=0)
+            found[touch[j]] |= written
+            found[write[j]] |= touched
+    steps = np.arange(n)
+    return [(np.flatnonzero(row & (steps < x)), np.flatnonzero(row & (steps >= x))) for x, row in enumerate(found)]
+
+
+def _same_bytes(trace: Trace, placement: Placement, j: int) -> Bool:
+    """The other device buffers that share bytes with `j`."""
+    b, at = trace.buffers, placement.offset
+    over: Bool = ~b.host & (b.size > 0) & (at < at[j] + b.size[j]) & (at[j] < at + b.size)
+    over[j] = False
+    return over
+
+
+class _Memory:
+    """The capacity clock's counter: who reserved what, who gave back when."""
+
+    def __init__(self, trace: Trace, capacity: int) -> None:
+        self.trace, self.capacity, self.now = trace, capacity, 0
+        n, b = trace.n, trace.buffers
+        device = [x for x in b if x.space == "device"]
+        self.mine = [x for x in device if not (x.persistent and x.end - x.start == n)]
+        self.reserved = sum(x.size for x in device if x not in self.mine)
+        #  instance: (buffer, position it starts at) -> [bytes, position it ends at, reserved at, given back at]
+        self.instances: dict[tuple[int, int], list[int]] = {}
+        for x in self.mine:
+            if x.end > n:
+                self.instances[x.id, x.start - n] = [x.size, x.end - n, 0, 0]
+                self.reserved += x.size
+
+    def reserve(self, x: int) -> int:
+        """Reserve what position `x` allocates; return when it and all that the op touches is there."""
+        i = x % self.trace.n
+        made = [m for m in self.mine if m.start == i]
+        need = sum(m.size for m in made)
+        self.reserved += need
+        if need:
+            given = sorted((t[3], t[0]) for t in self.instances.values() if t[1] <= x)
+            load, k = self.reserved - sum(size for t, size in given if t <= self.now), 0
+            given = [(t, size) for t, size in given if t > self.now]
+            while load > self.capacity:
+                if k == len(given):
+                    raise ValueError(f"op {i}: the load exceeds the capacity of {self.capacity} bytes")
+                self.now = given[k][0]
+                load, k = load - given[k][1], k + 1
+        for m in made:
+            self.instances[m.id, x] = [m.size, x + m.end - m.start, self.now if m.size else 0, self.now]
+        return max([self.now if need else 0, *(t[2] for t in self._touched(x))])
+
+    def touch(self, x: int, end: int) -> None:
+        """The op at position `x` ended: what it touches comes back no earlier."""
+        for instance in self._touched(x):
+            instance[3] = max(instance[3], end)
+
+    def _touched(self, x: int) -> list[list[int]]:
+        op, b, n = self.trace.ops[x % self.trace.n], self.trace.buffers, self.trace.n
+        keys = [(j, x - (x - int(b.start[j])) % n) for j in {*op.reads, *op.writes}]
+        return [self.instances[key] for key in keys if key in self.instances]

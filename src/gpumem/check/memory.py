@@ -1,0 +1,87 @@
+"""Space: no two buffers at one place at one time, and no step above the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpumem.errors import PlacementError
+from gpumem.placement import NOWHERE, Placement
+from gpumem.trace import Trace
+
+
+def placement(trace: Trace, placed: Placement) -> None:
+    """Check that a placement is one.
+
+    Parameters
+    ----------
+    trace : Trace
+    placed : Placement
+
+    Raises
+    ------
+    PlacementError
+        A device buffer without an aligned offset within the height, a host buffer with one, or two
+        buffers that share a byte during a step; arcs meet on both sides of the boundary.
+
+    Notes
+    -----
+    Every pair of device buffers, O(B^2) time and O(B) memory. Zero bytes overlap nothing.
+
+    Examples
+    --------
+    >>> trace = Trace.from_lifetimes([4, 4], [0, 1], [2, 3])
+    >>> placement(trace, Placement.at(trace, [0, 4]))
+    >>> placement(trace, Placement.at(trace, [0, 3]))
+    Traceback (most recent call last):
+    gpumem.errors.PlacementError: buffers 0 and 1: overlap in time and address, at byte 3
+    """
+    b, at, n = trace.buffers, placed.offset, trace.n
+    if len(at) != len(b):
+        raise PlacementError(f"the trace has {len(b)} buffers, the placement {len(at)} offsets", min(len(at), len(b)))
+    for j in range(len(b)):
+        if b.host[j]:
+            if at[j] != NOWHERE:
+                raise PlacementError(f"on the host, but at offset {at[j]} of the pool", j)
+        elif at[j] < 0 or at[j] % placed.alignment:
+            raise PlacementError(f"offset {at[j]} is not a multiple of {placed.alignment} from 0 on", j)
+        elif at[j] + b.size[j] > placed.height:
+            raise PlacementError(f"ends at byte {at[j] + b.size[j]}, above the height of {placed.height}", j)
+    solid = ~b.host & (b.size > 0)
+    length = b.end - b.start
+    for j in np.flatnonzero(solid).tolist():
+        together = ((b.start - b.start[j]) % n < length[j]) | ((b.start[j] - b.start) % n < length)
+        shared = (at < at[j] + b.size[j]) & (at[j] < at + b.size)
+        others = np.flatnonzero(together & shared & solid)
+        others = others[others > j]
+        if len(others):
+            k = int(others[0])
+            raise PlacementError(f"overlap in time and address, at byte {max(at[j], at[k])}", j, k)
+
+
+def budget(trace: Trace, limit: int, *, host: int | None = None) -> None:
+    """Check that the load in issue order never exceeds `limit` bytes, nor the host's its own.
+
+    Raises
+    ------
+    ValueError
+        The first step that holds too much, and how much it holds.
+
+    Notes
+    -----
+    The load rises only where a buffer starts, so these steps (and step 0) are looked at, each by adding
+    up all buffers held there: O(B^2).
+
+    Examples
+    --------
+    >>> budget(Trace.from_lifetimes([4, 4], [0, 1], [2, 3]), 7)
+    Traceback (most recent call last):
+    ValueError: step 1: holds 8 bytes on the device, the limit is 7
+    """
+    b = trace.buffers
+    for what, mine, most in (("device", ~b.host, limit), ("host", b.host, host)):
+        if most is None:
+            continue
+        for step in sorted({0, *b.start.tolist()}):
+            held = int(b.size[mine & ((step - b.start) % trace.n < b.end - b.start)].sum())
+            if held > most:
+                raise ValueError(f"step {step}: holds {held} bytes on the {what}, the limit is {most}")
