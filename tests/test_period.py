@@ -25,15 +25,12 @@ def script(text: str) -> list[Event]:
     """Turn `"+a8 wa ra -a"` into events: + malloc (with its bytes), - free, r read, w write."""
     names: dict[str, int] = {}
     kinds = {"+": "malloc", "-": "free", "r": "read", "w": "write"}
-    return [
-        Event(kinds[word[0]], names.setdefault(word[1], len(names)), int(word[2:] or 0))
-        for word in text.split()
-    ]
+    return [Event(kinds[word[0]], names.setdefault(word[1], len(names)), int(word[2:] or 0)) for word in text.split()]
 
 
 def found(text: str, **options: int) -> tuple[int, int] | None:
     period = detect(script(text), **options)
-    return period and (period.start, period.length)
+    return None if period is None else (period.start, period.length)
 
 
 STEP = "+x8 wx rw +y4 wy rx ry -y ww -x "  # one iteration: an input, a temporary, a parameter
@@ -281,9 +278,7 @@ def check(events: list[Event], min_length: int) -> Period | None:
     return got
 
 
-ACTION = st.tuples(
-    st.sampled_from(["malloc", "free", "read", "read", "write"]), st.integers(-3, 2), st.integers(0, 1)
-)
+ACTION = st.tuples(st.sampled_from(["malloc", "free", "read", "read", "write"]), st.integers(-3, 2), st.integers(0, 1))
 WORD = st.lists(ACTION, min_size=1, max_size=9)
 
 
@@ -302,9 +297,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[Event], int]:
     """A training job, and the events of its iteration: parameters, momentum, inner loops, warm-up."""
     params, carried, seed = draw(st.integers(0, 3)), draw(st.booleans()), draw(st.integers(0, 3))
     warm = play(draw(st.lists(ACTION, max_size=6)))
-    body = draw(
-        st.lists(st.tuples(st.sampled_from("twgl"), st.integers(0, 2), st.integers(1, 3)), max_size=4)
-    )
+    body = draw(st.lists(st.tuples(st.sampled_from("twgl"), st.integers(0, 2), st.integers(1, 3)), max_size=4))
     events, fresh = list(warm), iter(range(1000, 9999))
     weights = [next(fresh) for _ in range(params)]
     events += [Event("malloc", w, 4) for w in weights]
@@ -461,7 +454,7 @@ def stream(trace: dict[str, Any], more: int = 3) -> tuple[list[Event], int, int]
 
 def test_stream_hands_buffers_over() -> None:
     """A buffer made in one iteration and freed in the next, as no recorded trace has it."""
-    op = {"alloc": [], "reads": [], "writes": [], "free": []}
+    op: dict[str, list[int]] = {"alloc": [], "reads": [], "writes": [], "free": []}
     trace = {
         "meta": {"iterations": [[0, 2], [2, 4]]},
         "buffers": [

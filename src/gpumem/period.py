@@ -142,9 +142,9 @@ class Detector:
 
     *Cost.* O(log n) comparisons an event whatever the stream, and a binary search for each maximal gapped
     repeat, of which there are O(n): O(n log n). A square that meets 1. and 2. costs O(p) more, and a
-    comparison with each loop met before. About 60 bytes an event (up to 400 in hostile streams) are kept until the period is found.
-    Hashes that collide (less than 1 in 10,000 for a million events) could hide a period, but not forge
-    one: the words themselves are compared before the report.
+    comparison with each loop met before. 60 bytes an event are kept until the period is found, up to 300
+    in hostile streams. Hashes that collide (less than 1 in 10,000 for a million events) could hide a
+    period, but not forge one: the words themselves are compared before the report.
 
     The paper says only "two consecutive subsequences"; the conditions are ours.
 

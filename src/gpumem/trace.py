@@ -85,6 +85,8 @@ class Trace:
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
+        _check_columns(self.buffers, "buffers")
+        _check_columns(self.ops, "ops")
         if len(self.ops):
             if self.n not in (0, len(self.ops)):
                 raise ValueError(f"trace {self.name!r}: {self.n} steps, but there are {len(self.ops)} ops")
@@ -153,10 +155,10 @@ class Trace:
         return Accesses(Csr(ptr.astype(np.int64), keys % n), np.isin(keys, read), np.isin(keys, write))
 
 
-def _check_columns(table: Buffers | Ops, count: int, what: str) -> None:
+def _check_columns(table: Buffers | Ops, what: str) -> None:
     for column in table.__slots__:
-        if column != "streams" and len(getattr(table, column)) != count:
-            raise ValueError(f"{what}: {count} rows, but column {column!r} has {len(getattr(table, column))}")
+        if column != "streams" and len(getattr(table, column)) != len(table):
+            raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(getattr(table, column))}")
 
 
 def _first(bad: Bool) -> int:
@@ -165,7 +167,6 @@ def _first(bad: Bool) -> int:
 
 
 def _check_buffers(b: Buffers, n: int) -> None:
-    _check_columns(b, len(b), "buffers")
     size, start, end = b.size, b.start, b.end
     if (i := _first(size < 0)) >= 0:
         raise ValueError(f"buffer {i}: size {size[i]} is negative")
@@ -180,7 +181,6 @@ def _check_buffers(b: Buffers, n: int) -> None:
 
 
 def _check_ops(ops: Ops, count: int) -> None:
-    _check_columns(ops, len(ops), "ops")
     for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
         if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
