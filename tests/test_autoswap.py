@@ -144,6 +144,7 @@ def test_the_papers_saving_costs_nothing(name: str, percent: int) -> None:
     assert saving(bundled(name), percent) <= 0.005
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_the_papers_saving_costs_nothing_on_resnet50(path: Path) -> None:
     assert saving(load(path).trace, 35) <= 0.005
@@ -169,6 +170,7 @@ def test_bundled_traces_pass_every_oracle(name: str, percent: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 @pytest.mark.parametrize(
     "score, pool", [("doa", "first-fit"), ("aoa", "best-fit"), ("wdoa", "best-fit"), ("swdoa", "first-fit")]
 )

@@ -133,6 +133,21 @@ def test_blocks_that_take_turns_need_two_rounds() -> None:
     assert found("+a4 +b4 " + 4 * turns, min_length=3) == (4, 8)
 
 
+def test_blocks_that_take_turns_where_others_did_not() -> None:
+    """A loop of the same length that was one does not stand for those that follow."""
+    loop, turns = "rc wc rd wd ", "ra rb ra rb rb ra rb ra "
+    text = "+a4 +b4 +c4 +d4 +e4 +f4 +g4 +h4 " + 3 * loop
+    assert found(text + 3 * turns, min_length=5) == (28, 8)
+
+
+def test_the_warm_up_may_look_like_an_iteration() -> None:
+    """`rz` has the signature of `ru`, and acts on a block that no iteration knows: one event later."""
+    warm = "+z4 +t4 rz rz -t +u4 ru "
+    rest = "ru -u +v4 rv rv -v +w4 rw "
+    assert found(warm + rest[: rest.index("rv -v")]) is None
+    assert found(warm + rest) == (4, 4)
+
+
 def test_block_that_lives_longer_than_a_repetition() -> None:
     """Each block lives for 1.5 repetitions of `+ -`: the circle needs two of them."""
     events = [Event("malloc", 0, 4)]

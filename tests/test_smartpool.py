@@ -98,6 +98,7 @@ def test_the_papers_ratio_holds_on_the_bundled_traces(name: str) -> None:
     assert min(best_fit(trace).ratio(trace), first_fit(trace).ratio(trace)) <= 1.016
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("path", INSTANCES, ids=lambda p: f"{p.parent.name}/{p.name.split('.')[0]}")
 def test_every_shared_instance_is_placed_validly(path: Path) -> None:
     trace = load(path).trace
@@ -116,6 +117,7 @@ def _surveyed() -> list[tuple[str, float, float]]:
     return rows
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("name, best, first", _surveyed())
 def test_ratios_of_the_first_iterations_are_the_surveyed_ones(name: str, best: float, first: float) -> None:
     trace = load(SHARED / "traces" / "csv" / f"{name}.csv.gz").trace

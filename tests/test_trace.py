@@ -151,7 +151,7 @@ REFUSED: list[tuple[Callable[[], Trace], str]] = [
     (lambda: make({"size": [8, 4.5, 8]}), r"buffers: size: expected a list of integers .* float64"),
     (lambda: make({"size": ["8", "4", "8"]}), r"buffers: size: expected a list of integers"),
     (lambda: make({"size": [8, 2**70, 8]}), r"buffers: size: expected a list of integers .* object"),
-    (lambda: make({"end": np.array([3, 2**63, 2], np.uint64)}), r"buffers: end: 9223372036854775808 does not fit in 64 bits"),
+    (lambda: make({"end": np.array([3, 2**63, 2], np.uint64)}), r"end: 9223372036854775808 does not fit"),
     (lambda: make({"start": [[0, 2, 1]]}), r"buffers: start: .*\(1, 3\)"),
     (lambda: make(ops={"reads": [[0], [0.5], [1]]}), r"ops: reads: expected a list of integers"),
     (lambda: make(ops={"duration": [5, None, 0]}), r"ops: duration: expected a list of integers"),

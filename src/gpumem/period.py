@@ -58,13 +58,11 @@ class Period:
     length : int
         Events of one iteration.
     crossing : tuple of int
-        The blocks live at the boundary between the two, oldest first: neither freed before nor made
-        from event `start + length` on. These are the second iteration's parameters, optimizer state and
-        whatever else it takes over from the first.
+        The blocks live at the boundary between the two, before event `start + length`, oldest first:
+        parameters, optimizer state and whatever else the second iteration takes over from the first.
     successors : tuple of int
-        The blocks live at `end`: `successors[k]` is `crossing[k]` itself if it lives on, else the
-        block that the second iteration made at the event where the first made `crossing[k]`. In an
-        iteration of a circle, both are one arc.
+        The blocks live at `end`: `successors[k]` is `crossing[k]` itself if it lives on, else the block that
+        the second iteration made at the event where the first made `crossing[k]`: one arc of the circle.
 
     Examples
     --------
@@ -104,49 +102,46 @@ class Detector:
 
     Notes
     -----
-    Reported is the first moment, and then the smallest `p >= min_length`, for which the last `2 p` events
-    are a word `u u` of signatures, and
+    Reported is the first moment, and then the smallest `p >= min_length`, for which the last `2 p` events are
+    a word `u u` of signatures, and
 
-    1. no distance and no lifetime in the second `u` exceeds `p`: an iteration refers to nothing that
-       happened more than one iteration ago. (The optimizer's step for one parameter refers to a gradient
-       much older than the step before, a layer to a parameter of its own.)
-    2. it frees as many blocks as it makes; with 1., all it makes is freed within `p` events. (A layer
-       leaves activations on its way forward, and frees more than it makes on its way back.) Blocks
-       are counted rather than bytes, since a block may have none.
-    3. it acts on the same blocks as the first `u`, or on those made one period later. (1. and 2. do not
-       imply it: where two buffers take turns, signatures may repeat every iteration, but addresses and
-       swaps every second one.)
-    4. it is no repetition `v v ...` that meets 1. to 3.: `u` is primitive, or, where blocks take turns, the
-       least power of a primitive word that brings each block back. Nor is a multiple of a loop shorter
-       than `min_length` an iteration.
-    5. the period has lasted for at least as many events as came before it. (In-place operations in a
-       row, or copies into the slices of one buffer, meet 1. to 4.: one iteration of Tacotron 2 has "read
-       x, write y" 40 times.) A period that lasts is found in any case, when it makes up half of the
-       stream at the latest.
+    1. no distance and no lifetime in the second `u` exceeds `p`: an iteration refers to nothing that happened
+       more than one iteration ago. (The optimizer's step for one parameter refers to a gradient much older
+       than the step before, a layer to a parameter of its own.)
+    2. it frees as many blocks as it makes; with 1., all it makes is freed within `p` events. (A layer leaves
+       activations on the way forward, and frees more than it makes on the way back.) Blocks are counted
+       rather than bytes, since a block may have none.
+    3. it acts on the same blocks as the first `u`, or on those made one period later. (1. and 2. do not imply
+       it: where buffers take turns, signatures may repeat twice as often as addresses and swaps do.)
+    4. it is no repetition `v v ...` that meets 1. to 3.: `u` is primitive or, where blocks take turns, the
+       least power of a primitive word that brings each block back. Nor does a loop shorter than
+       `min_length` pass by being taken several times.
+    5. the period has lasted for at least as many events as came before it. (Operations in place, or copies
+       into the slices of one buffer, meet 1. to 4.: an iteration of Tacotron 2 has "read x, write y" 40
+       times in a row.) One that lasts is thus found when it makes up half of the stream, at the latest.
 
     The first distance on each block reaches back to what came before, so reads and writes repeat only from
-    somewhere within the first regular iteration on, and a period is found within the third. One of mallocs
-    and frees alone is found with the second. It begins where the repetition does, at any of its events.
+    somewhere within the first regular iteration on, and a period is found within the third. One of mallocs and
+    frees alone is found with the second. It begins where the repetition does, at any event of the iteration.
 
-    One ambiguity remains, and no criterion on signatures resolves it: an inner loop that meets all five,
-    such as micro-steps that accumulate gradients, the time steps of a recurrent network without backward
-    pass, or, at the very beginning, the in-place initialisation of the first parameter. `min_length` is for
-    that: 32 rules out the last; for the others it must exceed the length of the loop.
+    One ambiguity remains, and no criterion on signatures resolves it: an inner loop that meets all five, such as
+    micro-steps that accumulate gradients, the time steps of a recurrent network without backward pass, or, at
+    the very beginning, the in-place initialisation of the first parameter. `min_length` is for that: 32 rules
+    out the last; for the others it must exceed the length of the loop.
 
-    *Search.* Cut the stream into blocks of `L = 1, 2, 4, ...` events at multiples of `L`. The first half of
-    a square of period `p >= 2 L - 1` contains such a block, whose copy ends `p` later, before the square
-    does. So compare, after each event and for each `L`, the last `L` events with the two blocks that ended
-    `2 L - 1` to `4 L - 2` events earlier, by prefix hashes: that meets every square in time. A binary
-    search to the left tells when the square will be complete, and the conditions are looked at then.
-    While a period lasts, 1. and 2. cannot change: one look will do.
+    *Search.* Cut the stream into blocks of `L = 1, 2, 4, ...` events at multiples of `L`. The first half of a
+    square of period `p >= 2 L - 1` contains such a block, whose copy ends `p` later, before the square does. So
+    compare, after each event and for each `L`, the last `L` events with the two blocks that ended `2 L - 1` to
+    `4 L - 2` events earlier, by prefix hashes: that meets every square in time. A binary search to the left
+    tells when the square will be complete, and the conditions are looked at then. While a period lasts, 1. and
+    2. cannot change: one look will do.
 
-    *Cost.* O(log n) comparisons an event whatever the stream, and a binary search for each maximal gapped
-    repeat, of which there are O(n): O(n log n). A square that meets 1. and 2. costs O(p) more, and a
-    comparison with each loop met before. 60 bytes an event are kept until the period is found, up to 300
-    in hostile streams. Hashes that collide (less than 1 in 10,000 for a million events) could hide a
-    period, but not forge one: the words themselves are compared before the report.
-
-    The paper says only "two consecutive subsequences"; the conditions are ours.
+    *Cost.* O(log n) comparisons an event whatever the stream, and a binary search for each maximal gapped repeat,
+    of which there are O(n): O(n log n). A square that meets 1. and 2. costs O(p) more, and a comparison with each
+    loop met before. 60 bytes an event are kept until the period is found, up to 300 in hostile streams. Hashes
+    that collide (less than 1 in 10,000 for a million events) could hide a period, but not forge one: the words
+    themselves are compared before the report. The paper says only "two consecutive subsequences"; the
+    conditions are ours.
 
     References
     ----------
@@ -191,11 +186,9 @@ class Detector:
         """
         code, born = self._enter(event)
         self._count += 1
-        if self._search is not None:
-            p = self._search.push(code, event[1], born, len(self._live))
-            if p:
-                self.period = self._search.describe(p, [made for made, _ in self._live.values()])
-                self._search = None  # and the record with it
+        if self._search is not None and (p := self._search.push(code, event[1], born, len(self._live))):
+            self.period = self._search.describe(p, [made for made, _ in self._live.values()])
+            self._search = None  # and the record with it
         return self.period
 
     def _enter(self, event: Event) -> tuple[int, int]:
@@ -209,8 +202,9 @@ class Detector:
                 raise ValueError(f"event {i}: malloc of block {block}, which is live since event {known[0]}")
             if size < 0:
                 raise ValueError(f"event {i}: malloc of block {block} of {size} bytes")
+            code = 4 * index(size) + _MALLOC  # a Python integer, whatever came in: products do not wrap
             self._live[block] = (i, i)
-            return 4 * index(size) + _MALLOC, i
+            return code, i
         if known is None:
             raise ValueError(f"event {i}: {name} of block {block}, which is not live")
         born, latest = known
@@ -255,12 +249,8 @@ class _Search:
         if code & 3 != _MALLOC:
             self._note_distance(code >> 2)
         self._look_back()
-        due = self.due.pop(self.now, None)
-        if due:
-            for p in sorted(set(due)):
-                if self._is_iteration(p):
-                    return p
-        return 0
+        due = self.due.pop(self.now, ())
+        return next((p for p in sorted(set(due)) if self._is_iteration(p)), 0) if due else 0
 
     def _note_distance(self, distance: int) -> None:
         while self.far and self.far_distance[-1] <= distance:
@@ -318,9 +308,7 @@ class _Search:
     def _is_iteration(self, p: int) -> bool:
         """Whether the last `2 p` events meet all conditions; where time may change that, look again."""
         now, since = self.now, self.since[p]
-        if now - since < p or not self._repeats(p, now - since):
-            return False
-        if not self._is_closed(p) or self._is_multiple(p):
+        if not self._repeats(p, p) or not self._is_closed(p) or self._is_multiple(p):
             return False
         if odd := self._odd_row(p):
             self._look_at(p, odd + p)  # the second half is past it then
@@ -369,7 +357,13 @@ class _Search:
 
 
 def detect(events: Iterable[Event], *, min_length: int = 1) -> Period | None:
-    """Return the first period of a stream, or None; see `Detector`."""
+    """Return the first period of a stream, or None; what counts as one, and what it costs: see `Detector`.
+
+    >>> step = [("malloc", 1, 8), ("write", 1), ("read", 0), ("free", 1)]
+    >>> period = detect([Event("malloc", 0, 4)] + [Event(*e) for e in 3 * step])
+    >>> period.start, period.length, period.end
+    (4, 4, 12)
+    """
     detector = Detector(min_length=min_length)
     for event in events:
         if (period := detector.push(event)) is not None:

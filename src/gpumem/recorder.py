@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -57,7 +58,8 @@ class Recording:
 
         Blocks alive throughout are persistent. A block made in the previous iteration and freed in this
         one is taken to be the block made at the same relative op with the same size in this one: the two
-        become one arc across the boundary.
+        become one arc across the boundary. Where it was freed right before this one, and the recording ends
+        before the free of its successor, that one ends with the iteration.
 
         Raises
         ------
@@ -77,7 +79,7 @@ class Recording:
         through = before & (self.free >= hi)
         start = np.where(through, 0, self.alloc - lo)
         end = np.where(through, n, np.minimum(self.free, NEVER - 1) + 1 - lo)
-        twin = self._twins(lo, n, before & (self.free >= lo) & ~through, inside & (self.free >= hi))
+        twin = self._twins(lo, n, before & (self.free >= lo - 1) & ~through, inside & (self.free >= hi - 1))
         for old, new in twin.items():
             end[new] = n + self.free[old] + 1 - lo
         keep = np.flatnonzero(through | inside)
@@ -101,15 +103,17 @@ class Recording:
         return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
 
     def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
-        """Match each block carried in from the previous iteration to the one carried out of this one."""
+        """Match each block that ends in this iteration, or right before it, to its successor."""
         made: dict[tuple[int, int], list[int]] = {}
         for j in np.flatnonzero(new).tolist():
             made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
         twin = {}
-        for j in np.flatnonzero(old).tolist():
+        for j in sorted(np.flatnonzero(old).tolist(), key=lambda j: self.free[j] < lo):
             at = int(self.alloc[j])
             partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
-            fits = [k for k in partners if self.free[k] in (NEVER, self.free[j] + n)]
+            fits = [k for end in (self.free[j] + n, NEVER) for k in partners if self.free[k] == end]
+            if not fits and self.free[j] < lo:
+                continue  # gone before this iteration
             if not fits:
                 origin = "made before the recording" if at == BEFORE else f"made at op {at}"
                 raise ValueError(
@@ -173,6 +177,7 @@ class Recorder:
     _kind: list[str] = field(default_factory=list)
     _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list)
     _events: list[tuple[str, int, int]] = field(default_factory=list)
+    _begins: list[int] = field(default_factory=list)  # the first event of each op
 
     def malloc(self, size: int, *, kind: str = "") -> int:
         """Record an allocation of `size` bytes before the next op; return the block's id."""
@@ -209,6 +214,7 @@ class Recorder:
         for block in (*reads, *writes):
             self._live(block, f"op {len(self._ops)} ({op})")
         self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved))
+        self._begins.append(len(self._events))
         self._events += [("read", b, self._size[b]) for b in reads]
         self._events += [("write", b, self._size[b]) for b in writes]
 
@@ -222,6 +228,24 @@ class Recorder:
     def events(self) -> Iterator[tuple[str, int, int]]:
         """The stream of `(kind, block, size)` that `gpumem.period` looks for iterations in."""
         return iter(self._events)
+
+    def ops_between(self, start: int, end: int) -> tuple[int, int]:
+        """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.
+
+        >>> from gpumem.period import Event, detect
+        >>> device = Recorder()
+        >>> w = device.malloc(400)
+        >>> for _ in range(4):
+        ...     x = device.malloc(100)
+        ...     device.exec("forward", reads=[w], writes=[x])
+        ...     device.exec("update", reads=[w, x], writes=[w])
+        ...     device.free(x)
+        >>> found = detect(Event(*e) for e in device.events)
+        >>> lo, hi = device.ops_between(found.start + found.length, found.end)
+        >>> device.trace(lo, hi).n
+        2
+        """
+        return bisect_left(self._begins, start), bisect_left(self._begins, end)
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""

@@ -89,15 +89,16 @@ def _parse(data: bytes, path: Path, iteration: int) -> Loaded:
         trace, placement = minimalloc.parse(text, name=_stem(path))
         return Loaded(trace, placement)
     file = decode(data, File, "file")
-    if file.meta.get("format") == tracefile.FORMAT:
+    meta = decode(file.meta, dict[str, Any], "meta")
+    if meta.get("format") == tracefile.FORMAT:
         trace, placement = tracefile.parse(file.meta, file.buffers, file.ops)
-    elif file.meta.get("format", 1) == 1:
+    elif meta.get("format", 1) == 1:
         trace, placement = recorded.parse(file.meta, file.buffers, file.ops, iteration=iteration), None
     else:
-        raise ValueError(f"meta.format: {file.meta['format']!r} is unknown; there are 1 and {tracefile.FORMAT!r}")
+        raise ValueError(f"meta.format: {meta['format']!r:.60} is unknown; there are 1 and {tracefile.FORMAT!r}")
     if not len(trace.buffers):
         raise ValueError("buffers: empty, nothing to plan")
-    return Loaded(trace, placement, file.meta)
+    return Loaded(trace, placement, meta)
 
 
 def _stem(path: Path) -> str:

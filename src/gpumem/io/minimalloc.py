@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
     missing = [column for column in _NEEDED if column not in header]
     if missing:
         raise ValueError(f"line 1: no column {missing[0]!r} in {','.join(header)[:80]!r}")
+    if twice := [column for column in (*_NEEDED, "offset") if header.count(column) > 1]:
+        raise ValueError(f"line 1: column {twice[0]!r} comes twice")
     wanted = [*_NEEDED[1:], *(["offset"] if "offset" in header else [])]
     at = [header.index(column) for column in wanted]
     ids: dict[str, int] = {}
@@ -70,13 +73,12 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
 
 
 def _cell(text: str, column: str, line: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"line {line}: {column} {text[:40]!r} is not an integer") from None
-    if not 0 <= value < 2**62:
-        raise ValueError(f"line {line}: {column} {text.strip()[:40]} is not in [0, 2**62)")
-    return value
+    digits = text.strip()
+    if not re.fullmatch(r"[+-]?[0-9]+", digits):
+        raise ValueError(f"line {line}: {column} {text[:40]!r} is not an integer")
+    if len(digits) > 40 or not 0 <= int(digits) < 2**62:
+        raise ValueError(f"line {line}: {column} {digits[:40]} is not in [0, 2**62)")
+    return int(digits)
 
 
 def _check_rows(table: list[list[int]], lines: list[int]) -> None:
@@ -101,6 +103,8 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
         raise ValueError(
             f"{path}: buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
         )
+    if placement is not None and len(placement.offset) != len(b):
+        raise ValueError(f"{path}: {len(b)} buffers, but {len(placement.offset)} offsets")
     columns = [b.start, b.end, b.size, *([placement.offset] if placement else [])]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
-from gpumem.io.schema import Amount, Count, Index, check_positions, convert, decode
+from gpumem.io.schema import Amount, Count, Index, check_positions, decode
 from gpumem.recorder import NEVER, Recording
 from gpumem.trace import Trace
 
@@ -39,13 +37,13 @@ class _Meta(msgspec.Struct):
     model: str = ""
 
 
-def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int = -1) -> Trace:
+def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int = -1) -> Trace:
     """Read one iteration (the last by default) of a recorded trace as an arc trace.
 
     `free` in the file is inclusive; a write listed in `inplace` may cover a part of the buffer, so it is
     a read as well; buffers carried over the boundary become arcs (`Recording.iteration`).
     """
-    head = convert(meta, _Meta)
+    head = decode(meta, _Meta, "meta")
     recording = _recording(decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops"))
     if not head.iterations:
         raise ValueError("meta.iterations: empty, there is no iteration to read")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -16,9 +16,9 @@ Index = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
 
 
 class File(msgspec.Struct):
-    """A trace file: its three keys, rows still packed."""
+    """A trace file: its three keys, still packed."""
 
-    meta: dict[str, Any]
+    meta: msgspec.Raw
     buffers: msgspec.Raw
     ops: msgspec.Raw
 
@@ -28,16 +28,11 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).removesuffix("`").rpartition(" - at `$")
-        what, place = (what, place) if what else (place, "")
+        what, _, place = str(error).rpartition(" - at `$")
+        what, place = (what, place.removesuffix("`")) if what else (place, "")
         raise ValueError(f"{where}{place}: {what[0].lower()}{what[1:]}{_found(bytes(raw), place)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
-
-
-def convert(meta: dict[str, Any], kind: type[T]) -> T:
-    """Read the keys of `meta` that a format knows."""
-    return decode(msgspec.json.encode(meta), kind, "meta")
 
 
 def _found(raw: bytes, place: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, convert, decode
+from gpumem.io.schema import Count, Index, check_positions, decode
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -48,9 +48,9 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True):
     rng: bool = False
 
 
-def parse(meta: dict[str, Any], buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
+def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
     """Read a trace in gpumem's own format, and its placement if every device buffer has an offset."""
-    head = convert(meta, _Meta)
+    head = decode(meta, _Meta, "meta")
     b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
     check_positions([x.id for x in b], "buffers")
     check_positions([x.i for x in o], "ops")
@@ -124,7 +124,16 @@ def write(
         Bytes the pool must fit; the placement's height where left out.
     makespan_ns : int, optional
         One iteration by the placed clock.
+
+    Raises
+    ------
+    ValueError
+        Too few or too many durations or offsets; a place that cannot be written to.
     """
+    if len(duration) != len(trace.ops):
+        raise ValueError(f"{path}: {len(trace.ops)} ops, but {len(duration)} durations")
+    if placement is not None and len(placement.offset) != len(trace.buffers):
+        raise ValueError(f"{path}: {len(trace.buffers)} buffers, but {len(placement.offset)} offsets")
     meta: dict[str, Any] = {
         "format": FORMAT,
         "name": trace.name,

@@ -1,0 +1,239 @@
+"""Machines: presets, how long ops take, and values that make no sense."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem.columns import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Ops
+from gpumem.commands.args import machine_of
+from gpumem.machine import GIB, PRESETS, Link, Machine
+from gpumem.trace import Trace
+
+GTX = Machine.named("gtx1080ti")
+
+
+def test_the_presets_are_those_that_were_asked_for() -> None:
+    assert set(PRESETS) == {"gtx1080ti", "rtx2080ti", "p40", "p100", "v100", "rx5700xt", "h200"}
+    for name, machine in PRESETS.items():
+        assert machine.name == name
+        assert Machine.named(name) is machine
+
+
+def test_gtx1080ti_is_the_hardware_of_the_paper() -> None:
+    assert GTX.capacity == 11 * 2**30
+    assert (GTX.flops, GTX.flops_efficiency) == (11.34e12, 0.33)
+    assert (GTX.bandwidth, GTX.bandwidth_efficiency) == (484e9, 0.75)
+    assert GTX.launch_ns == 5_000
+    assert (GTX.out.latency_ns, GTX.out.ns_per_byte) == (47_200, 0.0756)
+    assert (GTX.into.latency_ns, GTX.into.ns_per_byte) == (9_700, 0.0823)
+    assert GTX.duplex is True
+
+
+def test_an_unknown_preset_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"machine 'gtx' is unknown; there are gtx1080ti, rtx2080ti"):
+        Machine.named("gtx")
+
+
+def test_with_changes_a_copy_and_validates_it() -> None:
+    slow = GTX.with_(duplex=False, launch_ns=7)
+    assert (slow.duplex, slow.launch_ns, slow.flops) == (False, 7, GTX.flops)
+    assert GTX.duplex is True
+    with pytest.raises(ValueError, match="capacity 0 is not positive"):
+        GTX.with_(capacity=0)
+
+
+# --- durations -------------------------------------------------------------------------------------------
+
+
+def trace_of(role: int, *, size: int = 8, duration: int = -1, flops: float = 0, moved: float = 0) -> Trace:
+    """One op of a role, between a device buffer and one of the same size on the other side."""
+    reads, writes = {COPY_OUT: ([0], [1]), COPY_IN: ([1], [0])}.get(role, ([0], [0]))
+    ops = Ops.make([reads], [writes], duration=[duration], flops=[flops], moved=[moved], role=[role])
+    return Trace(Buffers.make([size, size], [0, 0], [1, 1], host=[False, True]), ops)
+
+
+@pytest.mark.parametrize("role", [COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC])
+@pytest.mark.parametrize("ns", [0, 1, 123_456])
+def test_a_measured_duration_stands(role: int, ns: int) -> None:
+    assert GTX.durations(trace_of(role, duration=ns, flops=1e12)).tolist() == [ns]
+
+
+def test_a_copy_takes_its_latency_and_the_exact_bytes() -> None:
+    assert GTX.durations(trace_of(COPY_OUT, size=26_214_400)).tolist() == [47_200 + round(0.0756 * 26_214_400)]
+    assert GTX.durations(trace_of(COPY_IN, size=26_214_400)).tolist() == [9_700 + round(0.0823 * 26_214_400)]
+    assert GTX.durations(trace_of(COPY_OUT, size=0)).tolist() == [47_200]
+    assert GTX.durations(trace_of(COPY_IN, size=10_001)).tolist() == [10_523]  # 9700 + 823.08: not in pages or the like
+
+
+def test_a_sync_takes_no_time() -> None:
+    assert GTX.durations(trace_of(SYNC, flops=1e12, moved=1e12)).tolist() == [0]
+
+
+def test_an_op_takes_what_bounds_it() -> None:
+    compute = 5_000 + 1e9 / (11.34e12 * 0.33) * 1e9
+    memory = 5_000 + 1e8 / (484e9 * 0.75) * 1e9
+    for role in (COMPUTE, RECOMPUTE):
+        assert GTX.durations(trace_of(role, flops=1e9)).tolist() == [round(compute)]
+        assert GTX.durations(trace_of(role, flops=1e9, moved=10)).tolist() == [round(compute)]
+        assert GTX.durations(trace_of(role, moved=1e8)).tolist() == [round(memory)]
+        assert GTX.durations(trace_of(role, flops=1e9, moved=1e8)).tolist() == [round(max(compute, memory))]
+    assert GTX.durations(trace_of(COMPUTE)).tolist() == [5_000]
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**10), st.sampled_from(sorted(PRESETS)))
+def test_the_roofline_is_rounded_to_the_nearest_nanosecond(flops: int, moved: int, name: str) -> None:
+    m = PRESETS[name]
+    rates = [
+        Fraction(work) / (Fraction(rate) * Fraction(efficiency))
+        for work, rate, efficiency in (
+            (flops, m.flops, m.flops_efficiency),
+            (moved, m.bandwidth, m.bandwidth_efficiency),
+        )
+    ]
+    exact = Fraction(m.launch_ns) + max(rates) * 10**9
+    (ns,) = m.durations(trace_of(COMPUTE, flops=flops, moved=moved)).tolist()
+    assert abs(ns - exact) <= Fraction(1, 2) + Fraction(1, 1000)  # a thousandth for float64
+
+
+@given(st.integers(0, 2**36), st.booleans())
+def test_copies_are_rounded_to_the_nearest_nanosecond(size: int, out: bool) -> None:
+    link = GTX.out if out else GTX.into
+    exact = Fraction(link.latency_ns) + size * Fraction(link.ns_per_byte)
+    (ns,) = GTX.durations(trace_of(COPY_OUT if out else COPY_IN, size=size)).tolist()
+    assert abs(ns - exact) <= Fraction(1, 2) + Fraction(1, 1000)
+    assert link.copy_ns(np.array([size])).tolist() == [ns]
+
+
+def test_durations_are_int64_for_any_number_of_ops() -> None:
+    assert GTX.durations(Trace.from_lifetimes([1], [0], [1])).tolist() == []
+    assert GTX.durations(trace_of(COMPUTE)).dtype == np.int64
+
+
+@pytest.mark.parametrize("changes", [{"flops": 1e-300}, {"flops": 5e-324}, {"flops": 1e3}, {"launch_ns": 2.0**53}])
+def test_an_op_that_takes_too_long_to_count_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"op 0: 1e\+12 flops and 0 bytes take too long to count in ns"):
+        GTX.with_(**changes).durations(trace_of(COMPUTE, flops=1e12))
+
+
+@pytest.mark.parametrize("link", [Link(0, 1e300), Link(2.0**53, 0), Link(0, 1.5)])
+def test_a_copy_that_takes_too_long_to_count_is_refused(link: Link) -> None:
+    machine = GTX.with_(out=link)
+    with pytest.raises(ValueError, match=r"link: a copy of 9007199254740992 bytes takes too long"):
+        machine.durations(trace_of(COPY_OUT, size=2**53))
+
+
+def test_ops_that_take_too_long_together_are_refused() -> None:
+    ops = Ops.make([[]] * 4, [[]] * 4, flops=[2.0**22] * 4, name=["a"] * 4)
+    machine = GTX.with_(flops=1.0, flops_efficiency=1.0)  # each takes 2**22 s, half of 2**53 ns
+    with pytest.raises(ValueError, match=r"trace 't': its ops take too long to count in ns"):
+        machine.durations(Trace(Buffers.make([], [], []), ops, name="t"))
+
+
+# --- bad values ------------------------------------------------------------------------------------------
+
+POSITIVE = ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency")
+
+
+@pytest.mark.parametrize("what", POSITIVE)
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_rates_and_capacity_are_positive_and_finite(what: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^machine 'gtx1080ti': {what} {value} is not positive and finite$"):
+        GTX.with_(**{what: value})
+
+
+@pytest.mark.parametrize("what", ["launch_ns", "pinned"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+def test_overheads_and_budgets_are_finite_and_not_negative(what: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^machine 'gtx1080ti': {what} {value} is not finite and >= 0$"):
+        GTX.with_(**{what: value})
+
+
+@pytest.mark.parametrize("what", ["capacity", "pinned"])
+def test_memory_stays_below_2_to_the_62(what: str) -> None:
+    with pytest.raises(ValueError, match=rf"{what} 4611686018427387904 is 2\*\*62 bytes or more"):
+        GTX.with_(**{what: 2**62})
+
+
+@pytest.mark.parametrize("what", ["latency_ns", "ns_per_byte"])
+@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf])
+def test_a_link_is_finite_and_not_negative(what: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^link: {what} {value} is not finite and >= 0$"):
+        Link(**{"latency_ns": 1.0, "ns_per_byte": 1.0} | {what: value})
+
+
+def test_nothing_may_be_free_of_charge() -> None:
+    machine = Machine("free", 1, Link(0, 0), Link(0, 0), flops=1, bandwidth=1, launch_ns=0, pinned=0)
+    assert machine.durations(trace_of(COPY_IN)).tolist() == [0]
+
+
+# --- from a file -----------------------------------------------------------------------------------------
+
+FILE: dict[str, Any] = {
+    "name": "mine",
+    "capacity": 8 * GIB,
+    "out": {"latency_ns": 100, "ns_per_byte": 0.5},
+    "into": {"latency_ns": 200.5, "ns_per_byte": 0.25},
+    "flops": 1e12,
+    "bandwidth": 1e11,
+}
+
+
+def test_a_machine_may_come_from_a_json_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(FILE))
+    wanted = Machine("mine", 8 * GIB, Link(100, 0.5), Link(200.5, 0.25), flops=1e12, bandwidth=1e11)
+    assert machine_of(str(path)) == wanted
+    path.write_text(json.dumps(FILE | {"duplex": False, "pinned": 5, "launch_ns": 1, "flops_efficiency": 1}))
+    assert machine_of(str(path)) == wanted.with_(duplex=False, pinned=5, launch_ns=1, flops_efficiency=1.0)
+
+
+def test_a_file_needs_no_suffix_and_a_preset_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text(json.dumps(FILE))
+    assert machine_of(str(path)).name == "mine"
+    assert machine_of("v100") is PRESETS["v100"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "machine: Input data was truncated"),
+        ("[1]", r"machine: expected `object`, got `array` \(found \[1\]\)"),
+        ("{}", "machine: object missing required field `name`"),
+        (json.dumps(FILE | {"capacity": 1.5}), r"machine.capacity: expected `int`, got `float` \(found 1.5\)"),
+        (json.dumps(FILE | {"flops": "fast"}), r'machine.flops: expected `float`, got `str` \(found "fast"\)'),
+        (json.dumps(FILE | {"flops": -1}), "machine 'mine': flops -1.0 is not positive"),
+        (json.dumps(FILE | {"out": {"latency_ns": 1}}), "machine.out: object missing required field `ns_per_byte`"),
+        (json.dumps(FILE | {"into": {"latency_ns": -1, "ns_per_byte": 1}}), "machine.into: link: latency_ns -1.0 is"),
+        (json.dumps(FILE | {"capacity": 2**62}), "capacity 4611686018427387904 is 2"),
+        (json.dumps(FILE).replace("0.5", "1e400"), "machine.out.ns_per_byte: number out of range"),
+        (json.dumps(FILE).replace("0.5", "NaN"), r"machine: JSON is malformed: .* \(byte \d+\) near .*NaN"),
+    ],
+)
+def test_a_bad_file_is_one_line_with_file_place_and_value(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        machine_of(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_neither_preset_nor_file_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"machine 'nonesuch' is unknown; there are gtx1080ti"):
+        machine_of("nonesuch")
+    with pytest.raises(ValueError, match=r"machine 'xxx.*' is unknown"):
+        machine_of("x" * 5000)
+    with pytest.raises(ValueError, match=r"missing.json: No such file"):
+        machine_of(str(tmp_path / "missing.json"))
+    with pytest.raises(ValueError, match=r"Is a directory"):
+        machine_of(str(tmp_path))
