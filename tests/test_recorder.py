@@ -340,9 +340,7 @@ def test_cutting_a_repeated_iteration_gives_back_the_iteration(data: st.DataObje
     arcs = data.draw(
         st.lists(st.tuples(st.integers(0, n - 1), st.integers(1, n), st.integers(0, 4)), min_size=1, max_size=6)
     )
-    rows = [
-        (size, k * n + start, k * n + start + length - 1) for k in range(3) for start, length, size in sorted(arcs)
-    ]
+    rows = [(size, k * n + start, k * n + start + length - 1) for k in range(3) for start, length, size in sorted(arcs)]
     rows = [(size, alloc, free if free < 3 * n else NEVER) for size, alloc, free in rows]
     cut = recording(rows, [[]] * (3 * n))
     want = sorted((size, start, start + length, False) for start, length, size in arcs)

@@ -39,7 +39,7 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
     gone = _copies_out(line, chosen, out_ns)
     lead = _copies_in(line, chosen, in_ns)
     n, load = trace.n, load.copy()
-    begins = np.concatenate([line.start, line.start + line.makespan])
+    begins = np.maximum.accumulate(np.concatenate([line.start, line.start + line.makespan]))
     release, prefetch = chosen.after + 1, chosen.before.copy()
     for k in np.argsort(gone, kind="stable").tolist():
         wanted = int(np.searchsorted(begins, gone[k]))

@@ -1,0 +1,141 @@
+"""SmartPool and AutoSwap together, the report, the pictures and the Chrome trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpumem import check, plot
+from gpumem.columns import COPY_IN, COPY_OUT
+from gpumem.combined import Combined, at_load, in_pool
+from gpumem.errors import Infeasible, NotReached
+from gpumem.io import bundled, chrome
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.pool import best_fit
+from gpumem.report import Report, Run, human, human_ns
+from gpumem.simulate import simulate
+from gpumem.swap import Plan, autoswap
+from gpumem.trace import Trace
+
+GTX = Machine.named("gtx1080ti")
+
+
+def swap(trace: Trace, limit: int) -> Plan:
+    return autoswap(trace, GTX, limit, score="wdoa")
+
+
+def report(trace: Trace, found: Combined, limit: int) -> Report:
+    placed = simulate(found.trace, GTX, found.placement)
+    before = Run(trace, best_fit(trace), simulate(trace, GTX))
+    return Report(
+        "gtx1080ti", found.plan, before, Run(found.trace, found.placement, placed), limit, found.load_limit, placed
+    )
+
+
+def test_the_pool_limit_holds_for_the_placement() -> None:
+    trace = bundled("vgg16")
+    limit = trace.peak_load * 7 // 10
+    found = in_pool(trace, limit, swap=swap, pool=best_fit)
+    assert found.placement.height <= limit
+    assert found.trace.peak_load <= found.load_limit < limit  # best-fit wastes some, so the load had to sink
+    check.placement(found.trace, found.placement)
+
+
+def test_the_highest_load_limit_that_fits_is_taken() -> None:
+    trace = bundled("vgg16")
+    limit = trace.peak_load * 7 // 10
+    found = in_pool(trace, limit, swap=swap, pool=best_fit)
+    tried = limit
+    while tried > found.load_limit:
+        assert at_load(trace, tried, swap=swap, pool=best_fit).placement.height > limit
+        tried -= trace.peak_load // 200
+
+
+def test_a_pool_that_is_large_enough_needs_no_plan() -> None:
+    trace = bundled("resnet18")
+    found = in_pool(trace, trace.peak_load * 2, swap=swap, pool=best_fit)
+    assert found.plan.decisions == ()
+    assert found.trace is trace
+
+
+def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
+    trace = bundled("vgg16")
+    with pytest.raises(Infeasible):
+        in_pool(trace, trace.peak_load // 10, swap=swap, pool=best_fit)
+    with pytest.raises(NotReached, match="a peak load of"):
+        in_pool(trace, trace.peak_load // 4, swap=swap, pool=best_fit)
+
+    def wasteful(trace: Trace) -> Placement:
+        return Placement(best_fit(trace).offset, trace.peak_load * 2, 256)
+
+    with pytest.raises(NotReached, match="a pool of") as stop:
+        in_pool(trace, trace.peak_load // 2, swap=swap, pool=wasteful)
+    assert stop.value.reached >= 2 * 141_007_120  # twice the load_min
+
+
+def test_progress_is_told() -> None:
+    told: list[str] = []
+    trace = bundled("vgg16")
+    in_pool(trace, trace.peak_load * 7 // 10, swap=swap, pool=best_fit, progress=told.append)
+    assert told[0].startswith("trying a load limit of 70.0%")
+    assert len(told) > 1
+
+
+def test_the_report_counts_what_is_copied() -> None:
+    trace = bundled("vgg16")
+    limit = trace.peak_load * 7 // 10
+    found = at_load(trace, limit, swap=swap, pool=best_fit)
+    row = report(trace, found, limit).row()
+    size = {b.id: b.size for b in found.trace.buffers}
+    for key, role in (("bytes_out", COPY_OUT), ("bytes_in", COPY_IN)):
+        expected = sum(size[o.reads[0]] for o in found.trace.ops if found.trace.ops.role[o.id] == role)
+        assert row[key] == expected > 0
+    assert row["peak_load_after"] == found.trace.load().max()
+    assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
+    assert set(row["stalls"]) == {"data", "copy", "memory"}
+    json.dumps(row)
+
+
+def test_the_table_shows_the_row() -> None:
+    trace = bundled("mlp3")
+    found = at_load(trace, trace.peak_load, swap=swap, pool=best_fit)
+    table = report(trace, found, trace.peak_load).table()
+    assert "231.70 MiB" in table
+    assert "0.00%" in table
+
+
+def test_amounts_are_written_for_people() -> None:
+    assert [human(x) for x in (0, 1023, 1024, 2**20, 5 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.00 KiB",
+        "1.00 MiB",
+        "5.00 GiB",
+    ]
+    assert [human_ns(x) for x in (999, 1000, 10**6, 10**9)] == ["999 ns", "1.00 us", "1.00 ms", "1.00 s"]
+
+
+def test_the_chrome_trace_has_every_op_on_its_stream(tmp_path: Path) -> None:
+    trace = bundled("vgg16")
+    swapped = swap(trace, trace.peak_load * 7 // 10).apply(trace)
+    line = simulate(swapped, GTX, best_fit(swapped))
+    chrome.write(tmp_path / "line.json", swapped, line)
+    written = json.loads((tmp_path / "line.json").read_text())
+    spans = [e for e in written["traceEvents"] if e["ph"] == "X"]
+    tracks = {e["tid"]: e["args"]["name"] for e in written["traceEvents"] if e["ph"] == "M"}
+    assert [tracks[e["tid"]] for e in spans] == [o.stream for o in swapped.ops]
+    assert [e["ts"] * 1000 for e in spans] == pytest.approx(line.start.tolist())
+    assert [e["dur"] * 1000 for e in spans] == pytest.approx((line.end - line.start).tolist())
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    trace = bundled("mlp3")
+    limit = trace.peak_load
+    found = at_load(trace, limit, swap=swap, pool=best_fit)
+    r = report(trace, found, limit)
+    paths = plot.pictures(tmp_path, r.before, r.after, limit)
+    assert sorted(p.name for p in paths) == ["layout.png", "profile.png", "timeline.png"]
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
