@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def jit(function: F) -> F:
     """Compile `function` at its first call; with `NUMBA_DISABLE_JIT=1` it stays as it is."""
-    return cast(F, numba.njit(cache=True)(function))
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 class _OnCompile(event.Listener):

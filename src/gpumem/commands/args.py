@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
+import threading
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -93,15 +93,31 @@ def tell_when_compiling() -> None:
 
 
 class Progress:
-    """Notes on stderr once a command has been running for two seconds, one a second at most."""
+    """Says on stderr what a command is at, once it has been running for two seconds, and whenever that changes.
+
+    A thread does the talking, so that one long step is no silence (compiled loops release the GIL).
+    """
 
     def __init__(self) -> None:
-        self.next = time.monotonic() + 2
+        self.text = "working"
+        self.done = threading.Event()
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() >= self.next:
-            self.next = time.monotonic() + 1
-            tell(text)
+        self.text = text
+
+    def __enter__(self) -> Progress:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.done.set()
+
+    def _watch(self) -> None:
+        told = ""
+        while not self.done.wait(2):
+            if told != self.text:
+                told = self.text
+                tell(told)
 
 
 def tell(text: str) -> None:

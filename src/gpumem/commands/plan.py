@@ -77,22 +77,21 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
         return swapper(trace, machine, load_limit, **options)
 
     if args.load_limit is not None:
-        limit = None
-        found = at_load(trace, amount(args.load_limit, trace.peak_load, "--load-limit"), swap=plan, pool=place)
-        base = Run(trace, place(trace), simulate(trace, machine))
+        limit, load_limit = None, amount(args.load_limit, trace.peak_load, "--load-limit")
+        before = Run(trace, place(trace), simulate(trace, machine))
+        found = at_load(trace, load_limit, swap=plan, pool=place)
+        judged = simulate(found.trace, machine, capacity=load_limit)
         placed = simulate(found.trace, machine, found.placement)
-        judged = simulate(found.trace, machine, capacity=found.load_limit)
     else:
         limit = machine.capacity if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+        placement = place(trace)
+        before = Run(trace, placement, simulate(trace, machine, placement))
         found = in_pool(trace, limit, swap=plan, pool=place, progress=progress)
-        before = place(trace)
-        base = Run(trace, before, simulate(trace, machine, before))
-        placed = judged = simulate(found.trace, machine, found.placement)
+        judged = placed = simulate(found.trace, machine, found.placement)
     if not args.no_check:
         _check(trace, found, placed, machine, progress)
-    return Report(
-        machine.name, found.plan, base, Run(found.trace, found.placement, judged), limit, found.load_limit, placed
-    )
+    after = Run(found.trace, found.placement, judged)
+    return Report(machine.name, found.plan, before, after, limit, found.load_limit, placed)
 
 
 def _check(trace: Trace, found: Combined, placed: Timeline, machine: Machine, progress: Progress) -> None:

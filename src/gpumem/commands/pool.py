@@ -88,10 +88,10 @@ def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[s
             }
         )
     best = min(placed, key=lambda p: p.height)
-    if args.out and (capacity is None or best.height <= capacity):
-        _write(args.out, path, trace, best, capacity)
+    if capacity is not None and best.height > capacity:
+        tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
     elif args.out:
-        tell(f"{args.out}: not written, no placement fits {capacity} bytes")
+        _write(args.out, path, trace, best, capacity)
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gpumem.columns import I64
@@ -76,19 +78,19 @@ def autoswap(
     ----------
     Zhang et al. 2019, section IV.
     """
-    if score not in SCORES:
-        raise ValueError(f"score {score!r} is unknown; there are {', '.join(SCORES)}")
+    _one_of("score", score, SCORES)
+    _one_of("peaks", peaks, PEAKS)
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
-    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     if trace.peak_load <= limit:
         return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
     chosen, load = select(found, order, limit, machine.pinned)
     if load.max() > limit:
-        op, needs = floor(trace)
-        if limit < needs:
-            raise Infeasible(op, needs, limit)
         raise NotReached(load_min(found), limit)
     return Plan(tuple(schedule(trace, machine, found.gaps.where(chosen), load, limit)), trace.n, trace.name)
 
@@ -97,8 +99,7 @@ def candidates(
     trace: Trace, machine: Machine, limit: int, *, peaks: str = "first", threshold: int = 2**20
 ) -> Candidates:
     """Return the gaps that AutoSwap considers (section IV-A); parameters as in `autoswap`."""
-    if peaks not in PEAKS:
-        raise ValueError(f"peaks {peaks!r} is unknown; there are {', '.join(PEAKS)}")
+    _one_of("peaks", peaks, PEAKS)
     load, n = trace.load(), trace.n
     high = np.zeros(n, np.bool_)
     if peaks == "first":
@@ -121,6 +122,11 @@ def candidates(
         load,
         machine.durations(trace),
     )
+
+
+def _one_of(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{what} {name!r} is unknown; there are {', '.join(known)}")
 
 
 def select(c: Candidates, order: I64, limit: int, pinned: int) -> tuple[I64, I64]:
