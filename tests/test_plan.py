@@ -219,7 +219,11 @@ def test_plans_survive_json() -> None:
     [
         ("", "plan"),
         ("[]", "plan"),
-        ('{"format": "x", "decisions": []}', "format 'x' is unknown"),
+        ('{"format": "x", "decisions": []}', "format 'x' is not"),
+        ('{"format": "gpumem.plan/1", "decisions": 5}', "must be a list"),
+        ('{"format": "gpumem.plan/1", "decisions": [], "n": true}', "a number of ops"),
+        ('{"format": "gpumem.plan/1", "decisions": [7]}', "decision 0: kind 'none' is unknown"),
+        ('{"format": "gpumem.plan/1", "decisions": [{"kind": [1]}]}', "is unknown"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "jump"}]}', "decision 0: kind 'jump' is unknown"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": -1}]}', "decision 0 .swap."),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": "1"}]}', "decision 0 .swap."),

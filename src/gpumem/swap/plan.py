@@ -1,88 +1,18 @@
-"""A plan: a short list of decisions in the op indices of one iteration, and what they do to a trace.
-
-op          after          release          prefetch          before
-compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
-d2h           [ copy out ]
-h2d                                          [ copy in ]
-device   =====================|              |=============================
-host          |============================================|
-"""
+"""A plan: a short, serialisable list of decisions for one iteration, and what they do to a trace."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-import msgspec
-
+from gpumem.swap.decisions import KINDS, Decision, Recompute, Swap, Variant
+from gpumem.swap.rewrite import rewrite
 from gpumem.trace import Trace
 
+__all__ = ["Decision", "Plan", "Recompute", "Swap", "Variant"]
+
 FORMAT = "gpumem.plan/1"
-Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """Keep `buffer` on the host between two consecutive accesses.
-
-    Parameters
-    ----------
-    buffer : int
-    after, before : int
-        The ops of the two accesses; the gap wraps iff `before >= n`, and `before = after + n` where the
-        iteration has one access only.
-    release : int
-        The device buffer is held through op `release - 1`, at least through the copy-out.
-    prefetch : int
-        The copy-in is issued right before this op.
-
-    Notes
-    -----
-    `0 <= after < n` and `after < release <= prefetch <= before <= after + n`. The copy-out is issued right
-    after op `after`. `release` is the first op expected to start after the copy has ended.
-    """
-
-    buffer: Step
-    after: Step
-    before: Step
-    release: Step
-    prefetch: Step
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """Drop `buffer` after op `after`, and run the op that made it once more right before op `at`.
-
-    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before`. The inputs of the
-    producing op must be on the device then, unchanged; it must draw no random numbers.
-    """
-
-    buffer: Step
-    after: Step
-    before: Step
-    at: Step
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes."""
-
-    op: Step
-    name: str
-    duration: Step
-    workspace: Step
-
-
-Decision = Swap | Recompute | Variant
-KINDS: dict[str, type[Decision]] = {"swap": Swap, "recompute": Recompute, "variant": Variant}
-
-
-class _File(msgspec.Struct):
-    format: str
-    decisions: list[dict[str, Any]]
-    trace: str = ""
-    n: Step = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +58,6 @@ class Plan:
         -----
         O((n + d) log (n + d) + accesses) for d decisions. A lifetime is shortened by its gaps only: dead tails stay.
         """
-        from gpumem.swap.rewrite import rewrite
-
         if self.n and self.n != trace.n:
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")
         return rewrite(trace, self.decisions)
@@ -151,19 +79,27 @@ class Plan:
             Not JSON, not a plan, a decision of an unknown kind or with a wrong field.
         """
         try:
-            file = msgspec.json.decode(text, type=_File)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"plan: {error}") from None
-        if file.format != FORMAT:
-            raise ValueError(f"plan: format {file.format!r} is unknown, expected {FORMAT!r}")
-        return cls(tuple(_decision(i, row) for i, row in enumerate(file.decisions)), file.n, file.trace)
+            file = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"plan: not JSON ({error})") from None
+        given = file.get("format") if isinstance(file, dict) else None
+        if given != FORMAT:
+            raise ValueError(f"plan: format {given!r} is not {FORMAT!r}")
+        rows, n = file.get("decisions"), file.get("n", 0)
+        if not isinstance(rows, list) or type(n) is not int or n < 0:
+            raise ValueError("plan: `decisions` must be a list and `n` a number of ops")
+        return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")))
 
 
-def _decision(i: int, row: dict[str, Any]) -> Decision:
-    kind = row.get("kind")
+def _decision(i: int, row: Any) -> Decision:
+    kind = str(row.get("kind")) if isinstance(row, dict) else "none"
     if kind not in KINDS:
         raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
-    try:
-        return msgspec.convert(row, KINDS[kind])
-    except msgspec.ValidationError as error:
-        raise ValueError(f"plan: decision {i} ({kind}): {error}") from None
+    values = {field.name: row.get(field.name) for field in fields(KINDS[kind])}
+    for field in fields(KINDS[kind]):
+        value = values[field.name]
+        if field.type == "str" and not isinstance(value, str):
+            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not text")
+        if field.type == "int" and not (type(value) is int and 0 <= value < 2**62):
+            raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not an integer in [0, 2**62)")
+    return KINDS[kind](**values)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.columns import COMPUTE, RECOMPUTE, Buffers, Csr
-from gpumem.swap.plan import Decision, Recompute, Swap, Variant
+from gpumem.swap.decisions import Decision, Recompute, Swap, Variant
 from gpumem.trace import Trace
 
 WORKSPACE = "workspace"  # the kind of a buffer that only one op uses

@@ -14,8 +14,8 @@ import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
 from gpumem.swap.cuts import Cut, find_cuts, issue_order
+from gpumem.swap.decisions import Decision, Recompute, Swap
 from gpumem.swap.gaps import eternal
-from gpumem.swap.plan import Decision, Recompute, Swap
 from gpumem.swap.rerun import producer, variants_of
 from gpumem.trace import Trace
 

@@ -1,0 +1,69 @@
+"""The decisions that a plan is made of, in the op indices of one iteration.
+
+op          after          release          prefetch          before
+compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
+d2h           [ copy out ]
+h2d                                          [ copy in ]
+device   =====================|              |=============================
+host          |============================================|
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Keep `buffer` on the host between two consecutive accesses.
+
+    Parameters
+    ----------
+    buffer : int
+    after, before : int
+        The ops of the two accesses; the gap wraps iff `before >= n`, and `before = after + n` where the
+        iteration has one access only.
+    release : int
+        The device buffer is held through op `release - 1`, at least through the copy-out.
+    prefetch : int
+        The copy-in is issued right before this op.
+
+    Notes
+    -----
+    `0 <= after < n` and `after < release <= prefetch <= before <= after + n`. The copy-out is issued right
+    after op `after`. `release` is the first op expected to start after the copy has ended.
+    """
+
+    buffer: int
+    after: int
+    before: int
+    release: int
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Drop `buffer` after op `after`, and run the op that made it once more right before op `at`.
+
+    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before`. The inputs of the
+    producing op must be on the device then, unchanged; it must draw no random numbers.
+    """
+
+    buffer: int
+    after: int
+    before: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes."""
+
+    op: int
+    name: str
+    duration: int
+    workspace: int
+
+
+Decision = Swap | Recompute | Variant
+KINDS: dict[str, type[Decision]] = {"swap": Swap, "recompute": Recompute, "variant": Variant}

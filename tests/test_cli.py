@@ -1,0 +1,777 @@
+"""The command line: tables, files and one-line errors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpumem
+from gpumem import check
+from gpumem.cli import main
+from gpumem.commands.args import amount, choices
+from gpumem.errors import NotReached
+from gpumem.io import bundled, bundled_path, load, write
+from gpumem.machine import Machine
+from gpumem.pool import PLANNERS
+from gpumem.pool.smartpool import best_fit
+from gpumem.recorder import Recorder
+from gpumem.simulate import simulate
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+
+from .conftest import tiny_machine
+from .strategies import traces
+
+FILES = {"plan.json", "trace.json.gz", "timeline.json"}
+PICTURES = {"profile.png", "layout.png", "timeline.png"}
+MIB = 2**20
+NOTES = ("gpumem: compiling", "gpumem: trying", "gpumem: checking", "gpumem: placing")  # if something takes long
+
+
+class Ran:
+    """What one call of `gpumem` did."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out = status, out
+        self.err = [line for line in err.splitlines() if not line.startswith(NOTES)]
+
+    @property
+    def json(self) -> Any:
+        """The one JSON value on stdout, in strict JSON."""
+        return json.loads(self.out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+
+
+class Cli:
+    """Calls `gpumem` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *args: object) -> Ran:
+        try:
+            status = main([str(a) for a in args])
+        except SystemExit as stop:
+            assert isinstance(stop.code, int)
+            status = stop.code
+        out, err = self.capsys.readouterr()
+        return Ran(status, out, err)
+
+    def refuses(self, *args: object, status: int = 2) -> str:
+        """Expect exactly one line on stderr and nothing on stdout; return that line."""
+        ran = self(*args)
+        assert (ran.status, ran.out, len(ran.err)) == (status, "", 1), ran.err
+        assert ran.err[0].startswith("gpumem")
+        return ran.err[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+def net() -> Trace:
+    """Four layers of 4 MiB activations, one weight each; an iteration of ten ops with time to swap in."""
+    device = Recorder()
+    weights = [device.malloc(MIB, kind="param") for _ in range(4)]
+    values = [device.malloc(4 * MIB, kind="input")]
+    device.exec("batch", writes=values, duration=10**6)
+    for k in range(4):
+        values.append(device.malloc(4 * MIB, kind="activation"))
+        device.exec(f"forward {k}", reads=[weights[k], values[k]], writes=[values[-1]], duration=10**6)
+    for k in reversed(range(4)):
+        device.exec(f"backward {k}", reads=[values[k], values[k + 1], weights[k]], writes=[weights[k]], duration=10**6)
+        device.free(values[k + 1])
+    device.exec("end", duration=10**6)
+    device.free(values[0])
+    return device.trace(name="net")
+
+
+@pytest.fixture(scope="module")
+def net_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("net") / "net.json"
+    trace = net()
+    write(path, trace, trace.ops.duration)
+    return path
+
+
+PEAK = net().peak_load
+
+
+def test_the_net_is_what_the_tests_below_take_it_for() -> None:
+    assert PEAK == (4 + 5 * 4) * MIB
+    assert net().n == 10
+
+
+# --- plan ------------------------------------------------------------------------------------------------
+
+ISSUE_KEYS = {"peak_load", "peak_load_after", "footprint", "footprint_after", "overhead", "makespan_ns"}
+ISSUE_KEYS |= {"bytes_in", "bytes_out", "stalls"}
+
+
+def test_plan_prints_a_table(cli: Cli, net_file: Path) -> None:
+    ran = cli("plan", net_file, "--limit", "75%")
+    assert (ran.status, ran.err) == (0, [])
+    assert "net: 10 ops, 9 buffers, on gtx1080ti, pool of 18.00 MiB" in ran.out
+    rows = [line.split("  ")[0] for line in ran.out.splitlines() if line]
+    assert rows[2:] == [
+        "peak load",
+        "footprint",
+        "competitive ratio",
+        "iteration (placed clock)",
+        "swapped",
+        "overhead",
+        "stalls",
+    ]
+
+
+def test_plan_prints_json_with_the_keys_of_the_issue(cli: Cli, net_file: Path) -> None:
+    ran = cli("plan", net_file, "--limit", "75%", "--json")
+    row = ran.json
+    assert set(row) >= ISSUE_KEYS
+    assert row["peak_load"] == PEAK
+    assert row["footprint"] >= row["peak_load"]
+    assert row["footprint_after"] <= row["limit"] == PEAK * 3 // 4
+    assert row["peak_load_after"] <= row["footprint_after"]
+    assert row["bytes_out"] == row["bytes_in"] > 0
+    assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
+    assert row["makespan_before_ns"] == 10 * 10**6
+    assert set(row["stalls"]) == {"data", "copy", "memory"}
+    assert all(isinstance(ns, int) and ns >= 0 for ns in row["stalls"].values())
+    assert row["clock"] == "placed"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (str(18 * MIB), 18 * MIB),
+        (f"{18 * MIB}B", 18 * MIB),
+        ("18432KiB", 18 * MIB),
+        ("18MiB", 18 * MIB),
+        ("18 mib", 18 * MIB),
+        ("0.0175781250GiB", 18 * MIB),
+        ("75%", 18 * MIB),
+        ("75.0 %", 18 * MIB),
+    ],
+)
+@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+def test_limits_are_bytes_units_or_percent_of_the_peak(
+    cli: Cli, net_file: Path, option: str, text: str, size: int
+) -> None:
+    row = cli("plan", net_file, option, text, "--json").json
+    if option == "--limit":
+        assert row["limit"] == size and row["load_limit"] <= size
+    else:
+        assert row["limit"] is None and row["load_limit"] == size
+        assert row["clock"] == "capacity"
+        assert row["peak_load_after"] <= size
+
+
+def test_a_limit_on_the_load_is_judged_by_the_capacity_clock(cli: Cli, net_file: Path) -> None:
+    trace, machine = net(), Machine.named("gtx1080ti")
+    row = cli("plan", net_file, "--load-limit", "80%", "--json").json
+    assert row["makespan_before_ns"] == simulate(trace, machine).makespan
+    assert row["makespan_ns"] <= row["placed_makespan_ns"]
+
+
+def test_without_a_file_it_is_the_bundled_vgg16(cli: Cli) -> None:
+    row = cli("plan", "--load-limit", "70%", "--json").json
+    assert row["trace"] == "vgg16_cifar_b100"
+    assert row["peak_load"] == bundled().peak_load
+    assert row["peak_load_after"] <= row["load_limit"] == bundled().peak_load * 7 // 10
+
+
+@pytest.mark.parametrize("limit", [["--limit", "150%"], ["--load-limit", "100%"], ["--limit", "1TiB"], []])
+def test_a_limit_that_binds_nothing_gives_a_plan_of_nothing(
+    cli: Cli, net_file: Path, tmp_path: Path, limit: list[str]
+) -> None:
+    ran = cli("plan", net_file, *limit, "--json", "--out", tmp_path)
+    assert (ran.status, ran.err) == (0, [])
+    row = ran.json
+    assert (row["swaps"], row["bytes_out"], row["bytes_in"], row["overhead"]) == (0, 0, 0, 0.0)
+    assert row["makespan_ns"] == row["makespan_before_ns"]
+    assert Plan.from_json((tmp_path / "plan.json").read_bytes()) == Plan((), 10, "net")
+    written = load(tmp_path / "trace.json.gz")
+    assert written.trace.load().tolist() == net().load().tolist()
+
+
+@given(st.integers(1, 2**50))
+def test_all_of_it_is_100_percent(whole: int) -> None:
+    assert amount("100%", whole, "--limit") == whole
+    assert amount("200%", whole, "--limit") == 2 * whole
+    assert amount("70%", 10 * whole, "--limit") == 7 * whole
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--score", name) for name in ("doa", "aoa", "wdoa", "swdoa")]
+    + [("--peaks", "all"), ("--peaks", "first"), ("--pool", "first-fit"), ("--pool", "best-fit")]
+    + [("--swap", "autoswap"), ("--alignment", "512"), ("--threshold", "2MiB"), ("--machine", "h200")],
+)
+def test_every_option_plans(cli: Cli, net_file: Path, option: str, value: str) -> None:
+    row = cli("plan", net_file, "--limit", "75%", option, value, "--json").json
+    assert row["footprint_after"] <= row["limit"]
+    assert row["machine"] == (value if option == "--machine" else "gtx1080ti")
+
+
+def test_a_threshold_above_all_buffers_leaves_nothing_to_swap(cli: Cli, net_file: Path) -> None:
+    line = cli.refuses("plan", net_file, "--load-limit", "75%", "--threshold", "5MiB", status=3)
+    assert line == (
+        f"gpumem: not reached: the limit is {18 * MIB} bytes, the planner got down to a peak load of {24 * MIB}"
+    )
+
+
+def test_a_machine_may_be_a_file(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    link = {"latency_ns": 0, "ns_per_byte": 0}
+    description = {"name": "mine", "capacity": 18 * MIB, "out": link, "into": link, "flops": 1, "bandwidth": 1}
+    (tmp_path / "mine.json").write_text(json.dumps(description))
+    row = cli("plan", net_file, "--machine", tmp_path / "mine.json", "--json").json
+    assert (row["machine"], row["limit"]) == ("mine", 18 * MIB)  # what the machine has is the limit
+    assert row["footprint_after"] <= 18 * MIB
+
+
+@pytest.mark.parametrize("limit", [["--limit", "75%"], ["--load-limit", "80%"]])
+def test_out_writes_files_that_agree_with_each_other(
+    cli: Cli, net_file: Path, tmp_path: Path, limit: list[str]
+) -> None:
+    folder = tmp_path / "new" / "out"
+    ran = cli("plan", net_file, *limit, "--json", "--out", folder)
+    assert (ran.status, ran.err) == (0, [])
+    row = ran.json
+    assert {path.name for path in folder.iterdir()} == FILES | PICTURES
+    assert {path.name for path in folder.parent.iterdir()} == {"out"}
+
+    machine = Machine.named("gtx1080ti")
+    plan = Plan.from_json((folder / "plan.json").read_bytes())
+    assert json.loads((folder / "plan.json").read_text())["format"] == "gpumem.plan/1"
+    assert (plan.n, plan.trace, len(plan.swaps)) == (10, "net", row["swaps"])
+
+    written = load(folder / "trace.json.gz")
+    trace, placed, meta = written.trace, written.placement, written.meta
+    assert placed is not None
+    again = plan.apply(net())
+    assert trace.buffers.size.tolist() == again.buffers.size.tolist()
+    assert trace.buffers.start.tolist() == again.buffers.start.tolist()
+    assert trace.buffers.end.tolist() == again.buffers.end.tolist()
+    assert trace.ops.reads.tolist() == again.ops.reads.tolist()
+    assert trace.ops.writes.tolist() == again.ops.writes.tolist()
+    assert trace.ops.duration.tolist() == machine.durations(again).tolist()
+    assert trace.peak_load == row["peak_load_after"]
+
+    assert (meta["format"], meta["n_ops"], meta["machine"]) == ("gpumem.trace/1", trace.n, "gtx1080ti")
+    assert (meta["name"], meta["source"]) == ("net", "net.json")
+    assert meta["height"] == placed.height == row["footprint_after"]
+    assert meta["height"] <= meta["capacity"] == (row["limit"] if row["limit"] is not None else meta["height"])
+    assert meta["makespan_ns"] == row["placed_makespan_ns"] == simulate(trace, machine, placed).makespan
+    check.everything(net(), trace, placed, simulate(trace, machine, placed), machine, limit=row["load_limit"])
+
+    timeline = json.loads((folder / "timeline.json").read_text())
+    spans = [e for e in timeline["traceEvents"] if e["ph"] == "X"]
+    assert [e["args"]["op"] for e in spans] == list(range(trace.n))
+    assert timeline["otherData"] == {"trace": "net", "makespan_ns": row["makespan_ns"]}
+    assert [round(e["dur"] * 1000) for e in spans] == trace.ops.duration.tolist()
+    names = {e["tid"]: e["args"]["name"] for e in timeline["traceEvents"] if e["ph"] == "M"}
+    assert [names[e["tid"]] for e in spans] == [op.stream for op in trace.ops]
+    counters = [e["args"]["bytes"] for e in timeline["traceEvents"] if e["ph"] == "C"]
+    assert counters == trace.load().tolist()
+
+    for name in PICTURES:
+        data = (folder / name).read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
+        assert int.from_bytes(data[16:20], "big") > 600  # wide enough to see something
+
+
+def test_out_writes_the_bundled_trace_under_its_name(cli: Cli, tmp_path: Path) -> None:
+    assert cli("plan", "--load-limit", "80%", "--out", tmp_path).status == 0
+    assert load(tmp_path / "trace.json.gz").meta["source"] == "vgg16_cifar_b100.json.gz"
+
+
+def test_the_same_call_writes_the_same_bytes(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        cli("plan", net_file, "--limit", "75%", "--out", tmp_path / name)
+    for name in FILES:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_out_replaces_what_it_wrote_before_and_leaves_the_rest(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plan.json").write_text("old")
+    assert cli("plan", net_file, "--limit", "75%", "--out", tmp_path).status == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert Plan.from_json((tmp_path / "plan.json").read_text()).n == 10
+    assert {path.name for path in tmp_path.iterdir()} == FILES | PICTURES | {"notes.txt"}
+
+
+def test_without_matplotlib_there_are_no_pictures_and_a_line_says_so(
+    cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpumem.plot.available", lambda: False)
+    ran = cli("plan", net_file, "--limit", "75%", "--out", tmp_path)
+    assert (ran.status, len(ran.err)) == (0, 1)
+    assert "no pictures: matplotlib is not installed" in ran.err[0]
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+
+
+def test_a_rewritten_trace_may_be_planned_again(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    cli("plan", net_file, "--limit", "75%", "--out", tmp_path)
+    row = cli("plan", tmp_path / "trace.json.gz", "--limit", "75%", "--json")
+    assert row.status in (0, 3)
+    same = cli("plan", tmp_path / "trace.json.gz", "--limit", "1GiB", "--json").json
+    assert same["overhead"] == 0.0 and same["bytes_out"] > 0
+
+
+# --- status 3 --------------------------------------------------------------------------------------------
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+def test_below_the_one_op_floor_it_is_infeasible_and_nothing_is_written(
+    cli: Cli, net_file: Path, tmp_path: Path, option: str
+) -> None:
+    line = cli.refuses("plan", net_file, option, "5MiB", "--out", tmp_path / "out", status=3)
+    # backward reads two activations and changes a weight; the other weights may be away
+    assert line.startswith("gpumem: infeasible: op ")
+    assert f"must hold {9 * MIB} bytes, the limit is {5 * MIB}; the least limit that could do is {9 * MIB}" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+def test_between_the_floor_and_what_the_planner_reaches_it_says_how_far_it_got(
+    cli: Cli, net_file: Path, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "plan.json").write_text("old")
+    before = snapshot(tmp_path)
+    line = cli.refuses("plan", net_file, option, 9 * MIB, "--out", tmp_path, "--threshold", "2MiB", status=3)
+    assert line.startswith(f"gpumem: not reached: the limit is {9 * MIB} bytes, the planner got down to a ")
+    assert int(line.split()[-1]) > 9 * MIB
+    assert snapshot(tmp_path) == before
+
+
+def test_a_pool_that_no_placement_fits_names_the_lowest(
+    cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(trace: Trace, machine: Machine, limit: int, **options: object) -> Plan:
+        if limit < 10 * MIB:
+            raise NotReached(10 * MIB, limit)
+        return Plan()
+
+    monkeypatch.setitem(gpumem.swap.PLANNERS, "autoswap", nothing)  # type: ignore[attr-defined]
+    line = cli.refuses("plan", net_file, "--limit", 12 * MIB, status=3)
+    assert line == f"gpumem: not reached: the limit is {12 * MIB} bytes, the planner got down to a pool of {24 * MIB}"
+
+
+# --- status 2 --------------------------------------------------------------------------------------------
+
+BARE = b"id,lower,upper,size\nx,0,2,4\ny,1,3,5\n"
+
+
+def bad_file(folder: Path, kind: str) -> Path:
+    """Make a file that is no trace."""
+    good = bundled_path("mlp3").read_bytes()
+    document = json.loads(gzip.decompress(good))
+    path = folder / f"{kind}.json.gz"
+    if kind == "missing":
+        return path
+    if kind == "directory":
+        path.mkdir()
+        return path
+    changes = {
+        "types": lambda: document["buffers"][3].update(bytes="many"),
+        "negative": lambda: document["buffers"][3].update(bytes=-1),
+        "overflow": lambda: document["buffers"][3].update(bytes=2**62),
+        "beyond64": lambda: document["buffers"][3].update(bytes=2**64),
+        "float": lambda: document["buffers"][3].update(bytes=1.5),
+        "nan": lambda: document["buffers"][3].update(bytes=float("nan")),
+        "lifetime": lambda: document["buffers"][40].update(free=10**6),
+        "reversed": lambda: document["buffers"][40].update(alloc=79, free=50),
+        "unknown": lambda: document["ops"][50]["reads"].append(10**6),
+        "duplicate": lambda: document["buffers"][3].update(id=2),
+        "early": lambda: document["ops"][50]["reads"].append(57),
+        "nobuffers": lambda: document.update(buffers=[]),
+        "noops": lambda: document.update(ops=[]),
+        "noiterations": lambda: document["meta"].update(iterations=[]),
+        "iterations": lambda: document["meta"].update(iterations=[[0, 1000]]),
+        "missingkey": lambda: document["ops"][5].pop("reads"),
+        "format": lambda: document["meta"].update(format="tensorflow\n\ngraph"),
+    }
+    raw = {
+        "truncated": good[: len(good) // 2],
+        "garbage": b"\x00\xff\xfe garbage",
+        "empty": b"",
+        "text": b"This is\nnot a trace\n",
+        "deep": b"[" * 100_000,
+        "json": b"{}",
+        "csv": BARE.replace(b"0,2", b"2,0"),
+        "longline": b"x" * 200_000,
+    }
+    if kind in changes:
+        changes[kind]()
+        path.write_text(json.dumps(document))
+    else:
+        path.write_bytes(raw[kind])
+    return path
+
+
+KINDS = ["missing", "directory", "types", "negative", "overflow", "beyond64", "float", "nan", "lifetime", "reversed"]
+KINDS += ["unknown", "duplicate", "early", "nobuffers", "noops", "noiterations", "iterations", "missingkey", "format"]
+KINDS += ["truncated", "garbage", "empty", "text", "deep", "json", "csv", "longline"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_file_is_one_line_that_names_it(cli: Cli, tmp_path: Path, kind: str) -> None:
+    path, out = bad_file(tmp_path, kind), tmp_path / "out"
+    for args in (
+        ("plan", path, "--limit", "70%", "--out", out),
+        ("pool", path, "--out", tmp_path / "out.csv"),
+        ("pool", bundled_path("mlp3"), path),
+        ("info", path),
+    ):
+        assert cli.refuses(*args).startswith(f"gpumem: error: {path}: ")
+    assert {p.name for p in tmp_path.iterdir()} <= {path.name}
+
+
+BAD_AMOUNTS = ["0", "0%", "0.4", "-1", "-5%", "nan", "inf", "1e9", "", "half", "10XB", "5 5", "70%%", "1,5GiB", "0x10"]
+BAD_AMOUNTS += [str(2**62), "5000000000TiB", "9" * 5000, "٣MiB"]
+
+
+@pytest.mark.parametrize("text", BAD_AMOUNTS)
+def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file: Path, text: str) -> None:
+    options = {"--limit": "plan", "--load-limit": "plan", "--threshold": "plan", "--capacity": "pool"}
+    for option, command in options.items():
+        line = cli.refuses(command, net_file, f"{option}={text}")
+        assert line.startswith(f"gpumem: error: {option}: ")
+        assert repr(text[:40])[:-1] in line
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["plan", "FILE", "--machine", "gtx"], "gpumem: error: machine 'gtx' is unknown; there are gtx1080ti, "),
+        (["plan", "FILE", "--machine", "no.json"], "gpumem: error: no.json: No such file or directory"),
+        (["plan", "FILE", "--machine", "x" * 5000], "gpumem: error: machine 'xxx"),
+        (["plan", "FILE", "--machine", "FILE"], "net.json: machine: object missing required field `name`"),
+        (["plan", "FILE", "--score", "best"], "gpumem: error: score 'best' is unknown; there are doa, aoa, wdoa"),
+        (["plan", "FILE", "--peaks", "some"], "gpumem: error: peaks 'some' is unknown; there are first, all"),
+        (["plan", "FILE", "--swap", "vdnn"], "gpumem: error: --swap: 'vdnn' is unknown; there are autoswap"),
+        (["plan", "FILE", "--pool", "worst-fit"], "gpumem: error: --pool: 'worst-fit' is unknown; there are best-fit"),
+        (["plan", "FILE", "--pool", "all"], "gpumem: error: --pool: 'all' is unknown"),
+        (["plan", "FILE", "--pool", "best-fit,first-fit"], "gpumem: error: --pool: 'best-fit,first-fit' is unknown"),
+        (["plan", "FILE", "--alignment", "0"], "gpumem: error: alignment: 0 is not in [1, 2**40]"),
+        (["plan", "FILE", "--alignment", "-256"], "gpumem: error: alignment: -256 is not in [1, 2**40]"),
+        (["plan", "FILE", "--alignment", str(2**70)], "gpumem: error: alignment: 1180591620717411303424 is not in"),
+        (["plan", "FILE", "--alignment", "big"], "gpumem plan: error: argument --alignment: invalid int value: 'big'"),
+        (["plan", "FILE", "--limit", "5", "--load-limit", "5"], "gpumem plan: error: argument --load-limit: not"),
+        (["plan", "FILE", "--limit"], "gpumem plan: error: argument --limit: expected one argument"),
+        (["plan", "FILE", "--out", ""], "gpumem: error: --out: the name is empty"),
+        (["plan", "FILE", "FILE"], "gpumem: error: unrecognized arguments"),
+        (["plan", "FILE", "--nonsense"], "gpumem: error: unrecognized arguments: --nonsense"),
+        (["plan", "FILE", "--nonsense=a\nb"], "gpumem: error: unrecognized arguments: --nonsense=a b"),
+        (["pool"], "gpumem pool: error: the following arguments are required: file"),
+        (["pool", "FILE", "--planner", "magic"], "gpumem: error: --planner: 'magic' is unknown; there are best-fit"),
+        (["pool", "FILE", "--planner", "best-fit,"], "gpumem: error: --planner: '' is unknown"),
+        (["pool", "FILE", "--alignment", "0"], "gpumem: error: alignment: 0 is not in [1, 2**40]"),
+        (["pool", "FILE", "--out", "x.png"], "gpumem: error: --out: 'x.png' ends in none of .csv, .json, .json.gz"),
+        (["pool", "FILE", "--out", ""], "gpumem: error: --out: '' ends in none of"),
+        (["pool", "FILE", "FILE", "--out", "x.csv"], "gpumem: error: --out: one placement goes into 'x.csv', but"),
+        (["pool", "FILE", "--out", "/nowhere/x.csv"], "gpumem: error: /nowhere/x.csv: cannot write here (No such file"),
+        (["info"], "gpumem info: error: the following arguments are required: file"),
+        (["info", "FILE", "--score", "doa"], "gpumem: error: unrecognized arguments: --score doa"),
+        ([], "gpumem: error: the following arguments are required: COMMAND"),
+        (["train"], "gpumem: error: argument COMMAND: invalid choice: 'train'"),
+    ],
+)
+def test_bad_usage_is_one_line(cli: Cli, net_file: Path, args: list[str], message: str) -> None:
+    assert message in cli.refuses(*[str(net_file) if a == "FILE" else a for a in args])
+
+
+def test_a_bare_instance_cannot_be_planned(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bare.csv").write_bytes(BARE)
+    line = cli.refuses("plan", tmp_path / "bare.csv", "--limit", "70%")
+    assert line == f"gpumem: error: {tmp_path}/bare.csv: a bare instance has no ops to swap between; see gpumem pool"
+
+
+@pytest.mark.parametrize("out", ["file", "file/out", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_one_line_and_nothing_changes(
+    cli: Cli, net_file: Path, tmp_path: Path, out: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    line = cli.refuses("plan", net_file, "--limit", "75%", "--out", tmp_path / out)
+    assert line.startswith(f"gpumem: error: --out: {tmp_path / out}: cannot write here (")
+    assert snapshot(tmp_path) == {"file": b"mine"}
+
+
+def test_a_folder_in_the_way_of_a_file_is_one_line_and_nothing_changes(
+    cli: Cli, net_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.json").write_text("old")
+    (tmp_path / "trace.json.gz").mkdir()
+    line = cli.refuses("plan", net_file, "--limit", "75%", "--out", tmp_path)
+    assert line == f"gpumem: error: --out: {tmp_path}/trace.json.gz is a directory"
+    assert {p.name for p in tmp_path.iterdir()} == {"plan.json", "trace.json.gz"}
+    assert (tmp_path / "plan.json").read_text() == "old"
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_disk_that_fills_up_leaves_no_half_of_the_files(
+    cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpumem.io.chrome.write", full)
+    folder = tmp_path / "out"
+    if existed:
+        folder.mkdir()
+        (folder / "plan.json").write_text("old")
+    line = cli.refuses("plan", net_file, "--limit", "75%", "--out", folder)
+    assert line == f"gpumem: error: --out: {folder}: cannot write (No space left on device)"
+    assert snapshot(tmp_path) == ({"out/plan.json": b"old"} if existed else {})
+    assert folder.exists() == existed
+
+
+def test_a_plan_that_the_oracles_reject_is_never_written(
+    cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(trace: Trace, *, alignment: int = 256) -> object:
+        placed = best_fit(trace, alignment=alignment)
+        placed.offset[:] = np.where(trace.buffers.host, -1, 0)  # all on top of each other
+        return placed
+
+    monkeypatch.setitem(PLANNERS, "best-fit", wrong)  # type: ignore[arg-type]
+    assert "overlap in time and address" in cli.refuses("plan", net_file, "--limit", "2GiB", "--out", tmp_path)
+    assert "overlap in time and address" in cli.refuses("pool", net_file, "--out", tmp_path / "x.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+LIMITS = [["--limit", "95%"], ["--load-limit", "70%", "--peaks", "all"]]
+
+
+@given(traces(max_ops=8, max_buffers=6), st.sampled_from(LIMITS))
+def test_any_trace_is_planned_or_one_line_says_why_not(
+    tmp_path_factory: pytest.TempPathFactory, trace: Trace, limit: list[str]
+) -> None:
+    import contextlib
+    import io
+
+    path = tmp_path_factory.getbasetemp() / "random.json"
+    write(path, trace, tiny_machine().durations(trace))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["plan", str(path), *limit, "--threshold", "1", "--alignment", "1", "--json"])
+    ran = Ran(status, out.getvalue(), err.getvalue())
+    if status == 0:
+        assert set(ran.json) >= ISSUE_KEYS and ran.err == []
+    else:
+        assert (ran.out, len(ran.err)) == ("", 1)
+        assert status == (3 if trace.peak_load > 1 else 2)
+
+
+# --- pool ------------------------------------------------------------------------------------------------
+
+ROW_KEYS = {"file", "planner", "buffers", "peak_load", "footprint", "ratio", "seconds", "feasible"}
+
+
+@pytest.fixture
+def bare_file(tmp_path: Path) -> Path:
+    path = tmp_path / "bare.csv"
+    path.write_bytes(BARE)
+    return path
+
+
+def test_pool_prints_a_table(cli: Cli, net_file: Path, bare_file: Path) -> None:
+    ran = cli("pool", net_file, bare_file, "--planner", "all")
+    lines = ran.out.splitlines()
+    assert (ran.status, ran.err, len(lines)) == (0, [], 1 + 2 * len(PLANNERS))
+    assert lines[0].split() == ["file", "planner", "buffers", "peak", "load", "footprint", "ratio", "seconds", "fits"]
+    assert [line.split()[-7] for line in lines[1:]] == [*PLANNERS, *PLANNERS]
+    assert {line.split()[-1] for line in lines[1:]} == {"yes"}
+
+
+def test_pool_prints_rows_of_json_for_every_file_and_planner(cli: Cli, net_file: Path, bare_file: Path) -> None:
+    rows = cli("pool", net_file, bare_file, "--planner", "first-fit,best-fit", "--json").json
+    assert [(row["file"], row["planner"]) for row in rows] == [
+        (str(path), planner) for path in (net_file, bare_file) for planner in ("first-fit", "best-fit")
+    ]
+    for row, trace in zip(rows, (net(), net(), load(bare_file).trace, load(bare_file).trace)):
+        assert set(row) == ROW_KEYS
+        placed = PLANNERS[row["planner"]](trace, alignment=256 if len(trace.ops) else 1)
+        assert row["buffers"] == len(trace.buffers)
+        assert row["peak_load"] == trace.peak_load
+        assert row["footprint"] == placed.height
+        assert row["ratio"] == placed.height / trace.peak_load
+        assert row["seconds"] >= 0 and row["feasible"] is True
+
+
+def test_pool_takes_best_fit_unless_told_otherwise(cli: Cli, net_file: Path) -> None:
+    assert [row["planner"] for row in cli("pool", net_file, "--json").json] == ["best-fit"]
+    rows = cli("pool", net_file, "--planner", "best-fit, first-fit,best-fit", "--json").json
+    assert [row["planner"] for row in rows] == ["best-fit", "first-fit"]
+
+
+def test_alignment_is_256_for_traces_and_1_for_bare_instances(cli: Cli, bare_file: Path) -> None:
+    assert cli("pool", bare_file, "--json").json[0]["footprint"] == 9
+    assert cli("pool", bare_file, "--alignment", "256", "--json").json[0]["footprint"] == 256 + 4
+    default, packed = (
+        cli("pool", bundled_path("vgg16"), *args, "--json").json[0]["footprint"] for args in ([], ["--alignment", "1"])
+    )
+    assert default == best_fit(bundled()).height
+    assert packed == best_fit(bundled(), alignment=1).height
+
+
+def test_capacity_decides_what_is_feasible(cli: Cli, net_file: Path, bare_file: Path) -> None:
+    rows = cli("pool", bare_file, "--capacity", "9", "--json")
+    assert (rows.status, rows.json[0]["feasible"]) == (0, True)
+    rows = cli("pool", bare_file, "--capacity", "8", "--planner", "all", "--json")
+    assert (rows.status, [row["feasible"] for row in rows.json]) == (3, [False, False])
+    assert rows.err == [f"gpumem: {bare_file}: no placement fits 8 bytes, the lowest takes 9"]
+    mixed = cli("pool", net_file, bare_file, "--capacity", "1MiB", "--json")
+    assert (mixed.status, [row["feasible"] for row in mixed.json]) == (3, [False, True])
+    assert cli("pool", net_file, bare_file, "--capacity", "100%").status == 0
+    assert "no" in cli("pool", bare_file, "--capacity", "8").out.split()
+
+
+def test_one_planner_that_fits_is_enough(cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tall(trace: Trace, *, alignment: int = 1) -> object:
+        placed = best_fit(trace, alignment=alignment)
+        return type(placed)(placed.offset + 100, placed.height + 100)
+
+    monkeypatch.setitem(PLANNERS, "tall", tall)  # type: ignore[arg-type]
+    ran = cli("pool", bare_file, "--planner", "tall,best-fit", "--capacity", "9", "--json")
+    assert (ran.status, [row["feasible"] for row in ran.json], ran.err) == (0, [False, True], [])
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json", "out.json.gz"])
+def test_out_holds_the_best_placement(cli: Cli, bare_file: Path, tmp_path: Path, name: str) -> None:
+    ran = cli("pool", bare_file, "--planner", "all", "--out", tmp_path / name, "--json")
+    assert (ran.status, ran.err) == (0, [])
+    written, original = load(tmp_path / name), load(bare_file).trace
+    assert written.placement is not None
+    check.placement(written.trace, written.placement)
+    assert written.placement.height == min(row["footprint"] for row in ran.json)
+    assert written.trace.load().tolist() == original.load().tolist()
+    if name != "out.csv":
+        assert written.meta["source"] == "bare.csv"
+        assert written.meta["height"] == written.meta["capacity"] == 9
+
+
+def test_out_of_a_recording_keeps_its_ops(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "vgg16.json.gz"
+    cli("pool", bundled_path("vgg16"), "--capacity", "1GiB", "--out", out)
+    written, trace = load(out), bundled()
+    assert written.placement is not None
+    check.placement(written.trace, written.placement)
+    assert written.trace.ops.reads.tolist() == trace.ops.reads.tolist()
+    assert written.trace.buffers.persistent.tolist() == trace.buffers.persistent.tolist()
+    assert written.meta["capacity"] == 2**30 >= written.meta["height"]
+    assert written.meta["source"] == "vgg16_cifar_b100.json.gz"
+
+
+def test_what_does_not_fit_is_not_written(cli: Cli, bare_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    ran = cli("pool", bare_file, "--capacity", "8", "--out", out)
+    assert (ran.status, len(ran.err)) == (3, 1)
+    assert not out.exists()
+
+
+def test_an_arc_does_not_go_into_a_csv(cli: Cli, tmp_path: Path) -> None:
+    trace = Trace.from_lifetimes([1, 4], [0, 2], [3, 4], n=3)
+    write(tmp_path / "arc.json", trace, trace.ops.duration)
+    line = cli.refuses("pool", tmp_path / "arc.json", "--out", tmp_path / "out.csv")
+    assert line == f"gpumem: error: {tmp_path}/out.csv: buffer 1: [2, 4) crosses the boundary at 3; the CSV has no arcs"
+    assert [p.name for p in tmp_path.iterdir()] == ["arc.json"]
+
+
+# --- info, help ------------------------------------------------------------------------------------------
+
+
+def test_info_describes_traces(cli: Cli, net_file: Path, bare_file: Path) -> None:
+    ran = cli("info", net_file, bare_file)
+    assert (ran.status, ran.err) == (0, [])
+    first, second = ran.out.split("\n\n")
+    assert first.splitlines()[0] == str(net_file)
+    assert f"peak load       {PEAK} (24.00 MiB)" in first
+    assert "activation 16.00 MiB" in first and "param 4.00 MiB" in first and "input 4.00 MiB" in first
+    assert second.splitlines()[0] == str(bare_file)
+    assert "peak load       9 (9 B)" in second and "unknown" in second
+
+
+def test_info_prints_rows_of_json(cli: Cli, net_file: Path, bare_file: Path, tmp_path: Path) -> None:
+    cli("plan", net_file, "--limit", "75%", "--out", tmp_path / "out")
+    rows = cli("info", net_file, bare_file, tmp_path / "out" / "trace.json.gz", "--json").json
+    recorded, bare, swapped = rows
+    assert recorded["file"] == str(net_file)
+    assert (recorded["ops"], recorded["steps"], recorded["buffers"], recorded["persistent"]) == (10, 10, 9, 4)
+    assert (recorded["peak_load"], recorded["peak_op"]) == (PEAK, 4)
+    assert recorded["at_the_peak"] == {"activation": 16 * MIB, "param": 4 * MIB, "input": 4 * MIB}
+    assert (bare["ops"], bare["steps"], bare["streams"], bare["peak_load"]) == (0, 3, [], 9)
+    assert swapped["host_buffers"] > 0 and swapped["streams"] == ["compute", "d2h", "h2d"]
+    assert swapped["footprint"] <= PEAK * 3 // 4 and swapped["ratio"] >= 1
+    assert "footprint" not in recorded
+
+
+def test_help_and_version(cli: Cli) -> None:
+    ran = cli("--version")
+    assert (ran.status, ran.out.strip(), ran.err) == (0, f"gpumem {gpumem.__version__}", [])
+    ran = cli("--help")
+    assert (ran.status, ran.err) == (0, [])
+    assert all(command in ran.out for command in ("plan", "pool", "info"))
+    for command, options in {
+        "plan": ["--limit", "--load-limit", "--machine", "--swap", "--score", "--pool", "--out", "--json"],
+        "pool": ["--planner", "--capacity", "--alignment", "--out", "--json"],
+        "info": ["--json"],
+    }.items():
+        ran = cli(command, "--help")
+        assert (ran.status, ran.err) == (0, [])
+        assert all(option in ran.out for option in options)
+
+
+def test_choices_are_names_once_each() -> None:
+    table = {"a": 1, "b": 2}
+    assert choices("all", table, "--x") == ["a", "b"]
+    assert choices("b, a,b", table, "--x") == ["b", "a"]
+    with pytest.raises(ValueError, match=r"--x: 'c' is unknown; there are a, b"):
+        choices("a,c", table, "--x")
+
+
+def test_memory_that_runs_out_is_one_line(cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def huge(*args: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("gpumem.io.load", huge)
+    assert cli.refuses("info", net_file) == "gpumem: error: out of memory"
+
+
+def test_an_interrupt_is_one_line(cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpumem.io.load", interrupted)
+    assert cli.refuses("info", net_file, status=130) == "gpumem: interrupted"
+
+
+def test_the_module_runs_and_its_output_may_be_cut_off(net_file: Path) -> None:
+    command = [sys.executable, "-m", "gpumem"]
+    ran = subprocess.run([*command, "info", str(net_file)], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "peak load" in ran.stdout
+    ran = subprocess.run([*command, "info", "/nowhere"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "gpumem: error: /nowhere: No such file or directory\n"
+    with subprocess.Popen(
+        [*command, "info", *[str(net_file)] * 400], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()  # as `head` does
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
