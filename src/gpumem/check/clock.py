@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -169,31 +169,35 @@ class _Memory:
     def __init__(self, trace: Trace, capacity: int) -> None:
         self.trace, self.capacity, self.now = trace, capacity, 0
         n, b = trace.n, trace.buffers
-        device = [x for x in b if x.space == "device"]
-        self.mine = [x for x in device if not (x.persistent and x.end - x.start == n)]
-        self.reserved = sum(x.size for x in device if x not in self.mine)
-        #  instance: (buffer, position it starts at) -> [bytes, position it ends at, reserved at, given back at]
-        self.instances: dict[tuple[int, int], list[int]] = {}
-        for x in self.mine:
-            if x.end > n:
-                self.instances[x.id, x.start - n] = [x.size, x.end - n, 0, 0]
+        self.reserved = 0
+        self.made: dict[int, list[Buffer]] = {}  # by the step they start at, but for those that never die
+        for x in b:
+            if x.space == "device" and x.persistent and x.end - x.start == n:
                 self.reserved += x.size
+            elif x.space == "device":
+                self.made.setdefault(x.start, []).append(x)
+        # instance: (buffer, position it starts at) -> [bytes, position it ends at, reserved at, given back at]
+        self.instances: dict[tuple[int, int], list[int]] = {}
+        for x in (x for made in self.made.values() for x in made if x.end > n):
+            self.instances[x.id, x.start - n] = [x.size, x.end - n, 0, 0]
+            self.reserved += x.size
 
     def reserve(self, x: int) -> int:
         """Reserve what position `x` allocates; return when it and all that the op touches is there."""
         i = x % self.trace.n
-        made = [m for m in self.mine if m.start == i]
+        made = self.made.get(i, [])
         need = sum(m.size for m in made)
         self.reserved += need
         if need:
-            given = sorted((t[3], t[0]) for t in self.instances.values() if t[1] <= x)
-            load, k = self.reserved - sum(size for t, size in given if t <= self.now), 0
-            given = [(t, size) for t, size in given if t > self.now]
-            while load > self.capacity:
-                if k == len(given):
-                    raise ValueError(f"op {i}: the load exceeds the capacity of {self.capacity} bytes")
-                self.now = given[k][0]
-                load, k = load - given[k][1], k + 1
+            ended = sorted((t[3], t[0], key) for key, t in self.instances.items() if t[1] <= x)
+            for back, size, key in ended:  # earliest first; what is not back by the time that suffices waits on
+                if self.reserved <= self.capacity and back > self.now:
+                    break
+                self.now = max(self.now, back)
+                self.reserved -= size
+                del self.instances[key]
+            if self.reserved > self.capacity:
+                raise ValueError(f"op {i}: the load exceeds the capacity of {self.capacity} bytes")
         for m in made:
             self.instances[m.id, x] = [m.size, x + m.end - m.start, self.now if m.size else 0, self.now]
         return max([self.now if need else 0, *(t[2] for t in self._touched(x))])
