@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from hypothesis import strategies as st
 import gpumem
 from gpumem import check
 from gpumem.cli import main
-from gpumem.commands.args import amount, choices
+from gpumem.commands.args import Progress, amount, choices
 from gpumem.errors import NotReached
-from gpumem.io import bundled, bundled_path, load, write
+from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.pool import PLANNERS
 from gpumem.pool.smartpool import best_fit
@@ -34,7 +36,14 @@ from .strategies import traces
 FILES = {"plan.json", "trace.json.gz", "timeline.json"}
 PICTURES = {"profile.png", "layout.png", "timeline.png"}
 MIB = 2**20
-NOTES = ("gpumem: compiling", "gpumem: trying", "gpumem: checking", "gpumem: placing")  # if something takes long
+NOTES = (
+    "gpumem: compiling",
+    "gpumem: trying",
+    "gpumem: checking",
+    "gpumem: placing",
+    "gpumem: reading",
+    "gpumem: working",
+)  # if something takes long
 
 
 class Ran:
@@ -238,7 +247,7 @@ def test_a_machine_may_be_a_file(cli: Cli, net_file: Path, tmp_path: Path) -> No
     assert row["footprint_after"] <= 18 * MIB
 
 
-@pytest.mark.parametrize("limit", [["--limit", "75%"], ["--load-limit", "80%"]])
+@pytest.mark.parametrize("limit", [["--limit", "77%"], ["--load-limit", "80%"]])
 def test_out_writes_files_that_agree_with_each_other(
     cli: Cli, net_file: Path, tmp_path: Path, limit: list[str]
 ) -> None:
@@ -736,6 +745,34 @@ def test_help_and_version(cli: Cli) -> None:
         assert all(option in ran.out for option in options)
 
 
+@pytest.mark.parametrize("command", ["plan", "pool"])
+def test_a_long_command_says_what_it_is_at(
+    cli: Cli, net_file: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    spoke = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        spoke.set()
+
+    def slow(path: object) -> Loaded:  # until somebody has said something
+        assert spoke.wait(60)
+        return load(str(path))
+
+    monkeypatch.setattr("gpumem.commands.args.tell", tell)
+    monkeypatch.setattr("gpumem.io.load", slow)
+    monkeypatch.setattr("gpumem.commands.args.Progress.__init__.__defaults__", (0.001,))
+    assert cli(command, net_file).status == 0
+    assert told[0] in ("working", f"{'reading' if command == 'plan' else 'placing'} {net_file}")
+
+
+def test_progress_repeats_nothing_and_falls_silent() -> None:
+    with Progress(0) as progress:
+        progress("one thing")
+    assert progress.done.is_set()
+
+
 def test_choices_are_names_once_each() -> None:
     table = {"a": 1, "b": 2}
     assert choices("all", table, "--x") == ["a", "b"]
@@ -762,14 +799,15 @@ def test_an_interrupt_is_one_line(cli: Cli, net_file: Path, monkeypatch: pytest.
 
 def test_the_module_runs_and_its_output_may_be_cut_off(net_file: Path) -> None:
     command = [sys.executable, "-m", "gpumem"]
-    ran = subprocess.run([*command, "info", str(net_file)], capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTHONPATH": str(Path(gpumem.__file__).parents[1])}
+    ran = subprocess.run([*command, "info", str(net_file)], capture_output=True, text=True, check=False, env=env)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "peak load" in ran.stdout
-    ran = subprocess.run([*command, "info", "/nowhere"], capture_output=True, text=True, check=False)
+    ran = subprocess.run([*command, "info", "/nowhere"], capture_output=True, text=True, check=False, env=env)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "gpumem: error: /nowhere: No such file or directory\n"
     with subprocess.Popen(
-        [*command, "info", *[str(net_file)] * 400], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "info", *[str(net_file)] * 400], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()  # as `head` does

@@ -216,8 +216,10 @@ def test_what_is_never_freed_and_has_no_example_is_not_steady() -> None:
     rows = [(8, 0, 0), (8, 2, NEVER)]  # the first is gone before the end of its iteration
     with pytest.raises(ValueError, match=r"buffer 1: made at op 2, is never freed"):
         recording(rows, [[]] * 4).iteration(2, 4)
-    rows = [(8, 1, 1), (8, 1, 2), (8, 3, NEVER), (8, 3, 3)]  # who goes over the boundary has the first choice
+    rows = [(8, 1, 1), (8, 1, 2), (8, 3, NEVER), (8, 3, 3)]  # the first is the last's example
     assert lifetimes(recording(rows, [[]] * 4).iteration(2, 4)) == [(8, 1, 3, False), (8, 1, 2, False)]
+    rows[-1] = (8, 3, NEVER)  # nothing is known: in order
+    assert lifetimes(recording(rows, [[]] * 4).iteration(2, 4)) == [(8, 1, 2, False), (8, 1, 3, False)]
 
 
 def test_gradients_that_are_never_freed_are_no_steady_iteration() -> None:

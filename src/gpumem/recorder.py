@@ -108,7 +108,7 @@ class Recording:
         for j in np.flatnonzero(new).tolist():
             made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
         twin = {}
-        for j in sorted(np.flatnonzero(old).tolist(), key=lambda j: self.free[j] < lo):
+        for j in np.flatnonzero(old).tolist():
             at = int(self.alloc[j])
             partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
             fits = [k for end in (self.free[j] + n, NEVER) for k in partners if self.free[k] == end]

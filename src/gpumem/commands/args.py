@@ -98,7 +98,8 @@ class Progress:
     A thread does the talking, so that one long step is no silence (compiled loops release the GIL).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 2) -> None:
+        self.seconds = seconds
         self.text = "working"
         self.done = threading.Event()
 
@@ -114,7 +115,7 @@ class Progress:
 
     def _watch(self) -> None:
         told = ""
-        while not self.done.wait(2):
+        while not self.done.wait(self.seconds):
             if told != self.text:
                 told = self.text
                 tell(told)

@@ -51,10 +51,12 @@ def run(args: argparse.Namespace) -> int:
 
     target = machine_of(args.machine)
     source = Path(args.file) if args.file is not None else bundled_path("vgg16")
-    trace = load(source).trace
-    if not len(trace.ops):
-        raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
-    report = make(trace, target, args, Progress())
+    with Progress() as progress:
+        progress(f"reading {source}")
+        trace = load(source).trace
+        if not len(trace.ops):
+            raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
+        report = make(trace, target, args, progress)
     if args.out is not None:
         save(report, target, source.name, Path(args.out))
     print(json.dumps(report.row()) if args.json else report.table())

@@ -33,12 +33,13 @@ def run(args: argparse.Namespace) -> int:
     tell_when_compiling()
     from gpumem.pool import PLANNERS
 
-    names, progress = choices(args.planner, PLANNERS, "--planner"), Progress()
-    _warm_up(names)
+    names = choices(args.planner, PLANNERS, "--planner")
     rows = []
-    for path in args.file:
-        progress(f"placing {path}")
-        rows += _place(path, names, args)
+    with Progress() as progress:
+        _warm_up(names)
+        for path in args.file:
+            progress(f"placing {path}")
+            rows += _place(path, names, args)
     print(json.dumps(rows) if args.json else _table(rows))
     fitting = {row["file"] for row in rows if row["feasible"]}
     return 0 if fitting.issuperset(args.file) else 3
