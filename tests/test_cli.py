@@ -566,6 +566,17 @@ def test_a_plan_that_the_oracles_reject_is_never_written(
 LIMITS = [["--limit", "95%"], ["--load-limit", "70%", "--peaks", "all"]]
 
 
+def test_the_oracles_may_be_left_out(cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object, **options: object) -> None:
+        raise ValueError("an oracle was asked")
+
+    for oracle in ("placement", "budget", "data_flow", "timeline"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"gpumem.check.{oracle}", never)
+            assert cli.refuses("plan", net_file, "--limit", "75%") == "gpumem: error: an oracle was asked"
+            assert cli("plan", net_file, "--limit", "75%", "--no-check").status == 0
+
+
 @given(traces(max_ops=8, max_buffers=6), st.sampled_from(LIMITS))
 def test_any_trace_is_planned_or_one_line_says_why_not(
     tmp_path_factory: pytest.TempPathFactory, trace: Trace, limit: list[str]
@@ -767,9 +778,22 @@ def test_a_long_command_says_what_it_is_at(
     assert told[0] in ("working", f"{'reading' if command == 'plan' else 'placing'} {net_file}")
 
 
-def test_progress_repeats_nothing_and_falls_silent() -> None:
-    with Progress(0) as progress:
-        progress("one thing")
+def test_progress_says_each_thing_once_until_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, steps = Progress(), iter(["one thing", "one thing", "another"])
+
+    class Clock(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout == 2
+            text = next(steps, None)
+            if text is not None:
+                progress(text)
+            return text is None
+
+    progress.done = Clock()
+    progress._watch()
+    assert capsys.readouterr().err == "gpumem: one thing\ngpumem: another\n"
+    with Progress() as progress:
+        assert not progress.done.is_set()
     assert progress.done.is_set()
 
 

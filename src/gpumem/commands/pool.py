@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpumem.commands.args import Commands, Progress, amount, choices, tell, tell_when_compiling
@@ -36,7 +37,6 @@ def run(args: argparse.Namespace) -> int:
     names = choices(args.planner, PLANNERS, "--planner")
     rows = []
     with Progress() as progress:
-        _warm_up(names)
         for path in args.file:
             progress(f"placing {path}")
             rows += _place(path, names, args)
@@ -52,13 +52,11 @@ def _check_out(out: str, files: int) -> None:
         raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
 
 
-def _warm_up(names: list[str]) -> None:
+def _warm_up(planner: Callable[..., Placement], alignment: int) -> None:
     """Compile before anything is timed."""
-    from gpumem.pool import PLANNERS
     from gpumem.trace import Trace
 
-    for name in names:
-        PLANNERS[name](Trace.from_lifetimes([1], [0], [1]))
+    planner(Trace.from_lifetimes([1], [0], [1]), alignment=alignment)
 
 
 def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -71,6 +69,7 @@ def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[s
     capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
     rows, placed = [], []
     for name in names:
+        _warm_up(PLANNERS[name], alignment)
         begin = time.perf_counter()
         placement = PLANNERS[name](trace, alignment=alignment)
         seconds = time.perf_counter() - begin
