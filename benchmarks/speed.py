@@ -19,6 +19,7 @@ from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.simulate import simulate
+from gpumem.swap.autoswap import autoswap
 from gpumem.trace import Trace
 
 SEED = 0
@@ -57,6 +58,19 @@ def clocks() -> None:
             print(f"{n:>10}{name:>12}{done:>12}{seconds:>10.3f}{done * n / seconds / 1e6:>8.2f}")
 
 
+def swapped() -> None:
+    """The same on rewritten traces: three streams, hazards between them, bytes reused."""
+    print(f"\n{'swapped':>10}{'clock':>12}{'copies':>12}{'seconds':>10}{'Mop/s':>8}")
+    for n in (10_000, 30_000):
+        trace = synthetic(n, SEED)
+        limit = trace.peak_load * 7 // 10
+        after = autoswap(trace, MACHINE, limit, score="wdoa", threshold=2**16).apply(trace)
+        for name, options in {"placed": {"placement": best_fit(after)}, "capacity": {"capacity": limit}}.items():
+            done = simulate(after, MACHINE, **options).first + 1  # type: ignore[arg-type]
+            seconds = median(lambda t=after, o=options: simulate(t, MACHINE, **o), 3)  # type: ignore[misc]
+            print(f"{after.n:>10}{name:>12}{after.n - n:>12}{seconds:>10.3f}{done * after.n / seconds / 1e6:>8.2f}")
+
+
 def pools() -> None:
     """Print the time of best-fit and of the hazards of its placement."""
     print(f"\n{'buffers':>10}{'best-fit s':>12}{'ratio':>8}{'hazards s':>12}")
@@ -86,6 +100,7 @@ def main() -> None:
         return
     print(header(SEED))
     clocks()
+    swapped()
     pools()
     with tempfile.TemporaryDirectory() as folder:
         trace = synthetic(1_000_000, SEED)

@@ -30,9 +30,8 @@ def swap(trace: Trace, limit: int) -> Plan:
 def report(trace: Trace, found: Combined, limit: int) -> Report:
     placed = simulate(found.trace, GTX, found.placement)
     before = Run(trace, best_fit(trace), simulate(trace, GTX))
-    return Report(
-        "gtx1080ti", found.plan, before, Run(found.trace, found.placement, placed), limit, found.load_limit, placed
-    )
+    after = Run(found.trace, found.placement, placed)
+    return Report("gtx1080ti", "wdoa", found.plan, before, after, limit, found.load_limit, placed)
 
 
 def test_the_pool_limit_holds_for_the_placement() -> None:

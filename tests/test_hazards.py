@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,3 +81,23 @@ def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:
     ops = Ops.make([[], [1], []], [[0], [], [2]], stream=[0, 1, 2], streams=["a", "b", "c"])
     trace = Trace(Buffers.make([4, 4, 4], [0, 1, 2], [1, 2, 3]), ops)
     assert hazards(trace, Placement.at(trace, [0, 0, 0])).after.tolist() == [[-2, -1], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_address_space_of_many_pieces(seed: int) -> None:
+    # 300 bytes with an owner each, then ranges of them taken over in turn by three streams
+    rng = np.random.default_rng(seed)
+    takers = 12
+    low = rng.integers(0, 300, takers)
+    size = [1] * 300 + [int(rng.integers(1, 300 - x + 1)) for x in low]
+    start = [0] * 300 + list(range(1, takers + 1))
+    ops = Ops.make(
+        [[] for _ in range(takers + 1)],
+        [list(range(300)), *([300 + k] for k in range(takers))],
+        stream=[0, *rng.integers(0, 3, takers)],
+        streams=["a", "b", "c"],
+    )
+    trace = Trace(Buffers.make(size, start, [s + 1 for s in start]), ops)
+    placement = Placement.at(trace, [*range(300), *low.tolist()])
+    rule, edges = literal(trace, placement), edges_of(trace, placement)
+    assert edges <= rule <= implied(trace, edges)

@@ -17,8 +17,7 @@ def jit(function: F) -> F:
 
 
 class _OnCompile(event.Listener):
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self.tell: Callable[[], None] | None = tell
+    tell: Callable[[], None] | None = None
 
     def on_start(self, event: object) -> None:
         if self.tell:
@@ -29,8 +28,10 @@ class _OnCompile(event.Listener):
         pass
 
 
+_listener = _OnCompile()
+event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
+
+
 def on_first_compile(tell: Callable[[], None]) -> None:
     """Call `tell` once, when the first loop that is not in the cache is about to be compiled."""
-    event.register(  # type: ignore[no-untyped-call]
-        "numba:compile", _OnCompile(tell)
-    )
+    _listener.tell = tell

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpumem.errors import Infeasible, NotReached
 from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 
@@ -79,9 +80,47 @@ def in_pool(
         except (NotReached, Infeasible) as stop:
             if lowest == 2**62:
                 raise
-            raise NotReached(lowest, limit, "a pool") from stop
+            hint = stop.hint if isinstance(stop, NotReached) else ""
+            raise NotReached(lowest, limit, "a pool", hint) from stop
         if found.placement.height <= limit:
             return found
         lowest = min(lowest, found.placement.height)
         load_limit = min(load_limit, trace.peak_load) - step
     raise NotReached(lowest, limit, "a pool")
+
+
+def cheapest(
+    names: Iterable[str], solve: Callable[[str], Combined], judge: Callable[[Combined], Timeline], *, least: int = 0
+) -> tuple[str, Combined, Timeline]:
+    """Solve in several ways and keep the one whose iteration is shortest; ties go to the earlier name.
+
+    Parameters
+    ----------
+    names : iterable of str
+        What to hand to `solve`, say the names of scores.
+    solve, judge : callable
+        Make a plan and place it; run it by the clock that counts.
+    least : int
+        Nanoseconds that no way can beat, so that the search ends there.
+
+    Raises
+    ------
+    Infeasible, NotReached
+        No way gets to the limit: what the one that came closest raised.
+    """
+    best: tuple[str, Combined, Timeline] | None = None
+    stops: list[NotReached] = []
+    for name in names:
+        try:
+            found = solve(name)
+        except NotReached as stop:
+            stops.append(stop)
+            continue
+        line = judge(found)
+        if best is None or line.makespan < best[2].makespan:
+            best = name, found, line
+        if line.makespan <= least:
+            break
+    if best is None:
+        raise min(stops, key=lambda stop: stop.reached)
+    return best

@@ -65,6 +65,8 @@ class NotReached(Exception):
         Bytes that were asked for.
     what : str
         What `reached` counts.
+    hint : str
+        What may get lower.
 
     Examples
     --------
@@ -72,6 +74,7 @@ class NotReached(Exception):
     'not reached: the limit is 500 bytes, the planner got down to a peak load of 900'
     """
 
-    def __init__(self, reached: int, limit: int, what: str = "a peak load") -> None:
-        self.reached, self.limit = reached, limit
-        super().__init__(f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}")
+    def __init__(self, reached: int, limit: int, what: str = "a peak load", hint: str = "") -> None:
+        self.reached, self.limit, self.hint = reached, limit, hint
+        told = f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}"
+        super().__init__(f"{told}; {hint}" if hint else told)

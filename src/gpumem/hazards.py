@@ -21,6 +21,8 @@ from gpumem.placement import Placement
 from gpumem.timeline import COPY, DATA, MEMORY
 from gpumem.trace import Trace
 
+BLOCK = 256  # cells; a power of two near the square root of how many there are
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hazards:
@@ -52,8 +54,9 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
     Notes
     -----
     One sweep twice round the circle, near-linear: last write and last reads per buffer, and a map from
-    address intervals to the buffer that wrote there last. A read before the first write of a lifetime
-    (of uninitialised bytes) waits for earlier writes of these bytes, as the rule says.
+    address intervals to the buffer that wrote there last; each write takes over what it covers. A read
+    before the first write of a lifetime (of uninitialised bytes) waits for earlier writes of these bytes,
+    as the rule says.
 
     Examples
     --------
@@ -68,31 +71,21 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
     n, ops, b = trace.n, trace.ops, trace.buffers
     full = b.end - b.start == n
     if placement is None:
-        offset, fixed = np.full(len(b), -1, np.int64), b.host | (full & b.persistent)
+        shares, fixed = np.zeros(len(b), np.bool_), b.host | (full & b.persistent)
+        low = high = np.zeros(len(b), np.int64)
     else:
-        offset, fixed = np.where(full | (b.size == 0), -1, placement.offset), np.ones(len(b), np.bool_)
+        shares, fixed = ~b.host & ~full & (b.size > 0), np.ones(len(b), np.bool_)
+        low, high = placement.offset, placement.offset + b.size
     written = np.zeros(len(b), np.bool_)
     written[ops.writes.idx] = True
-    unwritten = np.flatnonzero((offset >= 0) & ~written)
+    unwritten = np.flatnonzero(shares & ~written)
+    edges = np.unique(np.concatenate([[0], low[shares], high[shares]]))  # addresses where a buffer begins or ends
+    low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
     pred = np.full((n, len(ops.streams)), -1, np.int64)
     cause = np.zeros((n, len(ops.streams)), np.int64)
     copy = (ops.role == COPY_OUT) | (ops.role == COPY_IN)
-    reads, writes = ops.reads, ops.writes
-    _sweep(
-        reads.ptr,
-        reads.idx,
-        writes.ptr,
-        writes.idx,
-        ops.stream,
-        copy,
-        b.start,
-        fixed,
-        b.size,
-        offset,
-        unwritten,
-        pred,
-        cause,
-    )
+    accesses = (ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx)
+    _sweep(*accesses, ops.stream, copy, b.start, fixed, shares, low, high, len(edges), unwritten, pred, cause)
     pred[np.arange(len(ops)), ops.stream] = -1
     op, _ = np.nonzero(pred >= 0)
     ptr = np.searchsorted(op, np.arange(n + 1)).astype(np.int64)
@@ -109,53 +102,89 @@ def _sweep(
     copy: Bool,
     start: I64,
     fixed: Bool,
-    size: I64,
-    offset: I64,
+    shares: Bool,
+    low: I64,
+    high: I64,
+    cells: int,
     unwritten: I64,
     pred: I64,
     cause: I64,
 ) -> None:
-    """Fill `pred[op, stream]` with the last op (+ n) of each stream that an op waits for, and why."""
+    """Fill `pred[op, stream]` with the last op (+ n) of each stream that an op waits for, and why.
+
+    Buffers that `shares` bytes take cells `low..high` of the address space. Intervals of cells partition
+    it: `owner[k]` wrote the one that begins at cell `k` last, `after[k]` is where the next one begins.
+    """
     n, streams = pred.shape
-    count = len(size)
-    wrote = np.full(count, -1, np.int64)  # last write of each buffer, by position in the two turns
-    read = np.full((count, streams), -1, np.int64)  # reads since, the last of each stream
-    low = np.empty(2 * count + 3, np.int64)  # intervals of the address space by rising address ...
-    high = np.empty(2 * count + 3, np.int64)
-    owner = np.empty(2 * count + 3, np.int64)  # ... and who wrote there last
-    used = 0
+    wrote = np.full(len(start), -1, np.int64)  # last write of each buffer, by position in the two turns
+    read = np.full((len(start), streams), -1, np.int64)  # reads since, the last of each stream
+    begins = np.zeros(cells + 1, np.bool_)
+    population = np.zeros(cells // BLOCK + 1, np.int64)  # how many intervals begin in each block of cells
+    after = np.full(cells + 1, cells, np.int64)
+    owner = np.full(cells + 1, -1, np.int64)
+    begins[0], population[0] = True, 1
     for t in range(2 * n):
         i = t % n
         pred[i, :] = -1
         for k in range(read_ptr[i], read_ptr[i + 1]):
             x = reads[k]
             born = t - (i - start[x]) % n
-            _after_own(pred, cause, i, x, born, fixed[x], False, wrote, read, stream, copy, offset)
-            if offset[x] >= 0 and wrote[x] < born:  # uninitialised: what was at these bytes before
-                k0 = _first_above(high, used, offset[x])
-                while k0 < used and low[k0] < offset[x] + size[x]:
-                    _after_other(pred, cause, i, owner[k0], x, False, wrote, read, stream)
-                    k0 += 1
+            _after_own(pred, cause, i, x, born, fixed[x], False, wrote, read, stream, copy, shares)
+            if shares[x] and wrote[x] < born:  # uninitialised: what was at these bytes before
+                cell = _interval(begins, population, low[x])
+                while cell < high[x]:
+                    _after_other(pred, cause, i, owner[cell], x, False, wrote, read, stream)
+                    cell = after[cell]
         for k in range(write_ptr[i], write_ptr[i + 1]):
             x = writes[k]
             born = t - (i - start[x]) % n
-            _after_own(pred, cause, i, x, born, fixed[x], True, wrote, read, stream, copy, offset)
-            if offset[x] >= 0 and wrote[x] < born:  # the first write of this lifetime takes the bytes over
-                at, to = offset[x], offset[x] + size[x]
-                k0 = _first_above(high, used, at)
-                k1 = k0
-                while k1 < used and low[k1] < to:
-                    _after_other(pred, cause, i, owner[k1], x, True, wrote, read, stream)
-                    k1 += 1
+            _after_own(pred, cause, i, x, born, fixed[x], True, wrote, read, stream, copy, shares)
+            if shares[x] and wrote[x] < born:  # the first write of this lifetime takes the bytes over
+                _split(begins, population, after, owner, low[x])
+                _split(begins, population, after, owner, high[x])
+                cell = low[x]
+                while cell < high[x]:
+                    _after_other(pred, cause, i, owner[cell], x, True, wrote, read, stream)
+                    if cell > low[x]:
+                        begins[cell] = False
+                        population[cell // BLOCK] -= 1
+                    cell = after[cell]
+                after[low[x]], owner[low[x]] = high[x], x
                 for y in unwritten:
-                    if offset[y] < to and at < offset[y] + size[y]:
+                    if low[y] < high[x] and low[x] < high[y]:
                         _after_other(pred, cause, i, y, x, True, wrote, read, stream)
-                used = _claim(low, high, owner, used, k0, k1, at, to, x)
         for k in range(read_ptr[i], read_ptr[i + 1]):
             read[reads[k], stream[i]] = t
         for k in range(write_ptr[i], write_ptr[i + 1]):
             wrote[writes[k]] = t
             read[writes[k], :] = -1
+
+
+@jit
+def _interval(begins: Bool, population: I64, cell: int) -> int:
+    """The first cell of the interval that holds `cell`."""
+    first = cell // BLOCK * BLOCK
+    while cell > first and not begins[cell]:
+        cell -= 1
+    if not begins[cell]:  # not in this block: the last one of the nearest block below that has any
+        block = cell // BLOCK - 1
+        while population[block] == 0:
+            block -= 1
+        cell = block * BLOCK + BLOCK - 1
+        while not begins[cell]:
+            cell -= 1
+    return cell
+
+
+@jit
+def _split(begins: Bool, population: I64, after: I64, owner: I64, cell: int) -> None:
+    """Let an interval begin at `cell`."""
+    if not begins[cell]:
+        whole = _interval(begins, population, cell)
+        begins[cell] = True
+        population[cell // BLOCK] += 1
+        after[cell], owner[cell] = after[whole], owner[whole]
+        after[whole] = cell
 
 
 @jit
@@ -171,21 +200,19 @@ def _after_own(
     read: I64,
     stream: I64,
     copy: Bool,
-    offset: I64,
+    shares: Bool,
 ) -> None:
     """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
     n = len(stream)
     since = -1 if fixed else born - 1
     if wrote[x] > since:
         y = wrote[x]
-        _wait(
-            pred, cause, i, stream[y % n], y, MEMORY if y < born and offset[x] >= 0 else COPY if copy[y % n] else DATA
-        )
+        _wait(pred, cause, i, stream[y % n], y, MEMORY if y < born and shares[x] else COPY if copy[y % n] else DATA)
     if write:
         for s in range(read.shape[1]):
             y = read[x, s]
             if y > since:
-                _wait(pred, cause, i, s, y, MEMORY if y < born and offset[x] >= 0 else COPY if copy[y % n] else DATA)
+                _wait(pred, cause, i, s, y, MEMORY if y < born and shares[x] else COPY if copy[y % n] else DATA)
 
 
 @jit
@@ -200,7 +227,7 @@ def _after_other(
     pred: I64, cause: I64, i: int, y: int, x: int, write: bool, wrote: I64, read: I64, stream: I64
 ) -> None:
     """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
-    if y == x:
+    if y == x or y < 0:
         return
     if wrote[y] >= 0:
         _wait(pred, cause, i, stream[wrote[y] % len(stream)], wrote[y], MEMORY)
@@ -208,40 +235,3 @@ def _after_other(
         for s in range(read.shape[1]):
             if read[y, s] >= 0:
                 _wait(pred, cause, i, s, read[y, s], MEMORY)
-
-
-@jit
-def _first_above(high: I64, used: int, at: int) -> int:
-    """The first interval that ends above address `at`."""
-    a, z = 0, used
-    while a < z:
-        m = (a + z) // 2
-        if high[m] > at:
-            z = m
-        else:
-            a = m + 1
-    return a
-
-
-@jit
-def _claim(low: I64, high: I64, owner: I64, used: int, k0: int, k1: int, at: int, to: int, x: int) -> int:
-    """Give `[at, to)` to `x`: intervals `k0..k1` overlap it, the outermost keep what sticks out."""
-    left = k0 < k1 and low[k0] < at
-    right = k0 < k1 and high[k1 - 1] > to
-    left_low, left_owner = (low[k0], owner[k0]) if left else (0, 0)
-    right_high, right_owner = (high[k1 - 1], owner[k1 - 1]) if right else (0, 0)
-    shift = 1 + int(left) + int(right) - (k1 - k0)
-    if shift > 0:
-        for k in range(used - 1, k1 - 1, -1):
-            low[k + shift], high[k + shift], owner[k + shift] = low[k], high[k], owner[k]
-    elif shift < 0:
-        for k in range(k1, used):
-            low[k + shift], high[k + shift], owner[k + shift] = low[k], high[k], owner[k]
-    k = k0
-    if left:
-        low[k], high[k], owner[k] = left_low, at, left_owner
-        k += 1
-    low[k], high[k], owner[k] = at, to, x
-    if right:
-        low[k + 1], high[k + 1], owner[k + 1] = to, right_high, right_owner
-    return used + shift

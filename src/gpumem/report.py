@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ class Report:
     """
 
     machine: str
+    score: str
     plan: Plan
     before: Run
     after: Run
@@ -46,9 +48,11 @@ class Report:
     def row(self) -> dict[str, Any]:
         """Return all figures: bytes, nanoseconds, `overhead` as a fraction."""
         before, after = self.before, self.after
+        overhead = after.timeline.overhead(before.timeline)
         return {
             "trace": before.trace.name,
             "machine": self.machine,
+            "score": self.score,
             "ops": before.trace.n,
             "buffers": len(before.trace.buffers),
             "limit": self.limit,
@@ -66,7 +70,7 @@ class Report:
             "makespan_before_ns": before.timeline.makespan,
             "makespan_ns": after.timeline.makespan,
             "placed_makespan_ns": self.placed.makespan,
-            "overhead": after.timeline.overhead(before.timeline),
+            "overhead": overhead if math.isfinite(overhead) else None,
             "stalls": dict(after.timeline.stalls),
         }
 
@@ -83,8 +87,9 @@ class Report:
             f"{'competitive ratio':26}{r['ratio']:>14.4f}{r['ratio_after']:>14.4f}",
             _pair(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
             "",
-            f"{'swapped':26}{r['swaps']} gaps, {human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration",
-            f"{'overhead':26}{r['overhead']:.2%}",
+            f"{'swapped':26}{r['swaps']} gaps by {r['score']}: "
+            f"{human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration",
+            f"{'overhead':26}" + ("infinite" if r["overhead"] is None else f"{r['overhead']:.2%}"),
             f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
         ]
         return "\n".join(lines)

@@ -6,7 +6,8 @@ import argparse
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -29,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
-def amount(text: str, whole: int, what: str) -> int:
+def amount(text: str, whole: int, what: str, *, least: int = 1) -> int:
     """Read bytes, `KiB/MiB/GiB` or `%` of `whole`.
 
     >>> amount("70%", 1000, "--limit"), amount("1.5KiB", 1000, "--limit"), amount("42", 1000, "--limit")
@@ -46,8 +47,8 @@ def amount(text: str, whole: int, what: str) -> int:
     value = int(Fraction(number) * (Fraction(whole, 100) if unit == "%" else _UNITS[unit]))  # 100% is all of it
     if value >= 2**62:
         raise ValueError(f"{what}: {text!r} is too large")
-    if value < 1:
-        raise ValueError(f"{what}: {text!r} is {value} bytes, it must be at least 1")
+    if value < least:
+        raise ValueError(f"{what}: {text!r} is {value} bytes, it must be at least {least}")
     return value
 
 
@@ -90,6 +91,15 @@ def tell_when_compiling() -> None:
     from gpumem._jit import on_first_compile
 
     on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
+
+
+@contextmanager
+def self_check() -> Iterator[None]:
+    """What an oracle objects to in here is our fault, not bad input."""
+    try:
+        yield
+    except ValueError as error:
+        raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
 
 
 class Progress:

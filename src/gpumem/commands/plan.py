@@ -10,7 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumem.commands.args import Commands, Progress, amount, choice, machine_of, tell, tell_when_compiling
+from gpumem.commands.args import (
+    Commands,
+    Progress,
+    amount,
+    choice,
+    choices,
+    machine_of,
+    self_check,
+    tell,
+    tell_when_compiling,
+)
 
 if TYPE_CHECKING:
     from gpumem.combined import Combined
@@ -31,7 +41,8 @@ def add(commands: Commands) -> None:
     limit.add_argument("--load-limit", help="the papers' limit: of the load alone (capacity clock)")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
     p.add_argument("--swap", default="autoswap", help="swap planner (default: %(default)s)")
-    p.add_argument("--score", default="wdoa", help="AutoSwap's score: doa, aoa, wdoa, swdoa (default: %(default)s)")
+    score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
+    p.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
     p.add_argument("--peaks", default="first", help="candidates straddle the first peak, or all (default: %(default)s)")
     p.add_argument("--threshold", default="1MiB", help="smallest buffer to swap (default: %(default)s)")
     p.add_argument("--pool", default="best-fit", help="pool planner (default: %(default)s)")
@@ -66,49 +77,61 @@ def run(args: argparse.Namespace) -> int:
 def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Report:
     """Plan, place, simulate and check."""
     from gpumem import pool, swap
-    from gpumem.combined import at_load, in_pool
+    from gpumem.combined import at_load, cheapest, in_pool
     from gpumem.report import Report, Run
     from gpumem.simulate import simulate
+    from gpumem.swap.scores import SCORES
 
     swapper, placer = choice(args.swap, swap.PLANNERS, "--swap"), choice(args.pool, pool.PLANNERS, "--pool")
-    threshold = amount(args.threshold, trace.peak_load, "--threshold")
-    options = {"score": args.score, "peaks": args.peaks, "threshold": threshold}
+    scores = choices(args.score, SCORES, "--score")
+    options = {"peaks": args.peaks, "threshold": amount(args.threshold, trace.peak_load, "--threshold", least=0)}
+    capacity = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+    limit = machine.capacity if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
     place = partial(placer, alignment=args.alignment)
 
-    def plan(trace: Trace, load_limit: int) -> swap.Plan:
-        return swapper(trace, machine, load_limit, **options)
+    def solve(score: str) -> Combined:
+        def plan(trace: Trace, load_limit: int) -> swap.Plan:
+            return swapper(trace, machine, load_limit, score=score, **options)
 
-    if args.load_limit is not None:
-        limit, load_limit = None, amount(args.load_limit, trace.peak_load, "--load-limit")
-        before = Run(trace, place(trace), simulate(trace, machine))
-        found = at_load(trace, load_limit, swap=plan, pool=place)
-        judged = simulate(found.trace, machine, capacity=load_limit)
-        placed = simulate(found.trace, machine, found.placement)
-    else:
-        limit = machine.capacity if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
-        placement = place(trace)
-        before = Run(trace, placement, simulate(trace, machine, placement))
-        found = in_pool(trace, limit, swap=plan, pool=place, progress=progress)
-        judged = placed = simulate(found.trace, machine, found.placement)
+        if capacity is not None:
+            return at_load(trace, capacity, swap=plan, pool=place)
+        return in_pool(trace, limit, swap=plan, pool=place, progress=lambda text: progress(f"{score}: {text}"))
+
+    def judge(found: Combined) -> Timeline:
+        if capacity is not None:
+            return simulate(found.trace, machine, capacity=capacity)
+        return simulate(found.trace, machine, found.placement)
+
+    progress("placing the unswapped trace")
+    placement = place(trace)
+    line = simulate(trace, machine, None if capacity is not None else placement)
+    score, found, judged = cheapest(scores, solve, judge, least=line.makespan)
+    placed = judged if capacity is None else simulate(found.trace, machine, found.placement)
     if not args.no_check:
-        _check(trace, found, placed, machine, progress)
-    after = Run(found.trace, found.placement, judged)
-    return Report(machine.name, found.plan, before, after, limit, found.load_limit, placed)
+        _check(trace, found, placed, judged, machine, progress)
+    before, after = Run(trace, placement, line), Run(found.trace, found.placement, judged)
+    pool_limit = limit if capacity is None else None
+    return Report(machine.name, score, found.plan, before, after, pool_limit, found.load_limit, placed)
 
 
-def _check(trace: Trace, found: Combined, placed: Timeline, machine: Machine, progress: Progress) -> None:
+def _check(
+    trace: Trace, found: Combined, placed: Timeline, judged: Timeline, machine: Machine, progress: Progress
+) -> None:
     """Hold the result against the naive oracles; of huge traces not against the quadratic ones."""
     from gpumem import check
 
     progress("checking the plan")
-    swapped, duration = found.trace, machine.durations(found.trace)
-    check.placement(swapped, found.placement)
-    check.data_flow(trace, swapped)
-    if max(swapped.n, len(swapped.buffers)) > QUADRATIC:
-        tell(f"{swapped.n} ops are too many for the naive oracles of budget and timeline: not checked")
-        return
-    check.budget(swapped, found.load_limit, host=machine.pinned)
-    check.timeline(swapped, placed, duration, placement=found.placement, duplex=machine.duplex)
+    swapped, duration, duplex = found.trace, machine.durations(found.trace), machine.duplex
+    with self_check():
+        check.placement(swapped, found.placement)
+        check.data_flow(trace, swapped)
+        if max(swapped.n, len(swapped.buffers)) > QUADRATIC:
+            tell(f"{swapped.n} ops are too many for the naive oracles of budget and timeline: not checked")
+            return
+        check.budget(swapped, found.load_limit, host=machine.pinned)
+        check.timeline(swapped, placed, duration, placement=found.placement, duplex=duplex)
+        if judged is not placed:
+            check.timeline(swapped, judged, duration, capacity=found.load_limit, duplex=duplex)
 
 
 def save(report: Report, machine: Machine, source: str, folder: Path) -> None:

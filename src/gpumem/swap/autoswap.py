@@ -61,7 +61,7 @@ def autoswap(
 
     Notes
     -----
-    O(n + m log m) for m candidates, SWDOA O(m (n + m)). Scores see the time line without swapping. A gap
+    O(m (n + m)) for m candidates. Scores see the time line without swapping. A gap
     that straddles no op above the limit at its turn is passed over (the paper would take it and move its
     bytes for nothing), and so is one that would exceed the pinned-host budget.
 
@@ -91,7 +91,8 @@ def autoswap(
     order = np.argsort(-SCORES[score](found), kind="stable")
     chosen, load = select(found, order, limit, machine.pinned)
     if load.max() > limit:
-        raise NotReached(load_min(found), limit)
+        hint = "peaks `all` has more candidates" if peaks == "first" else ""
+        raise NotReached(load_min(found), limit, hint=hint)
     return Plan(tuple(schedule(trace, machine, found.gaps.where(chosen), load, limit)), trace.n, trace.name)
 
 
