@@ -570,6 +570,20 @@ def test_a_plan_that_the_oracles_reject_is_never_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_typo_in_a_machine_file_is_found(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    link = {"latency_ns": 0, "ns_per_byte": 0}
+    description = {"name": "mine", "capacity": 1, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pined": 5}
+    (tmp_path / "mine.json").write_text(json.dumps(description))
+    assert cli.refuses("plan", net_file, "--machine", tmp_path / "mine.json").endswith("key 'pined' is unknown")
+
+
+def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    cli("plan", net_file, "--limit", "100%", "--machine", "v100", "--out", tmp_path / "out")
+    ran = cli("plan", tmp_path / "out" / "trace.json.gz", "--limit", "100%", "--machine", "p40")
+    assert ran.status == 0
+    assert "holds the durations of v100" in ran.err[0]
+
+
 def test_the_cheapest_score_counts(cli: Cli) -> None:
     rows = {s: cli("plan", "--limit", "70%", "--score", s, "--json").json for s in ("doa", "aoa", "wdoa", "swdoa")}
     best = cli("plan", "--limit", "70%", "--json").json

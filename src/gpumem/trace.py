@@ -63,7 +63,7 @@ class Trace:
     Raises
     ------
     ValueError
-        A column of the wrong length, a size below 0 or a total of 2**62 bytes and more, a lifetime that is
+        A column of the wrong length, a size below 0 or a total of `2**62` bytes and more, a lifetime that is
         no arc, a persistent buffer that does not cross the boundary, an unknown id, durations of 2**53 ns and
         more, an op that touches a buffer before it is allocated or after it is freed, a copy between the
         wrong spaces. The message names the place and the value.

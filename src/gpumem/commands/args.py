@@ -54,6 +54,8 @@ def amount(text: str, whole: int, what: str, *, least: int = 1) -> int:
 
 def machine_of(text: str) -> Machine:
     """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
+    from dataclasses import fields
+
     from gpumem.machine import PRESETS, Machine
 
     if text in PRESETS or not (text.endswith(".json") or _exists(text)):
@@ -61,7 +63,12 @@ def machine_of(text: str) -> Machine:
     from gpumem.io.files import read_bytes
     from gpumem.io.schema import decode
 
-    return decode(read_bytes(text), Machine, f"{text}: machine")
+    data = read_bytes(text)
+    described = decode(data, Machine, f"{text}: machine")
+    unknown = set(decode(data, dict[str, object], f"{text}: machine")) - {field.name for field in fields(Machine)}
+    if unknown:
+        raise ValueError(f"{text}: machine: key {min(unknown)!r} is unknown")
+    return described
 
 
 def _exists(path: str) -> bool:

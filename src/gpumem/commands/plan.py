@@ -64,9 +64,12 @@ def run(args: argparse.Namespace) -> int:
     source = Path(args.file) if args.file is not None else bundled_path("vgg16")
     with Progress() as progress:
         progress(f"reading {source}")
-        trace = load(source).trace
+        loaded = load(source)
+        trace, timed = loaded.trace, loaded.meta.get("machine") or target.name
         if not len(trace.ops):
             raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
+        if timed != target.name:
+            tell(f"{source} holds the durations of {timed}; {target.name} only gives those of new copies")
         report = make(trace, target, args, progress)
     if args.out is not None:
         save(report, target, source.name, Path(args.out))
