@@ -119,16 +119,18 @@ class Progress:
         self.seconds = seconds
         self.text = "working"
         self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __call__(self, text: str) -> None:
         self.text = text
 
     def __enter__(self) -> Progress:
-        threading.Thread(target=self._watch, daemon=True).start()
+        self.thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.done.set()
+        self.thread.join()  # nothing is said once the command is done
 
     def _watch(self) -> None:
         told = ""
