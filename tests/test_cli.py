@@ -482,7 +482,6 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
         (["plan", "FILE", "--alignment", "-256"], "gpumem: error: alignment: -256 is not in [1, 2**40]"),
         (["plan", "FILE", "--alignment", str(2**70)], "gpumem: error: alignment: 1180591620717411303424 is not in"),
         (["plan", "FILE", "--alignment", "big"], "gpumem plan: error: argument --alignment: invalid int value: 'big'"),
-        (["plan", "FILE", "--limit", "5", "--load-limit", "5"], "gpumem plan: error: argument --load-limit: not"),
         (["plan", "FILE", "--limit"], "gpumem plan: error: argument --limit: expected one argument"),
         (["plan", "FILE", "--out", ""], "gpumem: error: --out: the name is empty"),
         (["plan", "FILE", "FILE"], "gpumem: error: unrecognized arguments"),
@@ -568,6 +567,14 @@ def test_a_plan_that_the_oracles_reject_is_never_written(
         assert line.startswith("gpumem: internal error: the result failed its own check, please report this: buffers ")
         assert "overlap in time and address" in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pool_and_a_load_limit_together(cli: Cli) -> None:
+    row = cli("plan", "--limit", "75%", "--load-limit", "65%", "--json").json
+    alone = cli("plan", "--load-limit", "65%", "--json").json
+    assert row["footprint_after"] <= row["limit"] == 363354252
+    assert row["peak_load_after"] <= row["load_limit"] <= alone["load_limit"]
+    assert (row["clock"], alone["clock"], alone["limit"]) == ("capacity", "capacity", None)
 
 
 def test_a_typo_in_a_machine_file_is_found(cli: Cli, net_file: Path, tmp_path: Path) -> None:

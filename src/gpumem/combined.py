@@ -37,10 +37,11 @@ def in_pool(
     *,
     swap: Callable[[Trace, int], Plan],
     pool: Callable[[Trace], Placement],
+    load_limit: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
     steps: int = 200,
 ) -> Combined:
-    """Lower the load limit from `limit` until the placement fits a pool of `limit` bytes.
+    """Lower the load limit until the placement fits a pool of `limit` bytes.
 
     Parameters
     ----------
@@ -48,6 +49,8 @@ def in_pool(
         Bytes of the pool.
     swap, pool : callable
         `swap(trace, load_limit) -> Plan` and `pool(trace) -> Placement`.
+    load_limit : int, optional
+        Bytes to start from; `limit` where left out.
     progress : callable
         Told what is being tried.
     steps : int
@@ -72,7 +75,7 @@ def in_pool(
     258
     """
     step = max(trace.peak_load // steps, 1)
-    load_limit, lowest = limit, 2**62
+    load_limit, lowest = limit if load_limit is None else min(load_limit, limit), 2**62
     while load_limit > 0:
         progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
         try:

@@ -32,8 +32,8 @@ class Run:
 class Report:
     """A plan for one trace on one machine, against the same trace without it.
 
-    `limit` is the size of the pool and the clock the placed one, or `load_limit` is the load and the
-    clock that of a memory of this capacity.
+    `limit` is the size of the pool, if one was asked for; `load_limit` what the load was brought down to.
+    `clock` judges both runs: `placed` for a pool, `capacity` for the papers' load limit.
     """
 
     machine: str
@@ -43,6 +43,7 @@ class Report:
     after: Run
     limit: int | None
     load_limit: int
+    clock: str
     placed: Timeline  # by the placed clock, whatever the limit
 
     def row(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Report:
             "buffers": len(before.trace.buffers),
             "limit": self.limit,
             "load_limit": self.load_limit,
-            "clock": "capacity" if self.limit is None else "placed",
+            "clock": self.clock,
             "swaps": len(self.plan.swaps),
             "peak_load": before.trace.peak_load,
             "peak_load_after": after.trace.peak_load,
@@ -77,9 +78,11 @@ class Report:
     def table(self) -> str:
         """Return the figures as a table."""
         r = self.row()
-        goal = f"pool of {human(r['limit'])}" if r["limit"] is not None else f"load limit of {human(r['load_limit'])}"
+        goals = [f"pool of {human(r['limit'])}"] if r["limit"] is not None else []
+        if r["clock"] == "capacity":
+            goals.append(f"load limit of {human(r['load_limit'])}")
         lines = [
-            f"{r['trace']}: {r['ops']} ops, {r['buffers']} buffers, on {r['machine']}, {goal}",
+            f"{r['trace']}: {r['ops']} ops, {r['buffers']} buffers, on {r['machine']}, {', '.join(goals)}",
             "",
             f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
             _pair("peak load", r["peak_load"], r["peak_load_after"], human),

@@ -36,9 +36,9 @@ def add(commands: Commands) -> None:
     """Add the command's arguments."""
     p = commands.add_parser("plan", help="plan swaps and a placement for a memory limit", description=run.__doc__)
     p.add_argument("file", nargs="?", help="trace file; the bundled VGG16 (CIFAR, batch 100) if left out")
-    limit = p.add_mutually_exclusive_group()
-    limit.add_argument("--limit", help="size of the pool: bytes, KiB/MiB/GiB or %% of the peak load (placed clock)")
-    limit.add_argument("--load-limit", help="the papers' limit: of the load alone (capacity clock)")
+    size = "bytes, KiB/MiB/GiB or %% of the peak load"
+    p.add_argument("--limit", help=f"size of the pool: {size} (placed clock; default: the machine's memory)")
+    p.add_argument("--load-limit", help=f"the papers' limit, of the load: {size} (capacity clock)")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
     p.add_argument("--swap", default="autoswap", help="swap planner (default: %(default)s)")
     score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
@@ -89,16 +89,20 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
     scores = choices(args.score, SCORES, "--score")
     options = {"peaks": args.peaks, "threshold": amount(args.threshold, trace.peak_load, "--threshold", least=0)}
     capacity = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-    limit = machine.capacity if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+    limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+    if limit is None and capacity is None:
+        limit = machine.capacity
     place = partial(placer, alignment=args.alignment)
 
     def solve(score: str) -> Combined:
         def plan(trace: Trace, load_limit: int) -> swap.Plan:
             return swapper(trace, machine, load_limit, score=score, **options)
 
-        if capacity is not None:
+        if capacity is not None and limit is None:
             return at_load(trace, capacity, swap=plan, pool=place)
-        return in_pool(trace, limit, swap=plan, pool=place, progress=lambda text: progress(f"{score}: {text}"))
+        assert limit is not None
+        told = partial(_told, progress, score)
+        return in_pool(trace, limit, swap=plan, pool=place, load_limit=capacity, progress=told)
 
     def judge(found: Combined) -> Timeline:
         if capacity is not None:
@@ -111,14 +115,24 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
     score, found, judged = cheapest(scores, solve, judge, least=line.makespan)
     placed = judged if capacity is None else simulate(found.trace, machine, found.placement)
     if not args.no_check:
-        _check(trace, found, placed, judged, machine, progress)
+        _check(trace, found, placed, judged, capacity, machine, progress)
     before, after = Run(trace, placement, line), Run(found.trace, found.placement, judged)
-    pool_limit = limit if capacity is None else None
-    return Report(machine.name, score, found.plan, before, after, pool_limit, found.load_limit, placed)
+    clock = "placed" if capacity is None else "capacity"
+    return Report(machine.name, score, found.plan, before, after, limit, found.load_limit, clock, placed)
+
+
+def _told(progress: Progress, score: str, text: str) -> None:
+    progress(f"{score}: {text}")
 
 
 def _check(
-    trace: Trace, found: Combined, placed: Timeline, judged: Timeline, machine: Machine, progress: Progress
+    trace: Trace,
+    found: Combined,
+    placed: Timeline,
+    judged: Timeline,
+    capacity: int | None,
+    machine: Machine,
+    progress: Progress,
 ) -> None:
     """Hold the result against the naive oracles; of huge traces not against the quadratic ones."""
     from gpumem import check
@@ -133,8 +147,8 @@ def _check(
             return
         check.budget(swapped, found.load_limit, host=machine.pinned)
         check.timeline(swapped, placed, duration, placement=found.placement, duplex=duplex)
-        if judged is not placed:
-            check.timeline(swapped, judged, duration, capacity=found.load_limit, duplex=duplex)
+        if capacity is not None:
+            check.timeline(swapped, judged, duration, capacity=capacity, duplex=duplex)
 
 
 def save(report: Report, machine: Machine, source: str, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """The decisions that a plan is made of, in the op indices of one iteration.
 
+Time goes to the right::
+
 op          after          release          prefetch          before
 compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
 d2h           [ copy out ]

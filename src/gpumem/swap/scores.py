@@ -1,5 +1,7 @@
 """AutoSwap's priority scores: how much a gap is worth swapping.
 
+Time goes to the right::
+
 load |        ____
      |    ___/    \\__         DOA   gap - copy out - copy in
      |  _/  |      | \\_       AOA   DOA x size
