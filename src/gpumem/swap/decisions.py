@@ -2,12 +2,12 @@
 
 Time goes to the right::
 
-op          after          release          prefetch          before
-compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
-d2h           [ copy out ]
-h2d                                          [ copy in ]
-device   =====================|              |=============================
-host          |============================================|
+    op          after          release          prefetch          before
+    compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
+    d2h           [ copy out ]
+    h2d                                          [ copy in ]
+    device   =====================|              |=============================
+    host          |============================================|
 """
 
 from __future__ import annotations

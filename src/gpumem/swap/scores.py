@@ -2,11 +2,11 @@
 
 Time goes to the right::
 
-load |        ____
-     |    ___/    \\__         DOA   gap - copy out - copy in
-     |  _/  |      | \\_       AOA   DOA x size
-     | /    |      |   \\      WDOA  area under the load in the gap
-     +------a======b-------   SWDOA the same, under the load that earlier choices leave
+    load |        ____
+         |    ___/    \\__         DOA   gap - copy out - copy in
+         |  _/  |      | \\_       AOA   DOA x size
+         | /    |      |   \\      WDOA  area under the load in the gap
+         +------a======b-------   SWDOA the same, under the load that earlier choices leave
 """
 
 from __future__ import annotations
