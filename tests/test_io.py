@@ -911,3 +911,17 @@ def test_as_many_streams_as_ops_take_no_longer_than_they_should() -> None:
     document = placed_document() | {"ops": [row | {"i": i, "stream": f"s{i}"} for i in range(count)]}
     document["meta"]["n_ops"] = count
     assert len(load_document(document).trace.ops.streams) == count
+
+
+def test_the_last_steady_iteration_is_read(tmp_path: Path) -> None:
+    # three iterations of two ops; the last one makes another buffer and leaves it, so the one before is read
+    buffers = [{"id": k, "bytes": 8 + k // 2, "alloc": 2 * k, "free": 2 * k + 1 if k < 2 else None} for k in range(3)]
+    accesses = [([], [i // 2]) if i % 2 == 0 else ([i // 2], []) for i in range(6)]
+    ops = [{"i": i, "name": "", "reads": r, "writes": w} for i, (r, w) in enumerate(accesses)]
+    meta = {"format": 1, "model": "x", "iterations": [[0, 2], [2, 4], [4, 6]]}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"meta": meta, "buffers": buffers, "ops": ops}))
+    assert read(path).ops.of.tolist() == [2, 3]
+    assert read(path, iteration=0).ops.of.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="buffer 2: made at op 4, is never freed"):
+        read(path, iteration=-1)

@@ -32,15 +32,15 @@ class Loaded:
     meta: dict[str, Any] = field(default_factory=dict)
 
 
-def load(path: str | Path, *, iteration: int = -1) -> Loaded:
+def load(path: str | Path, *, iteration: int | None = None) -> Loaded:
     """Read a trace file of any known format with all it says.
 
     Parameters
     ----------
     path : path
         JSON or CSV, gzipped or not.
-    iteration : int
-        Which iteration of a recording; the last by default.
+    iteration : int, optional
+        Which iteration of a recording; the last steady one by default.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def load(path: str | Path, *, iteration: int = -1) -> Loaded:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def read(path: str | Path, *, iteration: int = -1) -> Trace:
+def read(path: str | Path, *, iteration: int | None = None) -> Trace:
     """Read the trace in a file of any known format; see `load`.
 
     Examples
@@ -77,7 +77,7 @@ def bundled(name: str = "vgg16") -> Trace:
     return read(bundled_path(name))
 
 
-def _parse(data: bytes, path: Path, iteration: int) -> Loaded:
+def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise ValueError("the file is empty")

@@ -37,8 +37,8 @@ class _Meta(msgspec.Struct):
     model: str = ""
 
 
-def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int = -1) -> Trace:
-    """Read one iteration (the last by default) of a recorded trace as an arc trace.
+def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int | None = None) -> Trace:
+    """Read one iteration (the last steady one by default) of a recorded trace as an arc trace.
 
     `free` in the file is inclusive; a write listed in `inplace` may cover a part of the buffer, so it is
     a read as well; buffers carried over the boundary become arcs (`Recording.iteration`).
@@ -47,11 +47,19 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteratio
     recording = _recording(decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops"))
     if not head.iterations:
         raise ValueError("meta.iterations: empty, there is no iteration to read")
-    try:
-        lo, hi = head.iterations[iteration]
-    except IndexError:
-        raise ValueError(f"iteration {iteration}: the recording has {len(head.iterations)}") from None
-    return recording.iteration(lo, hi, name=head.model)
+    if iteration is not None:
+        try:
+            lo, hi = head.iterations[iteration]
+        except IndexError:
+            raise ValueError(f"iteration {iteration}: the recording has {len(head.iterations)}") from None
+        return recording.iteration(lo, hi, name=head.model)
+    failures: list[ValueError] = []
+    for lo, hi in reversed(head.iterations):
+        try:
+            return recording.iteration(lo, hi, name=head.model)
+        except ValueError as error:
+            failures.append(error)
+    raise failures[0]  # what is wrong with the last one
 
 
 def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
