@@ -78,3 +78,24 @@ class NotReached(Exception):
         self.reached, self.limit, self.hint = reached, limit, hint
         told = f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}"
         super().__init__(f"{told}; {hint}" if hint else told)
+
+
+class ExecutionError(RuntimeError):
+    """An op failed while a program ran.
+
+    Parameters
+    ----------
+    op : int
+        Its index in the iteration.
+    name : str
+    reason : str
+
+    Examples
+    --------
+    >>> str(ExecutionError(3, "conv2d", "could not be started: out of memory"))
+    'op 3 (conv2d): could not be started: out of memory'
+    """
+
+    def __init__(self, op: int, name: str, reason: str) -> None:
+        self.op, self.name, self.reason = op, name, reason
+        super().__init__(f"op {op} ({name}): {reason}")

@@ -28,16 +28,16 @@ BLOCK = 256  # cells; a power of two near the square root of how many there are
 class Hazards:
     """Row `i` of `after` lists the ops that op `i` waits for; `cause` runs along (see `timeline.CAUSES`).
 
-    A negative entry `y` is op `y + n` of the previous iteration. Waits within a stream go without
-    saying, and of several ops of one other stream only the last is listed.
+    A negative entry `y` is op `y + n` of the previous iteration. What follows from the order within a
+    stream and from other waits is left out: no entry can be spared, and each is a conflict of its own.
     """
 
     after: Csr
     cause: I64
 
 
-def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
-    """Return what each op waits for on other streams, in the steady state.
+def hazards(trace: Trace, placement: Placement | None = None, host: Placement | None = None) -> Hazards:
+    """Return what each op waits for on other streams, in the steady state: the transitive reduction of the rule.
 
     Parameters
     ----------
@@ -46,6 +46,9 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
         A valid one. With it, overlapping bytes count, and a buffer is the same thing in every iteration.
         Without it, only buffers do, and each iteration has device buffers of its own, but for persistent
         full circles.
+    host : Placement, optional
+        Where host buffers lie in the pinned slab (a placement of `trace.host_side()`). Without it each has
+        bytes of its own.
 
     Returns
     -------
@@ -56,7 +59,10 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
     One sweep twice round the circle, near-linear: last write and last reads per buffer, and a map from
     address intervals to the buffer that wrote there last; each write takes over what it covers. A read
     before the first write of a lifetime (of uninitialised bytes) waits for earlier writes of these bytes,
-    as the rule says.
+    as the rule says. Of the ops of one other stream the last is a candidate; a second sweep with a vector
+    clock for each op drops those that another candidate or the op before on the same stream has waited
+    for. A wait reaches back less than one iteration, so do the paths that can replace it, and two turns
+    are enough. O(ops x streams^2) for that sweep.
 
     Examples
     --------
@@ -65,17 +71,11 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
     >>> trace = Trace(Buffers.make([8, 8], [0, 2], [2, 3]), ops)
     >>> hazards(trace).after.tolist()
     [[], [0], []]
-    >>> hazards(trace, Placement.at(trace, [0, 0])).after.tolist()
-    [[-2], [0], [1]]
+    >>> hazards(trace, Placement.at(trace, [0, 0])).after.tolist()  # op 0 waits for op 1 by way of op 2
+    [[], [0], [1]]
     """
     n, ops, b = trace.n, trace.ops, trace.buffers
-    full = b.end - b.start == n
-    if placement is None:
-        shares, fixed = np.zeros(len(b), np.bool_), b.host | (full & b.persistent)
-        low = high = np.zeros(len(b), np.int64)
-    else:
-        shares, fixed = ~b.host & ~full & (b.size > 0), np.ones(len(b), np.bool_)
-        low, high = placement.offset, placement.offset + b.size
+    shares, fixed, low, high = _addresses(trace, placement, host)
     written = np.zeros(len(b), np.bool_)
     written[ops.writes.idx] = True
     unwritten = np.flatnonzero(shares & ~written)
@@ -87,9 +87,26 @@ def hazards(trace: Trace, placement: Placement | None = None) -> Hazards:
     accesses = (ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx)
     _sweep(*accesses, ops.stream, copy, b.start, fixed, shares, low, high, len(edges), unwritten, pred, cause)
     pred[np.arange(len(ops)), ops.stream] = -1
+    _reduce(ops.stream, pred)
     op, _ = np.nonzero(pred >= 0)
     ptr = np.searchsorted(op, np.arange(n + 1)).astype(np.int64)
     return Hazards(Csr(ptr, pred[pred >= 0] - n), cause[pred >= 0])
+
+
+def _addresses(trace: Trace, placement: Placement | None, host: Placement | None) -> tuple[Bool, Bool, I64, I64]:
+    """Who shares bytes, who is the same buffer in every iteration, and the bytes; the host's above the device's."""
+    b = trace.buffers
+    full = b.end - b.start == trace.n
+    low = np.zeros(len(b), np.int64)
+    placed = np.zeros(len(b), np.bool_)
+    top = 0
+    for given, mine in ((placement, ~b.host), (host, b.host)):
+        if given is not None:
+            low[mine] = given.offset[mine] + top
+            top += given.height
+            placed |= mine
+    fixed = b.host | (full & b.persistent) if placement is None else np.ones(len(b), np.bool_)
+    return placed & ~full & (b.size > 0), fixed, low, low + b.size
 
 
 @jit
@@ -235,3 +252,30 @@ def _after_other(
         for s in range(read.shape[1]):
             if read[y, s] >= 0:
                 _wait(pred, cause, i, s, read[y, s], MEMORY)
+
+
+@jit
+def _reduce(stream: I64, pred: I64) -> None:
+    """Remove from `pred` what follows from the rest. `known[t, s]`: the last op of stream `s` that ended before."""
+    n, streams = pred.shape
+    known = np.full((2 * n, streams), -1, np.int64)
+    last = np.full(streams, -1, np.int64)
+    for t in range(2 * n):
+        i, turn = t % n, t // n * n
+        own = last[stream[i]]
+        if own >= 0:
+            known[t, :] = known[own, :]
+            known[t, stream[i]] = own
+        for s in range(streams):
+            y = pred[i, s] - n + turn
+            if pred[i, s] >= 0 and y >= 0:
+                for r in range(streams):
+                    known[t, r] = max(known[t, r], known[y, r])
+        if turn:  # what streams have told one another by now, but for the candidates themselves
+            for s in range(streams):
+                if pred[i, s] >= 0 and known[t, s] >= pred[i, s]:
+                    pred[i, s] = -1
+        for s in range(streams):
+            if pred[i, s] >= 0:
+                known[t, s] = max(known[t, s], pred[i, s] - n + turn)
+        last[stream[i]] = t

@@ -18,8 +18,8 @@ class Span:
     op: int
     start: int
     end: int
-    wait: int
-    cause: str
+    wait: int = 0
+    cause: str = "none"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

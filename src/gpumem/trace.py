@@ -14,7 +14,7 @@ circle of `n` steps: half-open `[start, end)`, `0 <= start < n`, `start < end <=
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -145,6 +145,16 @@ class Trace:
     def peak_load(self) -> int:
         """The largest device load in bytes: no placement can be lower."""
         return self.peak[1]
+
+    def host_side(self) -> Trace:
+        """Return the host's buffers as a bare instance, so that any pool planner can place the pinned slab.
+
+        >>> from gpumem.columns import Buffers, Ops
+        >>> trace = Trace(Buffers.make([8, 4], [0, 0], [2, 1], host=[False, True]), Ops.make([[0], []], [[], []]))
+        >>> trace.host_side().peak_load
+        4
+        """
+        return Trace(replace(self.buffers, host=~self.buffers.host), Ops.make([], []), self.n, name=self.name)
 
     def accesses(self) -> Accesses:
         """Return who touches each buffer: reads and writes of an op merged, in issue order."""

@@ -1,0 +1,176 @@
+"""The protocol between a program and whatever runs it: memory in two slabs, ops on streams, tokens.
+
+A backend is handed one op at a time, in issue order, with the tokens of the ops on *other* streams that it
+must wait for. Ops of one stream run in issue order; that is the backend's part of the ordering rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpumem.timeline import Span
+
+if TYPE_CHECKING:
+    from gpumem.execute.program import Layout
+
+Token = Any  # what `submit` returns; only the backend looks inside
+Call = Callable[[Any], None]  # starts an op on the stream that it is given (None where there are none)
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a buffer lies: `size` bytes from `offset` in the device's slab or in the host's.
+
+    `of` is the buffer's id in the recorded file.
+    """
+
+    buffer: int
+    of: int
+    host: bool
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        where = "host" if self.host else "device"
+        return f"buffer {self.buffer} ({where} bytes {self.offset}..{self.offset + self.size})"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One op of the trace, ready to be submitted in every iteration.
+
+    Parameters
+    ----------
+    op : int
+        Its index in the iteration, which is its place in issue order.
+    stream : int
+        Which of `trace.ops.streams` it runs on.
+    role : int
+        An index into `columns.ROLES`.
+    call : callable, optional
+        Starts it; None where there is nothing to do.
+    signals : bool
+        Whether an op of another stream ever waits for it.
+    ends : tuple of Block
+        Buffers whose lifetimes end with it.
+    """
+
+    op: int
+    name: str
+    stream: int
+    role: int
+    call: Call | None
+    signals: bool
+    ends: tuple[Block, ...]
+
+
+class Backend(ABC):
+    """Runs ops; subclass it to write an executor of your own (with `HostMemory` only two methods are left).
+
+    A program calls `open` once, then `view` and `copier` for every op, `put` for initial values; then for
+    each run `begin`, and for each op of each iteration `submit`; then `wait` and `get`.
+    """
+
+    @abstractmethod
+    def open(self, layout: Layout) -> None:
+        """Take the two slabs, `layout.device` and `layout.host` bytes, and all else that a run needs."""
+
+    @abstractmethod
+    def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a typed array over a block, of the kind that this backend's ops take."""
+
+    @abstractmethod
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a zeroed array outside the slabs, of the kind that `view` returns; gone with `close`."""
+
+    @abstractmethod
+    def copier(self, source: Block, target: Block) -> Call:
+        """Return what copies one block to another."""
+
+    @abstractmethod
+    def put(self, block: Block, data: Bytes) -> None:
+        """Write `data` into a block, between runs."""
+
+    @abstractmethod
+    def get(self, block: Block) -> Bytes:
+        """Return a copy of a block's bytes, between runs."""
+
+    @abstractmethod
+    def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
+        """Issue an op on its stream: it runs after the ops before it there, and after those of `after`."""
+
+    @abstractmethod
+    def wait(self, token: Token) -> Span:
+        """Block until an op has ended; return when it ran, in ns from any fixed origin (-1: not measured)."""
+
+    def begin(self, iterations: int) -> None:  # noqa: B027
+        """Prepare a run of so many iterations; everything submitted before has ended."""
+
+    def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
+        """Have one iteration submitted; a backend that replays what it saw need not call `issue` again."""
+        return issue()
+
+    def close(self) -> None:  # noqa: B027
+        """Give everything back."""
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class HostMemory(Backend):
+    """The memory half of a backend whose slabs are NumPy arrays; `submit` and `wait` remain to be written."""
+
+    slabs: tuple[Bytes, Bytes]  # device, host
+
+    def open(self, layout: Layout) -> None:
+        """Take two zeroed arrays."""
+        self.slabs = np.zeros(layout.device, np.uint8), np.zeros(layout.host, np.uint8)
+
+    def bytes(self, block: Block) -> Bytes:
+        """Return the bytes of a block, not a copy."""
+        return self.slabs[block.host][block.offset : block.offset + block.size]
+
+    def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a NumPy array over the block's first bytes."""
+        return self.bytes(block)[: _nbytes(block, dtype, shape)].view(dtype).reshape(shape)
+
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a new NumPy array."""
+        return np.zeros(shape, dtype)
+
+    def copier(self, source: Block, target: Block) -> Call:
+        """Return a `memcpy`."""
+        there, here = self.bytes(target), self.bytes(source)
+        return lambda stream: np.copyto(there, here)
+
+    def put(self, block: Block, data: Bytes) -> None:
+        """Write bytes; the rest of the block becomes zero."""
+        here = self.bytes(block)
+        here[: len(data)], here[len(data) :] = data, 0
+
+    def get(self, block: Block) -> Bytes:
+        """Return a copy."""
+        return self.bytes(block).copy()
+
+
+def _nbytes(block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> int:
+    """The bytes of such an array, if it fits into the block and is aligned there."""
+    item = np.dtype(dtype).itemsize
+    count = item
+    for side in shape:
+        count *= side
+    if count > block.size:
+        raise ValueError(f"{block}: an array of {np.dtype(dtype)} {shape} takes {count} bytes")
+    if count and block.offset % item:
+        raise ValueError(f"{block}: not aligned for {np.dtype(dtype)}")
+    return count

@@ -1,0 +1,151 @@
+"""The emulator: real bytes in NumPy, ops in any order that the ordering rule allows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from gpumem.errors import ExecutionError
+from gpumem.execute.backend import Block, HostMemory, Token, Work
+from gpumem.execute.orders import Order, shuffled
+from gpumem.execute.program import Layout
+from gpumem.execute.races import Races
+from gpumem.timeline import Span
+
+POISON = 0xA5
+
+
+class _Task:
+    """An op of one iteration: submitted, perhaps not run yet."""
+
+    __slots__ = ("after", "deaths", "end", "number", "start", "work")
+
+    def __init__(self, number: int, work: Work, after: Sequence[int]) -> None:
+        self.number, self.work, self.after = number, work, after
+        self.start = self.end = -1
+        self.deaths: list[_Death] = []
+
+
+class _Death:
+    """A block to poison once the last of the ops that touch its buffer has run."""
+
+    __slots__ = ("block", "left")
+
+    def __init__(self, block: Block, left: int) -> None:
+        self.block, self.left = block, left
+
+
+class Emulator(HostMemory):
+    """Runs ops one at a time on NumPy memory, in an order drawn from the legal ones.
+
+    Parameters
+    ----------
+    order : int or callable
+        A seed for `orders.shuffled`, or a function that picks one of the ops that could run next, such as
+        `orders.in_issue_order` or one that lets Hypothesis draw.
+    races : bool
+        Whether to refuse, with a `Race`, ops that touch the same bytes with nothing to order them.
+    poison : int, optional
+        The byte that fills memory outside live buffers; None leaves it as it is.
+
+    Notes
+    -----
+    `submit` only queues; `wait` runs queued ops until the one asked for has. So a whole run of several
+    iterations is there to choose from, as on a GPU whose host is far ahead. Spans are wall-clock
+    times of the computation, one op at a time.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.execute import GenericOp, initial, run
+    >>> from gpumem.placement import Placement
+    >>> from gpumem.trace import Trace
+    >>> ops = Ops.make([[0], [1]], [[1], [0]], stream=[0, 1], streams=["a", "b"])
+    >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)
+    >>> state = initial(trace, seed=1)
+    >>> _ = run(trace, Placement.at(trace, [0, 8]), Emulator(3), GenericOp(trace), iterations=2, state=state)
+    >>> state[0].tobytes().hex()
+    '75ff2bc4ab200a11'
+    """
+
+    def __init__(self, order: int | Order = 0, *, races: bool = True, poison: int | None = POISON) -> None:
+        self.order = shuffled(order) if isinstance(order, int) else order
+        self.races: Races | None = None
+        self.poison = poison
+        self._detect = races
+
+    def open(self, layout: Layout) -> None:
+        """Take two poisoned arrays."""
+        super().open(layout)
+        if self.poison is not None:
+            for slab in self.slabs:
+                slab[:] = self.poison
+        self.races = Races(layout) if self._detect else None
+        self.touching: list[list[_Task]] = [[] for _ in layout.blocks]
+        self.begin(0)
+
+    def begin(self, iterations: int) -> None:
+        """Forget what ran before: it has all ended."""
+        self.tasks: list[_Task] = []
+        self.queues: dict[int, deque[_Task]] = {}
+        if self.races:
+            self.races.begin(iterations * len(self.races.rows))
+
+    def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
+        """Queue an op; the token is its number in issue order.
+
+        Raises
+        ------
+        Race
+        """
+        number = len(self.tasks)
+        if self.races:
+            self.races.issue(number, work, after)
+        task = _Task(number, work, after)
+        self.tasks.append(task)
+        self.queues.setdefault(work.stream, deque()).append(task)
+        if self.poison is not None:
+            for block in (*reads, *writes):
+                self.touching[block.buffer].append(task)
+            for block in work.ends:
+                self._die(block)
+        return number
+
+    def _die(self, block: Block) -> None:
+        """The buffer's lifetime ends with the op just queued: poison it when all who touch it are done."""
+        users = [task for task in self.touching[block.buffer] if task.end < 0]
+        self.touching[block.buffer] = []
+        death = _Death(block, len(users))
+        for task in users:
+            task.deaths.append(death)
+
+    def wait(self, token: Token) -> Span:
+        """Run queued ops until this one has run."""
+        task = self.tasks[token]
+        while task.end < 0:
+            self._run(self._next())
+        return Span(task.work.op, task.start, task.end)
+
+    def _next(self) -> _Task:
+        """Take the op that the order picks among those at the heads of streams that wait for nothing."""
+        tasks = self.tasks
+        ready = [q[0].number for q in self.queues.values() if q and all(tasks[y].end >= 0 for y in q[0].after)]
+        ready.sort()
+        chosen = self.order(ready)
+        if chosen not in ready:
+            raise ValueError(f"order: {chosen} is none of the ops that can run, {ready}")
+        return self.queues[tasks[chosen].work.stream].popleft()
+
+    def _run(self, task: _Task) -> None:
+        task.start = time.perf_counter_ns()
+        if task.work.call is not None:
+            try:
+                task.work.call(None)
+            except Exception as error:
+                raise ExecutionError(task.work.op, task.work.name, str(error)) from error
+        task.end = time.perf_counter_ns()
+        for death in task.deaths:
+            death.left -= 1
+            if not death.left and self.poison is not None:
+                self.bytes(death.block)[:] = self.poison

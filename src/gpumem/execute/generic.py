@@ -1,0 +1,182 @@
+"""The generic op: mixes the bytes it reads into what it writes, so that any plan for any trace can run.
+
+A wrong byte anywhere changes what every later op makes of it. An op computes a checksum of the values it
+reads, with a weight for each position, and fills each buffer it writes with bytes drawn from that::
+
+    digest = sum over the buffers read of (byte + 1) * hash(position, buffer)
+    out[i] = top byte of hash(digest, buffer written, i)
+
+A read of a buffer that nothing has written since its allocation has no value: it is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem._jit import jit
+from gpumem.columns import RECOMPUTE, ROLES, UNKNOWN, Op
+from gpumem.execute.backend import Bytes, Call
+from gpumem.execute.program import Views
+from gpumem.placement import Placement
+from gpumem.trace import Trace
+
+U64 = NDArray[np.uint64]
+
+_GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_ONE, _27, _30, _31, _32, _56 = (np.uint64(v) for v in (1, 27, 30, 31, 32, 56))
+
+
+class GenericOp:
+    """A launch that runs every op of a trace, and of its rewritten forms, as the generic op.
+
+    Parameters
+    ----------
+    trace : Trace
+        The unswapped trace: it says which reads have a value.
+    library : module, optional
+        With `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host with
+        a cheaper hash.
+
+    Attributes
+    ----------
+    seen : uint64[n]
+        For each op of `trace` a digest of all that it has read so far, iteration by iteration. Two runs in
+        which every op read the same bytes agree here. The host's own library only.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.execute import Emulator, GenericOp, initial, run
+    >>> trace = Trace(Buffers.make([8], [0], [1], persistent=[True]), Ops.make([[0]], [[0]]))
+    >>> state = initial(trace, seed=0)
+    >>> before = state[0].copy()
+    >>> _ = run(trace, Placement.at(trace, [0]), Emulator(), GenericOp(trace), state=state)
+    >>> (state[0] == before).all()
+    np.False_
+    """
+
+    def __init__(self, trace: Trace, library: Any = None) -> None:
+        self.library = library
+        self.place = {of: i for i, of in enumerate(trace.ops.of.tolist()) if of != UNKNOWN}
+        self.values = _values(trace)
+        self.seen: U64 = np.zeros(trace.n, np.uint64)
+
+    def __call__(self, op: Op, views: Views) -> Call | None:
+        """Bind one op."""
+        if op.of not in self.place:
+            raise ValueError(f"op {op.id} ({op.name}): recorded op {op.of} is not in the trace that this launch is for")
+        place = self.place[op.of]
+        reads = [(views.bytes(of), of) for of in self.values[place]]
+        writes = [(views.bytes(of), of) for of in dict.fromkeys(views.written) if of != UNKNOWN]
+        if self.library is not None:
+            return _by_library(self.library, reads, writes, views.scratch(np.uint64, (1,)))
+        return self._native(reads, writes, UNKNOWN if op.role == ROLES[RECOMPUTE] else place)
+
+    def _native(self, reads: list[tuple[Bytes, int]], writes: list[tuple[Bytes, int]], note: int) -> Call:
+        digest: U64 = np.zeros(1, np.uint64)
+        seen = self.seen
+
+        def call(stream: object) -> None:
+            with np.errstate(over="ignore"):  # without the compiler, scalars warn when they wrap
+                digest[0] = 0
+                for x, salt in reads:
+                    _checksum(x, digest, salt)
+                for out, salt in writes:
+                    _fill(digest, out, salt)
+                if note != UNKNOWN:
+                    _note(seen, note, digest)
+
+        return call
+
+
+def _by_library(library: Any, reads: list[Any], writes: list[Any], digest: Any) -> Call:
+    def call(stream: object) -> None:
+        library.clear(stream, digest)
+        for x, salt in reads:
+            library.checksum(stream, x, digest, salt)
+        for out, salt in writes:
+            library.fill(stream, digest, out, salt)
+
+    return call
+
+
+def _values(trace: Trace) -> list[list[int]]:
+    """The recorded buffers that each op reads a value of: written before in this lifetime, or eternal."""
+    b, n = trace.buffers, trace.n
+    first = np.full(len(b), n, np.int64)  # steps from a buffer's allocation to its first write
+    op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
+    np.minimum.at(first, buffer, (op - b.start[buffer]) % n)
+    first[b.persistent & (b.end - b.start == n)] = -1
+    op, buffer = trace.ops.reads.rows(), trace.ops.reads.idx
+    known = (op - b.start[buffer]) % n > first[buffer]
+    rows: list[list[int]] = [[] for _ in range(n)]
+    for i, of in zip(op[known].tolist(), b.of[buffer[known]].tolist()):
+        if of not in rows[i] and of != UNKNOWN:
+            rows[i].append(of)
+    return rows
+
+
+@jit
+def _mix(z: np.uint64) -> np.uint64:
+    """The output of splitmix64 for a state."""
+    z = (z ^ (z >> _30)) * _FIRST
+    z = (z ^ (z >> _27)) * _SECOND
+    return z ^ (z >> _31)
+
+
+@jit
+def _checksum(x: Bytes, digest: U64, salt: int) -> None:
+    state = _mix(np.uint64(salt))
+    total = np.uint64(0)
+    for i in range(len(x)):
+        state += _GOLDEN
+        total += (np.uint64(x[i]) + _ONE) * (state ^ (state >> _32))
+    digest[0] += total
+
+
+@jit
+def _fill(digest: U64, out: Bytes, salt: int) -> None:
+    state = _mix(digest[0] ^ _mix(np.uint64(salt)))
+    for i in range(len(out)):
+        state += _GOLDEN
+        out[i] = ((state ^ (state >> _32)) * _FIRST) >> _56
+
+
+@jit
+def _note(seen: U64, i: int, digest: U64) -> None:
+    seen[i] = _mix(seen[i] + _GOLDEN) + digest[0]
+
+
+def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
+    """Return random bytes for every buffer whose value crosses the boundary, by recorded id.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> trace = Trace(Buffers.make([3, 4], [0, 0], [1, 1], persistent=[True, False]), Ops.make([[0]], [[1]]))
+    >>> initial(trace, seed=1)
+    {0: array([255, 228,  34], dtype=uint8)}
+    """
+    b, n = trace.buffers, trace.n
+    over = np.flatnonzero((b.end > n) | (b.persistent & (b.end - b.start == n)))
+    rng = np.random.default_rng(seed)
+    return {int(b.of[i]): rng.integers(0, 256, int(b.size[i]), np.uint8) for i in over.tolist()}
+
+
+def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
+    """Shrink a placed trace by its alignment: one byte for each unit, so that it runs fast.
+
+    Who overlaps whom stays exactly the same.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> trace = Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]]))
+    >>> small, placed = scaled(trace, Placement.at(trace, [256, 0], alignment=256))
+    >>> small.buffers.size.tolist(), placed.offset.tolist(), placed.height
+    ([2, 1], [1, 0], 3)
+    """
+    unit = placement.alignment
+    offset = np.where(trace.buffers.host, placement.offset, placement.offset // unit)
+    small = Trace(replace(trace.buffers, size=-(-trace.buffers.size // unit)), trace.ops, name=trace.name)
+    return small, Placement(offset, -(-placement.height // unit), 1)

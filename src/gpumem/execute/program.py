@@ -1,0 +1,322 @@
+"""A trace made ready to run: every buffer has a block, every op its views and its waits, once for all iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
+from gpumem.errors import ExecutionError
+from gpumem.execute.backend import Backend, Block, Bytes, Call, Token, Work
+from gpumem.execute.measured import timeline_of
+from gpumem.hazards import Hazards, hazards
+from gpumem.placement import NOWHERE, Placement
+from gpumem.timeline import Span, Timeline
+from gpumem.trace import Trace
+
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What a backend is opened with: the trace, a block for each buffer, the slabs' bytes, the waits."""
+
+    trace: Trace
+    blocks: tuple[Block, ...]
+    device: int
+    host: int
+    waits: Hazards
+
+    @classmethod
+    def of(cls, trace: Trace, placement: Placement, host: Placement | None = None) -> Layout:
+        """Lay out a placed trace; without `host` each host buffer gets bytes of its own."""
+        if not len(trace.ops):
+            raise ValueError(f"trace {trace.name!r}: no ops, a bare instance cannot run")
+        b = trace.buffers
+        host = _one_after_another(trace, placement.alignment) if host is None else host
+        for what, given in (("placement", placement), ("host", host)):
+            if len(given.offset) != len(b):
+                raise ValueError(f"{what}: {len(given.offset)} offsets, but the trace has {len(b)} buffers")
+        offset = np.where(b.host, host.offset, placement.offset)
+        height = np.where(b.host, host.height, placement.height)
+        for i in np.flatnonzero((offset < 0) | (offset + b.size > height)).tolist():
+            raise ValueError(f"buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}")
+        columns = (b.of.tolist(), b.host.tolist(), offset.tolist(), b.size.tolist())
+        blocks = tuple(Block(i, *row) for i, row in enumerate(zip(*columns)))
+        return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, host))
+
+
+def _one_after_another(trace: Trace, alignment: int) -> Placement:
+    b = trace.buffers
+    room = np.where(b.host, -(-b.size // alignment) * alignment, 0)
+    return Placement(np.where(b.host, np.cumsum(room) - room, NOWHERE), int(room.sum()), alignment)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Typed arrays over the buffers of one op, by their ids in the recorded file.
+
+    Cutting a buffer into pieces leaves these ids alone, so a launch that was written for the recorded
+    trace serves every rewritten one.
+    """
+
+    backend: Backend
+    op: Op
+    blocks: Mapping[int, Block]
+    written: tuple[int, ...]  # recorded ids, in the op's order
+    spare: Block | None
+
+    def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return the array over recorded buffer `buffer`."""
+        if buffer not in self.blocks:
+            raise ValueError(f"op {self.op.id} ({self.op.name}): does not touch recorded buffer {buffer}")
+        return self.backend.view(self.blocks[buffer], dtype, shape)
+
+    def bytes(self, buffer: int) -> Any:
+        """Return all bytes of recorded buffer `buffer`."""
+        return self(buffer, np.uint8, (self.blocks[buffer].size,) if buffer in self.blocks else ())
+
+    def workspace(self, dtype: DTypeLike) -> Any:
+        """Return the op's workspace as one flat array; of size 0 where it has none."""
+        block = self.spare or Block(UNKNOWN, UNKNOWN, False, 0, 0)
+        return self.backend.view(block, dtype, (block.size // np.dtype(dtype).itemsize,))
+
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a zeroed array of the op's own outside the slabs, for a few bytes that no trace knows of."""
+        return self.backend.scratch(dtype, shape)
+
+
+Launch = Callable[[Op, Views], Call | None]
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A placed trace on a backend; see `prepare`."""
+
+    layout: Layout
+    backend: Backend
+    works: list[Work]
+    reads: list[tuple[Block, ...]]
+    writes: list[tuple[Block, ...]]
+    after: list[list[int]]
+
+    @property
+    def trace(self) -> Trace:
+        """The trace that runs."""
+        return self.layout.trace
+
+    def crossing(self) -> dict[int, list[Block]]:
+        """Return who carries a value over the boundary: recorded buffer -> its blocks, device first."""
+        b, n = self.trace.buffers, self.trace.n
+        over = (b.end > n) | (b.persistent & (b.end - b.start == n))
+        found: dict[int, list[Block]] = {}
+        for block in sorted((self.layout.blocks[i] for i in np.flatnonzero(over).tolist()), key=lambda x: x.host):
+            found.setdefault(block.of, []).append(block)
+        return found
+
+    def write(self, state: Mapping[int, NDArray[Any]]) -> None:
+        """Give every buffer that crosses the boundary its value, by recorded id; zeros where `state` has none.
+
+        Raises
+        ------
+        ValueError
+            A buffer that does not cross the boundary, or a value larger than its buffer.
+        """
+        over = self.crossing()
+        for of, value in state.items():
+            if of not in over:
+                raise ValueError(f"state: recorded buffer {of} carries no value over the boundary")
+            if value.nbytes > over[of][0].size:
+                raise ValueError(f"state: {value.nbytes} bytes for buffer {of}, which has {over[of][0].size}")
+        nothing = np.zeros(0, np.uint8)
+        for of, blocks in over.items():
+            for block in blocks:
+                self.backend.put(block, _flat(state[of]) if of in state else nothing)
+
+    def read(self) -> dict[int, Bytes]:
+        """Return what crosses the boundary now: recorded buffer -> bytes."""
+        return {of: self.backend.get(blocks[0]) for of, blocks in self.crossing().items()}
+
+    def run(self, iterations: int = 1) -> Timeline:
+        """Run so many iterations; the host waits at the end only."""
+        if iterations < 1:
+            raise ValueError(f"iterations: {iterations} is below 1")
+        self.backend.begin(iterations)
+        rows: list[list[tuple[Work, Token]]] = []
+        last = set({work.stream: work.op for work in self.works}.values())
+        before: list[Token] = []
+        for k in range(iterations):
+            before = self.backend.iteration(partial(self._issue, before))
+            rows.append(list(zip(self.works, before)))
+            if k > 1:  # of earlier iterations only the end matters
+                rows[k - 2] = [pair for pair in rows[k - 2] if pair[0].op in last]
+        return timeline_of(self.layout, [[self._wait(*pair) for pair in row] for row in rows])
+
+    def _issue(self, before: list[Token]) -> list[Token]:
+        """Submit one iteration; `before` holds the tokens of the previous one, or nothing."""
+        n, submit = len(self.works), self.backend.submit
+        tokens: list[Token] = []
+        for work, reads, writes, row in zip(self.works, self.reads, self.writes, self.after):
+            after = [tokens[y] if y >= 0 else before[y + n] for y in row if y >= 0 or before]
+            try:
+                tokens.append(submit(work, reads, writes, after))
+            except ExecutionError:
+                raise
+            except Exception as error:
+                raise ExecutionError(work.op, work.name, f"could not be started: {error}") from error
+        return tokens
+
+    def _wait(self, work: Work, token: Token) -> Span:
+        try:
+            return self.backend.wait(token)
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise ExecutionError(work.op, work.name, f"did not end, it or an op before it: {error}") from error
+
+
+def _flat(value: NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def prepare(
+    trace: Trace,
+    placement: Placement,
+    backend: Backend,
+    launch: Launch | None = None,
+    *,
+    host: Placement | None = None,
+) -> Program:
+    """Allocate the slabs and bind every op of a placed trace to its memory, once.
+
+    Parameters
+    ----------
+    trace : Trace
+        With ops, rewritten or not.
+    placement : Placement
+        Of its device buffers.
+    backend : Backend
+    launch : callable
+        `launch(op, views)` returns what starts computing op `op` (an `Op` record; `op.of` is its index in the
+        recorded trace), or None where there is nothing to do. `views(buffer, dtype, shape)` is an array over
+        recorded buffer `buffer`. It is called once for each op; copies are the backend's own.
+    host : Placement, optional
+        Of the host buffers: a placement of `trace.host_side()`. Without it they share nothing.
+
+    Returns
+    -------
+    Program
+        With `write`, `run` and `read`.
+
+    Raises
+    ------
+    ValueError
+        A bare trace, a placement that does not belong to it, an op that views what it does not touch.
+    """
+    layout = Layout.of(trace, placement, host)
+    backend.open(layout)
+    try:
+        return _bind(layout, backend, launch)
+    except BaseException:
+        backend.close()
+        raise
+
+
+def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
+    trace, blocks, n = layout.trace, layout.blocks, layout.trace.n
+    signals = np.zeros(n, np.bool_)
+    signals[layout.waits.after.idx % n] = True
+    ends: list[list[Block]] = [[] for _ in range(n)]
+    b = trace.buffers
+    for i in np.flatnonzero(~(b.persistent & (b.end - b.start == n))).tolist():
+        ends[int(b.end[i] - 1) % n].append(blocks[i])
+    reads, writes = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes))
+    works = []
+    for op, mine, yours in zip(trace.ops, reads, writes):
+        call = _call(op, trace, backend, launch, mine, yours)
+        k = op.id
+        stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
+        works.append(Work(k, op.name, stream, role, call, bool(signals[k]), tuple(ends[k])))
+    return Program(layout, backend, works, reads, writes, layout.waits.after.tolist())
+
+
+def _rows(rows: Csr, blocks: tuple[Block, ...]) -> list[tuple[Block, ...]]:
+    return [tuple(blocks[i] for i in row) for row in rows.tolist()]
+
+
+def _call(
+    op: Op,
+    trace: Trace,
+    backend: Backend,
+    launch: Launch | None,
+    reads: tuple[Block, ...],
+    writes: tuple[Block, ...],
+) -> Call | None:
+    role = trace.ops.role[op.id]
+    if role in (COPY_OUT, COPY_IN):
+        return backend.copier(reads[0], writes[0])
+    if role == SYNC or launch is None:
+        return None
+    touched = {block.of: block for block in (*reads, *writes) if block.of != UNKNOWN}
+    spare = next((x for x in writes if trace.buffers.kind[x.buffer] == WORKSPACE), None)
+    written = tuple(block.of for block in writes)
+    return launch(op, Views(backend, op, touched, written, spare))
+
+
+def run(
+    trace: Trace,
+    placement: Placement,
+    backend: Backend,
+    launch: Launch | None = None,
+    iterations: int = 1,
+    *,
+    host: Placement | None = None,
+    state: MutableMapping[int, NDArray[Any]] | None = None,
+) -> Timeline:
+    """Run a placed trace on a backend: `prepare`, write the state, run, read it back.
+
+    Parameters
+    ----------
+    trace, placement, backend, launch, host
+        As for `prepare`.
+    iterations : int
+    state : dict of int to array, optional
+        Recorded buffer -> value, for buffers whose lifetime covers the boundary; the arrays are overwritten
+        with the values after the last iteration. What is left out starts as zeros.
+
+    Returns
+    -------
+    Timeline
+        Of the last iteration, as this backend measured it; `makespan` is the mean over the second half of
+        the iterations.
+
+    Examples
+    --------
+    Two ops: `x = w`, then `w = w + x`.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.execute import Emulator
+    >>> ops = Ops.make([[0], [0, 1]], [[1], [0]], name=["copy", "add"])
+    >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)
+    >>> def launch(op, view):
+    ...     w, x = view(0, "int64", (1,)), view(1, "int64", (1,))
+    ...     return (lambda stream: np.copyto(x, w)) if op.name == "copy" else (lambda stream: np.add(w, x, out=w))
+    >>> w = np.array([3])
+    >>> _ = run(trace, Placement.at(trace, [0, 8]), Emulator(), launch, iterations=4, state={0: w})
+    >>> w
+    array([48])
+    """
+    program = prepare(trace, placement, backend, launch, host=host)
+    if state is not None:
+        program.write(state)
+    timeline = program.run(iterations)
+    if state is not None:
+        after = program.read()
+        for of, value in state.items():
+            _flat(value)[...] = after[of][: value.nbytes]
+    return timeline
