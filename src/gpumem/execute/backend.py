@@ -110,8 +110,8 @@ class Backend(ABC):
     def wait(self, token: Token) -> Span:
         """Block until an op has ended; return when it ran, in ns from any fixed origin (-1: not measured)."""
 
-    def begin(self, iterations: int) -> None:  # noqa: B027
-        """Prepare a run of so many iterations; everything submitted before has ended."""
+    def begin(self, works: Sequence[Work], iterations: int) -> None:  # noqa: B027
+        """Prepare to run these ops so many times; everything submitted before has ended, or failed."""
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Have one iteration submitted; a backend that replays what it saw need not call `issue` again."""
@@ -142,7 +142,7 @@ class HostMemory(Backend):
 
     def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a NumPy array over the block's first bytes."""
-        return self.bytes(block)[: _nbytes(block, dtype, shape)].view(dtype).reshape(shape)
+        return self.bytes(block)[: nbytes(block, dtype, shape)].view(dtype).reshape(shape)
 
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a new NumPy array."""
@@ -163,7 +163,7 @@ class HostMemory(Backend):
         return self.bytes(block).copy()
 
 
-def _nbytes(block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> int:
+def nbytes(block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> int:
     """The bytes of such an array, if it fits into the block and is aligned there."""
     item = np.dtype(dtype).itemsize
     count = item

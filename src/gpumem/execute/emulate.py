@@ -83,14 +83,13 @@ class Emulator(HostMemory):
                 slab[:] = self.poison
         self.races = Races(layout) if self._detect else None
         self.touching: list[list[_Task]] = [[] for _ in layout.blocks]
-        self.begin(0)
 
-    def begin(self, iterations: int) -> None:
+    def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Forget what ran before: it has all ended."""
         self.tasks: list[_Task] = []
         self.queues: dict[int, deque[_Task]] = {}
         if self.races:
-            self.races.begin(iterations * len(self.races.rows))
+            self.races.begin(iterations * len(works))
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
         """Queue an op; the token is its number in issue order.

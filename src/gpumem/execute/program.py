@@ -146,7 +146,7 @@ class Program:
         """Run so many iterations; the host waits at the end only."""
         if iterations < 1:
             raise ValueError(f"iterations: {iterations} is below 1")
-        self.backend.begin(iterations)
+        self.backend.begin(self.works, iterations)
         rows: list[list[tuple[Work, Token]]] = []
         last = set({work.stream: work.op for work in self.works}.values())
         before: list[Token] = []

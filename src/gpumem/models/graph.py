@@ -1,0 +1,238 @@
+"""Building a training step out of kernels: tensors, ops in issue order, gradients by a tape.
+
+A `Graph` records; `Graph.model()` turns the record into a `Model`: a trace that any planner takes, a launch
+that any backend runs, and the initial state. Lifetimes follow from use: a tensor is allocated right before
+the first op that touches it and freed right after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem.columns import Op
+from gpumem.execute import Call, Launch, Views
+from gpumem.recorder import Recorder
+from gpumem.trace import Trace
+
+FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A buffer to be: its shape, its type, what it is for, its value at the start if it persists.
+
+    One with a `base` is the same buffer in another shape.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] = FLOAT
+    kind: str = "activation"
+    value: NDArray[Any] | None = None
+    base: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor whose buffer this is."""
+        return self if self.base is None else self.base.root
+
+    def reshape(self, *shape: int) -> Tensor:
+        """Return the same buffer in another shape."""
+        other = Tensor(self.name, shape, self.dtype, self.kind, base=self)
+        if other.nbytes != self.nbytes:
+            raise ValueError(f"{self.name}: {self.shape} does not reshape to {shape}")
+        return other
+
+    def gradient(self) -> Tensor:
+        """Return a tensor for the derivative of the loss by this one."""
+        return Tensor(f"d({self.name})", self.shape, self.dtype, "gradient")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One op: a function of a kernel library, its arrays in order, its options.
+
+    `workspaces` maps each function that can do the work to the floats of workspace it wants, as its last array.
+    """
+
+    function: str
+    arrays: tuple[Tensor, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    options: Mapping[str, Any]
+    flops: float
+    workspaces: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A whole training step.
+
+    Parameters
+    ----------
+    trace : Trace
+        Forward, loss, backward, update; parameters and the optimiser's state are persistent.
+    initial : dict of int to array
+        The value of each persistent buffer at the start, by id in the trace.
+    names : dict of str to int
+        Ids of the persistent tensors: parameters (`conv1.w`), their state (`conv1.w.velocity`), `loss`, ...
+    steps : list of Step
+        What each op does.
+    """
+
+    trace: Trace
+    initial: dict[int, NDArray[Any]]
+    names: dict[str, int]
+    steps: list[Step]
+    ids: Mapping[Tensor, int]
+
+    def launch(self, library: ModuleType) -> Launch:
+        """Return what starts the ops with the kernels of `library`: `gpumem.kernels.reference` or `.device`."""
+
+        def bind(op: Op, views: Views) -> Call:
+            step = self.steps[op.of]
+            if op.name not in step.workspaces:
+                raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")
+            arrays = [views(self.ids[t.root], t.dtype, t.shape) for t in step.arrays]
+            if step.workspaces[op.name]:
+                arrays.append(views.workspace(FLOAT))
+            function = getattr(library, op.name)
+            return lambda stream: function(stream, *arrays, **step.options)
+
+        return bind
+
+    def state(self) -> dict[int, NDArray[Any]]:
+        """Return a copy of the initial state, for `run(..., state=...)` to update."""
+        return {i: value.copy() for i, value in self.initial.items()}
+
+    def parameters(self, state: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Pick the parameters out of a state, by name."""
+        return {n: state[i] for n, i in self.names.items() if self.trace.buffers.kind[i] == "parameter"}
+
+    def workspaces(self, op: int) -> Mapping[str, int]:
+        """The implementations of an op and their workspace in bytes: what a `Variant` decision may choose from."""
+        return {name: floats * FLOAT.itemsize for name, floats in self.steps[op].workspaces.items()}
+
+
+Backward = Callable[[Tensor], Tensor | None]
+
+
+@dataclass(slots=True)
+class Graph:
+    """The record of a training step under construction.
+
+    Layers call `op` for the forward pass and push onto `tape` a function that, given the gradient of their
+    output, issues the backward ops and returns the gradient of their input (None if nobody wants it).
+
+    Examples
+    --------
+    >>> from gpumem.kernels import reference
+    >>> graph = Graph(seed=0)
+    >>> x = graph.constant("x", np.ones((2, 3), np.float32))
+    >>> w = graph.parameter("w", (3, 4))
+    >>> y = graph.op("matmul", [x, w], Tensor("y", (2, 4)))
+    >>> model = graph.model("one product")
+    >>> model.trace.n, model.trace.buffers.kind
+    (1, ('input', 'parameter', 'activation'))
+    """
+
+    seed: int = 0
+    steps: list[Step] = field(default_factory=list)
+    tape: list[Backward] = field(default_factory=list)
+    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # parameter, its gradient
+    persistent: list[Tensor] = field(default_factory=list)
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def constant(self, name: str, value: NDArray[Any], kind: str = "input") -> Tensor:
+        """Add a tensor that is there from the start and survives the iteration."""
+        tensor = Tensor(name, value.shape, value.dtype, kind, np.ascontiguousarray(value))
+        self.persistent.append(tensor)
+        return tensor
+
+    def parameter(self, name: str, shape: tuple[int, ...], fan_in: int = 0) -> Tensor:
+        """Add a parameter, normal with variance `2 / fan_in` (He et al. 2015); zeros without a `fan_in`."""
+        scale = np.sqrt(2 / fan_in) if fan_in else 0.0
+        return self.constant(name, (self.rng.standard_normal(shape) * scale).astype(FLOAT), "parameter")
+
+    def state(self, parameter: Tensor, name: str) -> Tensor:
+        """Add a tensor of zeros like a parameter, for the optimiser."""
+        return self.constant(f"{parameter.name}.{name}", np.zeros(parameter.shape, FLOAT), "state")
+
+    def op(
+        self,
+        function: str,
+        reads: Sequence[Tensor],
+        *writes: Tensor,
+        arrays: Sequence[Tensor] | None = None,
+        flops: float = 0,
+        workspaces: Mapping[str, int] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Issue an op; return the last tensor it writes.
+
+        Parameters
+        ----------
+        function : str
+            Its name in the kernel library.
+        reads, writes : Tensor
+            What it changes in place belongs to both.
+        arrays : sequence of Tensor, optional
+            The function's arrays in its order, after the stream; by default `reads`, then `writes`.
+        workspaces : dict of str to int, optional
+            The functions that can do it, and the floats of workspace that each wants as its last array.
+        """
+        order = tuple([*reads, *writes] if arrays is None else arrays)
+        kernels = dict(workspaces or {function: 0})
+        roots = [tuple(dict.fromkeys(t.root for t in some)) for some in (reads, writes)]
+        self.steps.append(Step(function, order, roots[0], roots[1], options, flops, kernels))
+        return writes[-1]
+
+    def learn(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Leave a parameter and its gradient to the optimiser."""
+        self.gradients.append((parameter, gradient))
+
+    def backward(self, gradient: Tensor) -> None:
+        """Unwind the tape from the gradient of the last output."""
+        flowing: Tensor | None = gradient
+        while self.tape and flowing is not None:
+            flowing = self.tape.pop()(flowing)
+
+    def model(self, name: str) -> Model:
+        """Return the step as a model."""
+        device, ids, last = Recorder(), {}, {}
+        for tensor in self.persistent:
+            ids[tensor] = device.malloc(tensor.nbytes, kind=tensor.kind)
+        for i, step in enumerate(self.steps):
+            last.update(dict.fromkeys((*step.reads, *step.writes), i))
+        for i, step in enumerate(self.steps):
+            for tensor in step.writes:
+                if tensor not in ids:
+                    ids[tensor] = device.malloc(tensor.nbytes, kind=tensor.kind)
+            writes = [ids[t] for t in step.writes]
+            if floats := step.workspaces[step.function]:
+                writes.append(device.malloc(floats * FLOAT.itemsize, kind="workspace"))
+            touched = list(dict.fromkeys((*step.reads, *step.writes)))
+            moved = sum(t.nbytes for t in touched)
+            device.exec(step.function, [ids[t] for t in step.reads], writes, flops=step.flops, moved=moved)
+            if floats:
+                device.free(writes[-1])
+            for tensor in touched:
+                if last[tensor] == i and tensor.value is None:
+                    device.free(ids[tensor])
+        trace = device.trace(name=name)
+        initial = {ids[t]: t.value for t in self.persistent if t.value is not None}
+        return Model(trace, initial, {t.name: ids[t] for t in self.persistent}, self.steps, ids)

@@ -1,0 +1,111 @@
+"""Layers, a loss, optimisers: a few ops forward, and on the tape a few for the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpumem.kernels._im2col import im2col_floats
+from gpumem.models.graph import FLOAT, Graph, Tensor
+
+
+def dense(graph: Graph, name: str, x: Tensor, units: int) -> Tensor:
+    """Return `x @ w + b`, (N, units); `x` counts as (N, features) whatever its shape."""
+    rows = x.shape[0]
+    flat = x.reshape(rows, x.nbytes // FLOAT.itemsize // rows)
+    w = graph.parameter(f"{name}.w", (flat.shape[1], units), fan_in=flat.shape[1])
+    b = graph.parameter(f"{name}.b", (units,))
+    work = 2.0 * rows * flat.shape[1] * units
+    y = graph.op("matmul", [flat, w], Tensor(name, (rows, units)), flops=work)
+    graph.op("bias", [y, b], y)
+
+    def back(dy: Tensor) -> Tensor | None:
+        graph.learn(b, graph.op("bias_gradient", [dy], b.gradient()))
+        graph.learn(w, graph.op("matmul", [flat, dy], w.gradient(), flops=work, transpose_a=True))
+        if x.value is not None:  # nobody asks for the gradient of the input
+            return None
+        dx = x.gradient()
+        graph.op("matmul", [dy, w], dx.reshape(*flat.shape), flops=work, transpose_b=True)
+        return dx
+
+    graph.tape.append(back)
+    return y
+
+
+def relu(graph: Graph, x: Tensor) -> Tensor:
+    """Rectify `x` in place."""
+    graph.op("relu", [x], x)
+    graph.tape.append(lambda dy: graph.op("relu_gradient", [x, dy], dy))
+    return x
+
+
+def conv2d(graph: Graph, name: str, x: Tensor, channels: int, *, size: int = 3, kind: str = "direct") -> Tensor:
+    """Return a convolution that keeps height and width, plus a bias: (N, channels, H, W).
+
+    `kind` is `direct` (no workspace) or `im2col` (a matrix product with much); a plan may change it op by op.
+    """
+    if kind not in ("direct", "im2col"):
+        raise ValueError(f"conv2d: kind {kind!r} is neither direct nor im2col")
+    images, depth, height, width = x.shape
+    w = graph.parameter(f"{name}.w", (channels, depth, size, size), fan_in=depth * size * size)
+    b = graph.parameter(f"{name}.b", (channels,))
+    floats = im2col_floats(x.shape, w.shape, size // 2, 1)
+    work = 2.0 * images * height * width * channels * depth * size * size
+
+    def conv(function: str, reads: list[Tensor], out: Tensor) -> Tensor:
+        chosen = function if kind == "direct" else f"{function}_im2col"
+        both = {function: 0, f"{function}_im2col": floats}
+        return graph.op(chosen, reads, out, flops=work, workspaces=both, padding=size // 2, stride=1)
+
+    y = conv("conv2d", [x, w], Tensor(name, (images, channels, height, width)))
+    graph.op("bias", [y, b], y)
+
+    def back(dy: Tensor) -> Tensor | None:
+        graph.learn(b, graph.op("bias_gradient", [dy], b.gradient()))
+        graph.learn(w, conv("conv2d_weight_gradient", [x, dy], w.gradient()))
+        return None if x.value is not None else conv("conv2d_input_gradient", [dy, w], x.gradient())
+
+    graph.tape.append(back)
+    return y
+
+
+def max_pool(graph: Graph, name: str, x: Tensor, size: int = 2) -> Tensor:
+    """Return the maxima of windows of `size` x `size`."""
+    images, depth, height, width = x.shape
+    shape = (images, depth, height // size, width // size)
+    y, index = Tensor(name, shape), Tensor(f"{name}.index", shape, np.dtype(np.int32), "index")
+    graph.op("max_pool", [x], y, index, size=size, stride=size)
+    graph.tape.append(lambda dy: graph.op("max_pool_gradient", [dy, index], x.gradient(), size=size, stride=size))
+    return y
+
+
+def softmax_loss(graph: Graph, logits: Tensor, labels: Tensor) -> None:
+    """Compute the mean cross-entropy into the persistent tensor `loss`, then unwind the tape."""
+    rows = logits.shape[0]
+    probs, each = Tensor("probs", logits.shape), Tensor("losses", (rows,))
+    loss = graph.constant("loss", np.zeros(1, FLOAT), "loss")
+    graph.op("softmax_cross_entropy", [logits, labels], probs, each)
+    graph.op("mean", [each], loss)
+    graph.backward(graph.op("softmax_cross_entropy_gradient", [probs, labels], logits.gradient()))
+
+
+def sgd(graph: Graph, rate: float = 0.05, momentum: float = 0.9, decay: float = 0.0) -> None:
+    """Update every parameter by stochastic gradient descent with momentum and weight decay."""
+    for w, dw in graph.gradients:
+        velocity = graph.state(w, "velocity")
+        reads = [w, dw, velocity]
+        graph.op("sgd", reads, w, velocity, arrays=reads, rate=rate, momentum=momentum, decay=decay)
+
+
+def adam(graph: Graph, rate: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+    """Update every parameter by Adam; the step counter is memory, so that a captured launch can be replayed."""
+    step = graph.constant("step", np.zeros(1, FLOAT), "state")
+    graph.op("tick", [step], step, arrays=[step])
+    for w, dw in graph.gradients:
+        m, v = graph.state(w, "m"), graph.state(w, "v")
+        reads = [w, dw, m, v, step]
+        graph.op("adam", reads, w, m, v, arrays=reads, rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+OPTIMISERS: dict[str, Callable[[Graph], None]] = {"sgd": sgd, "adam": adam}

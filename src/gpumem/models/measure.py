@@ -1,0 +1,103 @@
+"""Durations as a backend measures them, so that plans and predictions rest on this machine's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Buffers, Ops
+from gpumem.execute import Backend, Launch, prepare
+from gpumem.machine import Link, Machine
+from gpumem.models.graph import Model
+from gpumem.pool.smartpool import best_fit
+from gpumem.trace import Trace
+
+
+def measure(model: Model, backend: Backend, library: ModuleType, *, repeats: int = 5) -> Trace:
+    """Return the model's trace with the durations that `backend` measures with the kernels of `library`.
+
+    See `measured`, which does so for any trace.
+
+    >>> from gpumem.execute import Emulator
+    >>> from gpumem.kernels import reference
+    >>> from gpumem.models import mlp
+    >>> bool((measure(mlp(batch=2, features=3, hidden=[4]), Emulator(), reference).ops.duration > 0).all())
+    True
+    """
+    return measured(model.trace, backend, model.launch(library), repeats=repeats, state=model.initial)
+
+
+def measured(
+    trace: Trace,
+    backend: Backend,
+    launch: Launch | None,
+    *,
+    repeats: int = 5,
+    state: Mapping[int, NDArray[Any]] | None = None,
+) -> Trace:
+    """Return `trace` with the durations that a backend measures, placed by best-fit.
+
+    Parameters
+    ----------
+    trace : Trace
+    backend : Backend
+        One that measures single ops: an `Emulator`, or `Cuda(timing=True)`.
+    launch : callable
+        What starts its ops; see `gpumem.execute.prepare`.
+    repeats : int
+        Iterations, of which the median counts for each op, in ns; one more warms up.
+    state : dict of int to array, optional
+        Initial values.
+
+    Raises
+    ------
+    ValueError
+        The backend did not measure some op.
+    """
+    duration = _durations(trace, backend, launch, repeats, state or {})
+    return replace(trace, ops=replace(trace.ops, duration=duration))
+
+
+def _durations(
+    trace: Trace, backend: Backend, launch: Launch | None, repeats: int, state: Mapping[int, NDArray[Any]]
+) -> I64:
+    program = prepare(trace, best_fit(trace), backend, launch)
+    program.write(state)
+    rows = []
+    for _ in range(repeats + 1):
+        line = program.run()
+        if (line.start < 0).any():
+            i = int(np.argmax(line.start < 0))
+            raise ValueError(f"op {i}: {type(backend).__name__} did not measure it (CUDA needs timing=True)")
+        rows.append(line.end - line.start)
+    whole: I64 = np.rint(np.median(rows[1:], axis=0)).astype(np.int64)
+    return whole
+
+
+def measured_machine(machine: Machine, backend: Backend, *, repeats: int = 5, large: int = 2**26) -> Machine:
+    """Return `machine` with the links that a backend measures, from copies of 64 KiB and of `large` bytes.
+
+    >>> from gpumem.execute import Simulator
+    >>> v100 = Machine.named("v100")
+    >>> measured_machine(v100, Simulator(v100)).into
+    Link(latency_ns=9700, ns_per_byte=0.0823)
+    """
+    sizes = [2**16, large]
+    reads, writes, role = [[0], [2], [1], [3]], [[2], [0], [3], [1]], [COPY_OUT, COPY_IN] * 2
+    ops = Ops.make(reads, writes, role=role, stream=[0, 1] * 2, streams=["d2h", "h2d"], name=["copy"] * 4)
+    flags = [False, False, True, True]
+    trace = Trace(Buffers.make([*sizes, *sizes], [0] * 4, [4] * 4, persistent=[True] * 4, host=flags), ops)
+    ns = _durations(trace, backend, None, repeats, {}).astype(float)
+    out, into = (_line(sizes, float(ns[k]), float(ns[k + 2])) for k in (0, 1))
+    return machine.with_(out=out, into=into)
+
+
+def _line(sizes: list[int], small: float, big: float) -> Link:
+    """The straight line through two copies."""
+    slope = round(max(big - small, 0.0) / (sizes[1] - sizes[0]), 7)
+    return Link(max(round(small - sizes[0] * slope), 0), slope)
