@@ -1,6 +1,6 @@
-"""The command line: `gpumem plan`, `gpumem pool`, `gpumem info`.
+"""The command line: `gpumem plan`, `pool`, `run`, `info` and `doctor`.
 
-Exit status: 0 done, 2 bad input, 3 infeasible or not reached.
+Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from gpumem import __version__
-from gpumem.commands import info, plan, pool
+from gpumem.commands import doctor, info, plan, pool, run
 from gpumem.commands.args import Parser, tell
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import ExecutionError, Infeasible, NotReached
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="gpumem", description="GPU memory in deep-learning training: place, swap, simulate.")
     parser.add_argument("--version", action="version", version=f"gpumem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for command in (plan, pool, info):
+    for command in (plan, pool, run, info, doctor):
         command.add(commands)
     args = parser.parse_args(argv)
     try:
@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, MemoryError) as error:
         tell(f"error: {' '.join(str(error).split()) or 'out of memory'}")
         return 2
+    except ExecutionError as error:
+        tell(f"error: {' '.join(str(error).split())}")
+        return 1
     except RuntimeError as error:
         tell(f"internal error: {' '.join(str(error).split())}")
         return 1

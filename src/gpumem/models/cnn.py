@@ -12,7 +12,7 @@ from gpumem.models.task import blobs
 def cnn(
     batch: int = 16,
     side: int = 16,
-    channels: Sequence[int] = (8, 16),
+    channels: Sequence[int] = (8, 16, 32),
     classes: int = 10,
     *,
     conv: str = "direct",

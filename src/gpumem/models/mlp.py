@@ -10,9 +10,9 @@ from gpumem.models.task import blobs
 
 
 def mlp(
-    batch: int = 64,
+    batch: int = 512,
     features: int = 64,
-    hidden: Sequence[int] = (256, 256, 128),
+    hidden: Sequence[int] = (64,) * 8,
     classes: int = 10,
     *,
     optimiser: str = "sgd",

@@ -1,0 +1,156 @@
+"""`gpumem run`: carry a plan out with real bytes, next to the unmanaged run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from gpumem.commands.args import Commands, Progress, choice, machine_of, tell, tell_when_compiling
+from gpumem.commands.planning import add_options, make
+
+if TYPE_CHECKING:
+    from gpumem.comparison import Comparison
+    from gpumem.execute import Backend
+    from gpumem.machine import Machine
+
+DEVICES = ("auto", "emulate", "cuda")
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser("run", help="carry a plan out with real bytes", description=run.__doc__)
+    what = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, or a trace file, whose ops then mix bytes (default: %(default)s)"
+    p.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=what)
+    p.add_argument("--batch", type=int, help="samples in an iteration of a model (default: the model's own)")
+    p.add_argument("--device", default="auto", help="auto, emulate or cuda (default: %(default)s)")
+    p.add_argument("--iterations", type=int, default=20, help="how many to run (default: %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="of the emulator's order (default: %(default)s)")
+    p.add_argument("--graph", action="store_true", help="on CUDA: capture the iteration into a graph and replay it")
+    add_options(p)
+    p.add_argument("--json", action="store_true", help="print the table as one JSON object")
+    p.set_defaults(run=run, threshold="0", peaks="all", limit="70%")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a model, or a trace with generic ops, unmanaged and planned; compare the results bit for bit."""
+    for option, least in (("iterations", 1), ("batch", 1)):
+        if (given := getattr(args, option)) is not None and given < least:
+            raise ValueError(f"--{option}: {given} is below {least}")
+    if args.load_limit is not None:
+        raise ValueError("--load-limit: a run needs addresses, so only --limit, the size of the pool, applies")
+    tell_when_compiling()
+    device = _device(args)
+    target = machine_of(args.machine)
+    with Progress() as progress:
+        found = _model(args, device, target, progress)
+    print(json.dumps(found.row()) if args.json else found.table())
+    if found.differing:
+        tell("the planned run left other bytes than the unmanaged one: please report this")
+    return 1 if found.differing else 0
+
+
+def _device(args: argparse.Namespace) -> str:
+    """Return `emulate` or `cuda`; `auto` takes CUDA where it works."""
+    if args.device not in DEVICES:
+        raise ValueError(f"--device: {args.device!r} is unknown; there are {', '.join(DEVICES)}")
+    if args.device == "emulate":
+        missing = "not asked for"
+    else:
+        from gpumem.commands.doctor import why_no_cuda
+
+        missing = why_no_cuda()
+    if missing and args.device == "cuda":
+        raise ValueError(f"--device: no CUDA here: {missing} (see gpumem doctor)")
+    if missing and args.graph:
+        raise ValueError(f"--graph: it needs CUDA: {missing}")
+    return "emulate" if missing else "cuda"
+
+
+class _Room:
+    """Where to run: makes backends, names itself, has a library of kernels."""
+
+    library: Any
+
+    def __init__(self, device: str, args: argparse.Namespace) -> None:
+        self.cuda, self.args = device == "cuda", args
+        if self.cuda:
+            from gpumem.execute.cuda import devices
+            from gpumem.kernels import device as kernels
+
+            self.name, self.library = devices()[0], kernels
+        else:
+            from gpumem.kernels import reference
+
+            self.name, self.library = f"the emulator (order {args.seed})", reference
+
+    def __call__(self, timing: bool) -> Backend:
+        if self.cuda:
+            from gpumem.execute.cuda import Cuda
+
+            return Cuda(timing=timing, graph=self.args.graph and not timing)
+        from gpumem.execute import Emulator
+
+        return Emulator(self.args.seed)
+
+
+def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Progress) -> Comparison:
+    from gpumem import pool
+    from gpumem.comparison import compare
+    from gpumem.models import MODELS
+    from gpumem.models.measure import measured, measured_machine
+
+    placer = choice(args.pool, pool.PLANNERS, "--pool")
+    room = _Room(device, args)
+    if args.model not in MODELS:
+        return _trace(args, room, machine, progress)
+    model = MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
+    launch = model.launch(room.library)
+    progress("measuring ops and copies")
+    with room(True) as backend:
+        trace = measured(model.trace, backend, launch, state=model.initial)
+    with room(True) as backend:
+        machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
+    report = make(trace, machine, args, progress)
+    progress("running")
+    names = {i: name for name, i in model.names.items()}
+    options: dict[str, Any] = {"iterations": args.iterations, "host": placer, "names": names}
+    return compare(report, room, lambda: launch, model.initial, where=room.name, **options)
+
+
+def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> Comparison:
+    """A trace file runs with generic ops; on the emulator a byte stands for each unit of alignment."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from gpumem import pool
+    from gpumem.comparison import compare
+    from gpumem.execute import GenericOp, initial, scaled
+    from gpumem.io import load
+    from gpumem.models import MODELS
+    from gpumem.report import Run
+
+    if not Path(args.model).exists():
+        raise ValueError(f"MODEL: {args.model!r} is no file and none of {', '.join(MODELS)}")
+    if args.batch is not None:
+        raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
+    progress(f"reading {args.model}")
+    trace = load(args.model).trace
+    if not len(trace.ops):
+        raise ValueError(f"{args.model}: a bare instance has no ops to run")
+    report = make(trace, machine, args, progress)
+    if not room.cuda:
+        tell(f"each {args.alignment} bytes are one here; the times are the emulator's, the prediction {machine.name}'s")
+        halves = [Run(*scaled(half.trace, half.placement), half.timeline) for half in (report.before, report.after)]
+        report = replace(report, before=halves[0], after=halves[1])
+    progress("running")
+    whole = report.before.trace
+    return compare(
+        report,
+        room,
+        lambda: GenericOp(whole, room.library if room.cuda else None),
+        initial(whole, args.seed),
+        where=room.name,
+        iterations=args.iterations,
+        host=choice(args.pool, pool.PLANNERS, "--pool"),
+    )

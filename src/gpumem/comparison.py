@@ -1,0 +1,169 @@
+"""Unmanaged and planned run side by side: what they leave behind, what they hold and move, how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
+from gpumem.execute import Backend, Launch, Program, prepare
+from gpumem.execute.backend import Bytes
+from gpumem.placement import Placement
+from gpumem.report import Report, Run, human, human_ns
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+State = dict[int, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs: bytes of the slabs, bytes copied in an iteration, its time as measured and as predicted.
+
+    `overlap` is the part of the copies' time during which something was computed; None where single ops
+    were not timed or nothing was copied.
+    """
+
+    device: int
+    host: int
+    moved: int
+    iteration_ns: int
+    predicted_ns: int
+    overlap: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Both sides, and the names of what differs after `iterations` iterations (nothing should)."""
+
+    report: Report
+    where: str
+    iterations: int
+    before: Side
+    after: Side
+    compared: tuple[str, ...]
+    differing: tuple[str, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures: bytes, nanoseconds, overheads as fractions."""
+        sides = {"unmanaged": self.before, "planned": self.after}
+        return {
+            "trace": self.report.before.trace.name,
+            "device": self.where,
+            "iterations": self.iterations,
+            "limit": self.report.limit,
+            "score": self.report.score,
+            "swaps": len(self.report.plan.swaps),
+            "identical": not self.differing,
+            "compared": len(self.compared),
+            "differing": list(self.differing),
+            **{f"{what}_{name}": getattr(side, what) for name, side in sides.items() for what in Side.__slots__},
+            "overhead": _overhead(self.before.iteration_ns, self.after.iteration_ns),
+            "predicted_overhead": _overhead(self.before.predicted_ns, self.after.predicted_ns),
+        }
+
+    def table(self) -> str:
+        """Return the figures as a table."""
+        r, b, a = self.row(), self.before, self.after
+        goal = "" if r["limit"] is None else f", pool of {human(r['limit'])}"
+        same = f"bit-identical ({r['compared']} buffers)" if r["identical"] else "DIFFER: " + ", ".join(r["differing"])
+        lines = [
+            f"{r['trace']}: {self.report.before.trace.n} ops on {self.where}, {self.iterations} iterations{goal}",
+            "",
+            f"{'':26}{'unmanaged':>14}{'planned':>14}{'change':>10}",
+            _line("device bytes held", b.device, a.device, human),
+            _line("pinned host bytes held", b.host, a.host, human),
+            _line("bytes copied an iteration", b.moved, a.moved, human),
+            _line("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
+            _line("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
+            "",
+            f"{'swapped':26}{r['swaps']} gaps by {r['score']}",
+            f"{'copies overlapped':26}{'not measured' if a.overlap is None else f'{a.overlap:.0%} of their time'}",
+            f"{'state afterwards':26}{same}",
+        ]
+        return "\n".join(lines)
+
+
+def _line(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
+    change = _overhead(before, after)
+    return f"{what:26}{show(before):>14}{show(after):>14}{'' if change is None else f'{change:+.1%}':>10}"
+
+
+def _overhead(before: int, after: int) -> float | None:
+    return after / before - 1 if before > 0 else None
+
+
+def compare(
+    report: Report,
+    make: Callable[[bool], Backend],
+    launch: Callable[[], Launch],
+    state: State,
+    *,
+    where: str,
+    iterations: int = 20,
+    host: Callable[[Trace], Placement] | None = None,
+    names: dict[int, str] | None = None,
+) -> Comparison:
+    """Run the unmanaged and the planned trace of a report, and compare what is left bit for bit.
+
+    Parameters
+    ----------
+    report : Report
+        Of a plan: both traces with placements and predicted timelines.
+    make : callable
+        `make(timing)` returns a backend; with `timing` one that measures single ops.
+    launch : callable
+        Returns the launch for one run.
+    state : dict of int to array
+        Initial values by recorded buffer; left as it is.
+    host : callable, optional
+        Pool planner for the pinned slab.
+    names : dict of int to str, optional
+        Of recorded buffers, for people.
+    """
+    sides: list[Side] = []
+    left: list[dict[int, Bytes]] = []
+    for half in (report.before, report.after):
+        slab = host(half.trace.host_side()) if host is not None else None
+
+        def program(backend: Backend, half: Run = half, slab: Placement | None = slab) -> Program:
+            ready = prepare(half.trace, half.placement, backend, launch(), host=slab)
+            over = ready.crossing()
+            ready.write({of: value for of, value in state.items() if of in over})
+            return ready
+
+        with make(False) as backend:
+            run = program(backend)
+            line = run.run(iterations)
+            left.append(run.read())
+            held = run.layout.device, run.layout.host
+        with make(True) as backend:
+            run = program(backend)
+            run.run(2)
+            overlap = _overlap(half.trace, run.run(2))
+        moved = half.copied(COPY_OUT) + half.copied(COPY_IN)
+        sides.append(Side(*held, moved, line.makespan, half.timeline.makespan, overlap))
+    names = names or {}
+    differing = [of for of, value in left[0].items() if of in left[1] and not np.array_equal(value, left[1][of])]
+    missing = [of for of in state if of not in left[1]]
+    compared = tuple(names.get(of, f"buffer {of}") for of in left[0])
+    wrong = tuple(names.get(of, f"buffer {of}") for of in (*differing, *missing))
+    return Comparison(report, where, iterations, sides[0], sides[1], compared, wrong)
+
+
+def _overlap(trace: Trace, line: Timeline) -> float | None:
+    """The part of the copies' time during which a computing op ran; spans of one stream do not overlap."""
+    copies = (trace.ops.role == COPY_OUT) | (trace.ops.role == COPY_IN)
+    if not copies.any() or (line.start == UNKNOWN).any():
+        return None
+    hidden = total = 0
+    for i in np.flatnonzero(copies).tolist():
+        low, high = int(line.start[i]), int(line.end[i])
+        covered = np.minimum(line.end[~copies], high) - np.maximum(line.start[~copies], low)
+        hidden += min(int(covered.clip(0).sum()), high - low)
+        total += high - low
+    return hidden / total if total else None
