@@ -90,7 +90,7 @@ def softmax_loss(graph: Graph, logits: Tensor, labels: Tensor) -> None:
     graph.backward(graph.op("softmax_cross_entropy_gradient", [probs, labels], logits.gradient()))
 
 
-def sgd(graph: Graph, rate: float = 0.05, momentum: float = 0.9, decay: float = 0.0) -> None:
+def sgd(graph: Graph, rate: float = 0.01, momentum: float = 0.9, decay: float = 0.0) -> None:
     """Update every parameter by stochastic gradient descent with momentum and weight decay."""
     for w, dw in graph.gradients:
         velocity = graph.state(w, "velocity")

@@ -1,0 +1,177 @@
+"""Models learn, their gradients are right, and planned training is bit for bit the unmanaged one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gpumem import Infeasible, NotReached, Variant, autoswap
+from gpumem.errors import ExecutionError
+from gpumem.execute import Emulator, Simulator, prepare, run
+from gpumem.kernels import reference
+from gpumem.machine import Machine
+from gpumem.models import MODELS, Graph, Model, Tensor, cnn, measure, mlp
+from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss
+from gpumem.models.measure import measured
+from gpumem.models.task import blobs
+from gpumem.pool.smartpool import best_fit
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+
+MACHINE = Machine.named("gtx1080ti")
+SMALL = {
+    "mlp": lambda: mlp(batch=6, features=5, hidden=(7, 4), classes=3),
+    "cnn": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3),
+    "cnn-im2col": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, conv="im2col"),
+}
+
+
+def train(model: Model, iterations: int, order: int = 0, trace: Trace | None = None) -> dict[str, np.ndarray]:
+    """Every persistent tensor afterwards, by name."""
+    trace, state = trace or model.trace, model.state()
+    options = {"host": best_fit(trace.host_side()), "state": state}
+    run(trace, best_fit(trace), Emulator(order), model.launch(reference), iterations, **options)
+    return {name: state[i] for name, i in model.names.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_loss_falls(name: str) -> None:
+    model = MODELS[name](batch=8)
+    first, last = (float(train(model, n)["loss"][0]) for n in (1, 40))
+    assert last < first / 2
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_agree_with_finite_differences(name: str) -> None:
+    build = SMALL[name]
+    step = 2.0**-9  # small, as rectifiers and maxima have kinks
+
+    def after_one(push: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        model = build()
+        for key, value in (push or {}).items():
+            model.initial[model.names[key]] = value
+        return train(model, 1)
+
+    model = build()
+    start = {key: model.initial[i] for key, i in model.names.items()}
+    once = after_one()
+    velocity = {key: once[f"{key}.velocity"] for key in model.parameters(model.initial)}
+    rng = np.random.default_rng(0)
+    for key, gradient in velocity.items():  # from zero, the first velocity is the gradient
+        direction = rng.standard_normal(gradient.shape).astype(np.float32)
+        losses = [float(after_one({key: start[key] + s * step * direction})["loss"][0]) for s in (1, -1)]
+        slope = (losses[0] - losses[1]) / (2 * step)
+        assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.05, abs=0.02), key
+
+
+def lowest(model: Model) -> Trace:
+    """The model's trace under AutoSwap at the lowest load that it reaches."""
+    try:
+        autoswap(model.trace, MACHINE, 1, threshold=0, peaks="all")
+    except Infeasible as floor:
+        least = floor.needs
+    peak = model.trace.peak_load
+    for limit in range(least, peak, max(peak // 20, 1)):
+        try:
+            return autoswap(model.trace, MACHINE, limit, threshold=0, peaks="all").apply(model.trace)
+        except NotReached:
+            continue
+    raise AssertionError("nothing was swapped")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("orders", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_training_at_the_lowest_limit_is_bit_identical(name: str, orders: int) -> None:
+    model = MODELS[name]()
+    swapped = lowest(model)
+    assert swapped.peak_load < 0.9 * model.trace.peak_load
+    want = train(model, 20)
+    for order in range(orders):
+        got = train(model, 20, order, swapped)
+        assert all(np.array_equal(want[key], got[key]) for key in want), f"order {order}"
+
+
+def test_a_variant_runs_the_other_kernel_with_its_workspace() -> None:
+    model = SMALL["cnn"]()
+    op = next(o.id for o in model.trace.ops if o.name == "conv2d")
+    size = model.workspaces(op)
+    assert size["conv2d"] == 0 < size["conv2d_im2col"]
+    plan = Plan((Variant(op, "conv2d_im2col", 5, size["conv2d_im2col"]),), model.trace.n)
+    other = train(model, 3, trace=plan.apply(model.trace))
+    want = train(model, 3)
+    assert all(np.allclose(want[key], other[key], atol=1e-4) for key in want)
+
+
+def test_the_workspace_is_in_the_trace() -> None:
+    direct, much = (cnn(batch=4, conv=kind).trace for kind in ("direct", "im2col"))
+    assert "workspace" not in direct.buffers.kind
+    assert much.buffers.kind.count("workspace") == 17
+    assert much.peak_load > direct.peak_load
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    model = SMALL["mlp"]()
+    trace = Plan((Variant(0, "matmul_fast", 5, 0),), model.trace.n).apply(model.trace)
+    with pytest.raises(ValueError, match=r"op 0 \(matmul_fast\): it can be done by matmul"):
+        prepare(trace, best_fit(trace), Emulator(), model.launch(reference))
+
+
+def test_a_kind_of_convolution_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="kind 'fft' is neither direct nor im2col"):
+        cnn(conv="fft")
+
+
+def test_a_kernel_that_refuses_its_arrays_is_named() -> None:
+    graph = Graph()
+    x = graph.constant("x", np.ones((2, 3), np.float32))
+    graph.op("relu", [x], Tensor("y", (3, 2)))
+    model = graph.model("wrong")
+    with pytest.raises(ExecutionError, match=r"op 0 \(relu\): .*shape"):
+        train(model, 1)
+
+
+def test_reshaping_keeps_the_bytes() -> None:
+    with pytest.raises(ValueError, match=r"y: \(3, 2\) does not reshape to \(5,\)"):
+        Tensor("y", (3, 2)).reshape(5)
+
+
+def test_measured_durations_are_medians_of_what_the_backend_says() -> None:
+    model = SMALL["mlp"]()
+    trace = measure(model, Emulator(), reference)
+    assert (trace.ops.duration > 0).all()
+    again = measured(trace, Simulator(MACHINE), None)
+    assert again.ops.duration.tolist() == trace.ops.duration.tolist()
+
+
+def test_what_a_backend_does_not_time_is_refused() -> None:
+    class Blind(Emulator):
+        def wait(self, token):  # type: ignore[no-untyped-def]
+            span = super().wait(token)
+            return type(span)(span.op, -1, -1)
+
+    with pytest.raises(ValueError, match="op 0: Blind did not measure it"):
+        measure(SMALL["mlp"](), Blind(), reference)
+
+
+def test_lifetimes_follow_from_use() -> None:
+    graph = Graph(seed=1)
+    data, answers = blobs((4, 1, 4, 4), 2)
+    x, labels = graph.constant("x", data), graph.constant("labels", answers)
+    h = max_pool(graph, "pool", relu(graph, conv2d(graph, "conv", x, 2)))
+    softmax_loss(graph, dense(graph, "out", h, 2), labels)
+    sgd(graph)
+    trace = graph.model("tiny").trace
+    accesses = trace.accesses().op.tolist()
+    for b, ops in zip(trace.buffers, accesses):
+        if not b.persistent:
+            assert (b.start, b.end) == (ops[0], ops[-1] + 1)
+    assert {b.kind for b in trace.buffers if b.persistent} == {"input", "parameter", "state", "loss"}
+
+
+def test_a_model_is_deterministic() -> None:
+    builds: list[Callable[[], Model]] = [mlp, cnn]
+    for build in builds:
+        a, b = train(build(), 3, 1), train(build(), 3, 2)
+        assert all(np.array_equal(a[key], b[key]) for key in a)
