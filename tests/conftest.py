@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is slow on a busy machine
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # kernels run in Numba's simulator; before the first import
+
 from pathlib import Path
 
 import pytest

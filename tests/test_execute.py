@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpumem import autoswap, bundled
 from gpumem.columns import Buffers, Op, Ops
-from gpumem.errors import ExecutionError, NotReached
+from gpumem.errors import ExecutionError, Infeasible, NotReached
 from gpumem.execute import (
     Call,
     Emulator,
@@ -36,6 +36,7 @@ from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.simulate import simulate
+from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
@@ -117,16 +118,22 @@ def test_a_real_plan_in_random_orders(name: str) -> None:
         assert same(want, outcome(whole, trace, placement, seed))
 
 
+def at_70_percent(trace: Trace) -> Plan:
+    """AutoSwap at 70 % of the peak load, or at the lowest limit that is feasible at all."""
+    machine, limit = Machine.named("gtx1080ti"), trace.peak_load * 70 // 100
+    try:
+        return autoswap(trace, machine, limit)
+    except (Infeasible, NotReached) as stop:
+        limit = max(limit, stop.needs if isinstance(stop, Infeasible) else 0)
+        return autoswap(trace, machine, limit, peaks="all", threshold=0)
+
+
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name)
 def test_every_shared_plan_in_twenty_orders(path: Path) -> None:
     trace = load(path).trace
-    machine = Machine.named("gtx1080ti")
-    try:
-        plan = autoswap(trace, machine, trace.peak_load * 70 // 100)
-    except NotReached:
-        plan = autoswap(trace, machine, trace.peak_load * 70 // 100, peaks="all", threshold=0)
+    plan = at_70_percent(trace)
     swapped = plan.apply(trace)
     whole, there = scaled(trace, best_fit(trace))
     small, placement = scaled(swapped, best_fit(swapped))

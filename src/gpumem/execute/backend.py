@@ -133,8 +133,8 @@ class HostMemory(Backend):
     slabs: tuple[Bytes, Bytes]  # device, host
 
     def open(self, layout: Layout) -> None:
-        """Take two zeroed arrays."""
-        self.slabs = np.zeros(layout.device, np.uint8), np.zeros(layout.host, np.uint8)
+        """Take two zeroed arrays, aligned as CUDA's allocations are."""
+        self.slabs = _aligned(layout.device), _aligned(layout.host)
 
     def bytes(self, block: Block) -> Bytes:
         """Return the bytes of a block, not a copy."""
@@ -161,6 +161,12 @@ class HostMemory(Backend):
     def get(self, block: Block) -> Bytes:
         """Return a copy."""
         return self.bytes(block).copy()
+
+
+def _aligned(size: int, alignment: int = 256) -> Bytes:
+    whole = np.zeros(size + alignment, np.uint8)
+    first = -whole.ctypes.data % alignment  # sums in NumPy may come out differently at another alignment
+    return whole[first : first + size]
 
 
 def nbytes(block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> int:

@@ -128,6 +128,7 @@ class Cuda(Backend):
         try:
             for _ in layout.trace.ops.streams:
                 self.streams.append(self._keep(self.device.create_stream()))
+            self._held.callback(self._drain)  # after the slabs have been freed in stream order, before the streams go
             self.slabs = self._take(layout.device, "device"), self._take(layout.host, "pinned")
             largest = max((x.size for x in layout.blocks if not x.host), default=0)
             self.staging = self._take(min(largest, STAGING), "pinned")
@@ -144,8 +145,8 @@ class Cuda(Backend):
         """Wait for what is under way and give everything back, in reverse order."""
         self._drain()
         self.executable = None
-        self.streams = []
         self._held.close()
+        self.streams = []
 
     def _drain(self) -> None:
         """Let every stream run dry; what failed has been reported."""
