@@ -1,0 +1,351 @@
+"""What the tests of `execute/cuda.py` run on the fake driver: a plan, the library that launches its ops, both runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from cuda.core import Buffer, LaunchConfig, MemoryResource, ObjectCode, launch
+
+from fake_cuda import control
+from gpumem import Machine, Trace, autoswap, best_fit
+from gpumem.columns import Buffers, Ops
+from gpumem.errors import ExecutionError
+from gpumem.execute import Emulator, GenericOp, Program, in_issue_order, initial, prepare, run, scaled
+from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver
+from gpumem.kernels import reference
+from gpumem.models import mlp
+from gpumem.models.measure import measured, measured_machine
+from gpumem.placement import Placement
+
+ITERATIONS = 3
+_code = ObjectCode.from_cubin(b"the fake driver goes by names")
+_one = LaunchConfig(grid=1, block=1)
+_u64 = np.uint64
+
+
+def _launch(stream: Any, name: str, *arguments: Any) -> None:
+    words = [_u64(a.pointer if isinstance(a, DeviceArray) else a) for a in arguments]
+    launch(stream, _one, _code.get_kernel(name), *words)
+
+
+library = SimpleNamespace(
+    clear=lambda stream, digest: _launch(stream, "clear", digest),
+    checksum=lambda stream, x, digest, salt: _launch(stream, "checksum", x, x.nbytes, digest, salt),
+    fill=lambda stream, digest, out, salt: _launch(stream, "fill", digest, out, out.nbytes, salt),
+)
+
+
+class Plan(SimpleNamespace):
+    """A trace and its plan, shrunk, and what the unswapped run on the emulator leaves."""
+
+    def write(self, program: Program) -> None:
+        """Give the program its initial state."""
+        over = program.crossing()
+        program.write({of: value for of, value in self.state.items() if of in over})
+
+    def right(self, program: Program) -> bool:
+        """Whether the program left what the unswapped run on the emulator leaves."""
+        return all(np.array_equal(self.want[of], value) for of, value in program.read().items())
+
+
+@cache
+def plan() -> Plan:
+    """A small training step at 60 % of its peak load; every byte stands for 256."""
+    trace = mlp(batch=64, hidden=(64,) * 4).trace
+    limit, options = trace.peak_load * 60 // 100, {"threshold": 0, "peaks": "all"}
+    swapped = autoswap(trace, Machine.named("gtx1080ti"), limit, **options).apply(trace)
+    whole, there = scaled(trace, best_fit(trace))
+    small, placement = scaled(swapped, best_fit(swapped))
+    state = initial(whole, seed=1)
+    program = prepare(whole, there, Emulator(in_issue_order), GenericOp(whole, reference))
+    program.write(state)
+    program.run(ITERATIONS)
+    made = {"trace": small, "placement": placement, "host": best_fit(small.host_side(), alignment=1)}
+    return Plan(whole=whole, there=there, state=state, want=program.read(), **made)
+
+
+def ready(p: Plan, backend: Cuda, *, swapped: bool = True) -> Program:
+    """The plan's program on a backend, with its initial state."""
+    trace, placement, host = (p.trace, p.placement, p.host) if swapped else (p.whole, p.there, None)
+    program = prepare(trace, placement, backend, GenericOp(p.whole, library), host=host)
+    p.write(program)
+    return program
+
+
+def cuda(**options: Any) -> Cuda:
+    """A backend whose views are plain device arrays."""
+    return Cuda(array=lambda array: array, **options)
+
+
+def held() -> dict[str, int]:
+    """What is alive on the fake device."""
+    return {
+        what: control.count(f"live_{what}") for what in ("device", "pinned", "streams", "events", "graphs", "execs")
+    }
+
+
+def raised(kind: type[Exception], call: Callable[[], object]) -> str:
+    """What a call raises says, having checked that it raises this kind."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def check_any_legal_order_gives_the_unswapped_bytes() -> None:
+    p = plan()
+    for options in ({}, {"graph": True}, {"timing": True}):
+        with cuda(**options) as backend:
+            program = ready(p, backend)
+            for seed in range(25):
+                control.seed(seed)
+                p.write(program)
+                program.run(ITERATIONS)
+                assert p.right(program), (options, seed)
+    assert not any(held().values()), held()
+
+
+def check_a_missing_wait_shows() -> None:
+    p = plan()
+    edges = [(y, x) for x, row in enumerate(prepare(p.trace, p.placement, Emulator()).after) for y in row]
+    shown = 0
+    with cuda() as backend:
+        for y, x in edges:
+            program = ready(p, backend)
+            program.after[x].remove(y)
+            for seed in range(40):
+                control.seed(seed)
+                p.write(program)
+                program.run(ITERATIONS)
+                if not p.right(program):
+                    shown += 1
+                    break
+    assert shown > len(edges) // 2, f"{shown} of {len(edges)}"  # random orders; the emulator looks for each one
+
+
+def check_no_more_events_than_hazards_and_no_host_synchronisation() -> None:
+    p = plan()
+    with cuda() as backend:
+        program = ready(p, backend)
+        program.run(1)
+        works, after = program.works, program.after
+        backend.begin(works, 2)
+        control.reset_counts()
+        tokens = program._issue(program._issue([]))
+        counts = {what: control.count(what) for what in ("allocations", "syncs", "records", "waits", "copies")}
+        for work, token in zip(works, tokens):
+            program._wait(work, token)
+    signalling = {y % p.trace.n for row in after for y in row}
+    last = {work.stream: work.op for work in works}.values()
+    first = sum(y >= 0 for row in after for y in row)
+    copies = sum(op.role.startswith("copy") for op in p.trace.ops)
+    assert counts == {
+        "allocations": 0,
+        "syncs": 0,
+        "records": 2 * len(signalling | set(last)),
+        "waits": first + sum(map(len, after)),
+        "copies": 2 * copies,
+    }, counts
+
+
+def check_a_fault_at_every_position_names_the_op_and_leaks_nothing() -> None:
+    p = plan()
+    with cuda() as backend:
+        program = ready(p, backend)
+        for kind, message in {"copy": "copy", "launch": ".", "record": ".", "wait": "."}.items():
+            control.reset_counts()
+            program.run(1)
+            position = {"copy": "copies", "launch": "launches", "record": "records", "wait": "waits"}[kind]
+            total = control.count(position)
+            begin = 1 if kind == "record" else 0  # the first record is the start of the run, which belongs to no op
+            assert total > 10
+            for n in range(1 + begin, total + 1):
+                control.fail(kind, n)
+                text = raised(ExecutionError, lambda: program.run(1))
+                assert re.match(r"op \d+ \(\w+\): could not be started: .*CUDA_ERROR", text), text
+                assert re.search(message, text), text
+                program.run(1)
+        p.write(program)
+        program.run(ITERATIONS)
+        assert p.right(program)
+    assert not any(held().values()), held()
+
+
+def check_a_fault_at_the_very_start_of_a_run() -> None:
+    p = plan()
+    with cuda() as backend:
+        program = ready(p, backend)
+        control.fail("record", 1)
+        assert "CUDA_ERROR" in raised(Exception, lambda: program.run(1))
+        p.write(program)
+        program.run(ITERATIONS)
+        assert p.right(program)
+
+
+def check_work_that_fails_on_the_device_is_reported_and_the_next_run_works() -> None:
+    p = plan()
+    with cuda() as backend:
+        program = ready(p, backend)
+        control.reset_counts()
+        program.run(1)
+        total = control.count("executed_copies") + control.count("executed_launches")
+        for n in range(1, total + 1, 7):
+            control.fail("execution", n)
+            text = raised(ExecutionError, lambda: program.run(1))
+            assert "did not end, it or an op before it" in text, text
+            p.write(program)
+            program.run(ITERATIONS)
+            assert p.right(program)
+    assert not any(held().values()), held()
+
+
+def check_what_cannot_be_allocated_is_said_and_nothing_stays() -> None:
+    p = plan()
+    for kind, n, text in (
+        ("allocation", 1, f"{p.placement.height} bytes of device memory: .*OUT_OF_MEMORY"),
+        ("pinned", 1, f"{p.host.height} bytes of pinned memory: .*OUT_OF_MEMORY"),
+        ("pinned", 2, "bytes of pinned memory: .*OUT_OF_MEMORY"),
+        ("allocation", 2, "bytes of device memory: .*OUT_OF_MEMORY"),
+    ):
+        with cuda() as backend:
+            control.fail(kind, n)
+            found = raised(MemoryError, lambda b=backend: ready(p, b))
+            assert re.search(text, found), found
+            assert not any(held().values()), (kind, n, held())
+            program = ready(p, backend)
+            program.run(ITERATIONS)
+            assert p.right(program)
+    for kind, most in (("stream", 3), ("event", 5)):
+        for n in range(1, most + 1):
+            with cuda() as backend:
+                control.fail(kind, n)
+                raised(Exception, lambda b=backend: ready(p, b).run(1))
+                control.fail(kind, 0)
+                program = ready(p, backend)
+                program.run(ITERATIONS)
+                assert p.right(program)
+            assert not any(held().values()), (kind, n, held())
+
+
+def check_a_capture_that_fails_leaves_the_streams_usable() -> None:
+    p = plan()
+    for kind, n in (("launch", 5), ("copy", 2), ("wait", 3), ("wait", 40), ("graph", 1), ("graph", 2)):
+        with cuda(graph=True) as backend:
+            program = ready(p, backend)
+            program.run(1)
+            control.fail(kind, n)
+            assert "CUDA_ERROR" in raised(Exception, lambda program=program: program.run(2)), (kind, n)
+            p.write(program)
+            program.run(ITERATIONS)
+            assert p.right(program), (kind, n)
+        assert not any(held().values()), (kind, n, held())
+
+
+def check_pageable_memory_is_refused() -> None:
+    class Pageable(MemoryResource):
+        is_device_accessible, is_host_accessible, device_id = False, True, -1
+
+        def allocate(self, size: int, *, stream: Any) -> Buffer:
+            self.kept = np.zeros(size, np.uint8)
+            return Buffer.from_handle(self.kept.ctypes.data, size, mr=self)
+
+        def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
+            self.kept = None
+
+    p = plan()
+    with cuda(pinned=Pageable()) as backend:
+        text = raised(ValueError, lambda: ready(p, backend))
+    assert "is pageable: asynchronous copies need pinned memory" in text, text
+    assert not any(held().values()), held()
+
+
+def check_timing_shows_every_op() -> None:
+    p = plan()
+    with cuda(timing=True) as backend:
+        line = ready(p, backend).run(4)
+    assert (line.start >= 0).all() and (line.end >= line.start).all()
+    assert line.makespan > 0 and line.wait.min() >= 0
+    for s in range(3):
+        mine = np.flatnonzero(p.trace.ops.stream == s)
+        assert (line.start[mine][1:] >= line.end[mine][:-1]).all()
+    with cuda() as backend:
+        short = ready(p, backend).run(4)
+    assert (short.start == -1).all() and short.makespan > 0
+    assert "timing or graph" in raised(ValueError, lambda: cuda(timing=True, graph=True))
+
+
+def check_measured_durations() -> None:
+    p = plan()
+    with cuda(timing=True) as backend:
+        trace = measured(p.whole, backend, GenericOp(p.whole, library), state=p.state)
+        machine = measured_machine(Machine.named("h200"), backend, large=2**20)
+    assert (trace.ops.duration > 0).all()
+    assert abs(machine.into.ns_per_byte - 1 / 16) < 1e-3, machine.into  # the fake driver's clock
+
+
+def check_the_unswapped_trace_needs_no_pinned_slab() -> None:
+    p = plan()
+    with cuda() as backend:
+        program = ready(p, backend, swapped=False)
+        assert program.layout.host == 0
+        program.run(ITERATIONS)
+        assert p.right(program)
+
+
+def check_buffers_of_no_bytes() -> None:
+    ops = Ops.make([[0], [1], [2]], [[1], [2], [1]], role=[0, 1, 2], stream=[0, 1, 2], streams=["c", "d2h", "h2d"])
+    flags = {"persistent": [True, False, False], "host": [False, False, True]}
+    trace = Trace(Buffers.make([4, 0, 0], [0, 0, 1], [3, 3, 3], **flags), ops)
+    state = {0: np.arange(4, dtype=np.uint8)}
+    with cuda() as backend:
+        run(trace, Placement(np.array([0, 0, -1]), 4), backend, GenericOp(trace, library), 2, state=state)
+    assert state[0].tolist() == [0, 1, 2, 3]
+
+
+def check_leaving_by_an_exception_gives_everything_back() -> None:
+    p = plan()
+
+    def go() -> None:
+        with cuda() as backend:
+            program = ready(p, backend)
+            backend.begin(program.works, 1)
+            program._issue([])
+            raise KeyError("mine")
+
+    assert "mine" in raised(KeyError, go)
+    assert not any(held().values()), held()
+
+
+def check_views_for_numba() -> None:
+    trace = Trace(Buffers.make([24], [0], [1]), Ops.make([[]], [[0]]))
+    seen = []
+    with Cuda() as backend:
+        prepare(trace, Placement.at(trace, [0]), backend, lambda op, views: seen.append(views(0, "float32", (2, 3))))
+        assert (seen[0].shape, seen[0].dtype, seen[0].is_c_contiguous()) == ((2, 3), np.float32, True)
+        assert seen[0].device_ctypes_pointer.value == int(backend.slabs[0].handle)
+
+
+def check_the_driver_is_described() -> None:
+    assert driver() == ("CUDA 13.0", "")
+    assert devices() == ["Fake GPU (9.0, 1.0 GiB)"]
+
+
+def main() -> None:
+    """Run all checks; print what came of each as JSON: nothing, or a traceback."""
+    checks = {name: check for name, check in globals().items() if name.startswith("check_")}
+    outcome = {}
+    for name, check in checks.items():
+        try:
+            check()
+            outcome[name] = None
+        except Exception:
+            outcome[name] = traceback.format_exc()
+    print(json.dumps(outcome))

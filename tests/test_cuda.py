@@ -1,0 +1,35 @@
+"""`execute/cuda.py` on the fake driver: legal orders, events, faults, graphs. See `on_fake_cuda.py` for the checks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import fake_cuda
+
+CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / "on_fake_cuda.py").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def outcome() -> dict[str, str | None]:
+    """What came of each check: all of them run in one process."""
+    for name in ("cuda.core", "numba_cuda"):
+        if importlib.util.find_spec(name.split(".")[0]) is None:
+            pytest.skip(f"needs {name}: pip install 'gpumem[test]'")
+    try:
+        fake_cuda.build()
+    except fake_cuda.NoCompiler as missing:
+        pytest.skip(str(missing))
+    done = fake_cuda.run("import on_fake_cuda; on_fake_cuda.main()", timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_on_the_fake_driver(outcome: dict[str, str | None], name: str) -> None:
+    assert outcome[name] is None, outcome[name]
