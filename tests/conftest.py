@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is slow on a busy machine
-os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # kernels run in Numba's simulator; before the first import
+if "gpu" not in sys.argv:  # pytest -m gpu
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # Numba's simulator, chosen before the first import
 
 from pathlib import Path
 

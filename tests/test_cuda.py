@@ -1,17 +1,16 @@
-"""`execute/cuda.py` on the fake driver: legal orders, events, faults, graphs. See `on_fake_cuda.py` for the checks."""
+"""`execute/cuda.py` on the fake driver: orders, events, faults, graphs. See `fake_cuda/backend_checks.py`."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tests import fake_cuda
 
-CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / "on_fake_cuda.py").read_text(), re.M)
+CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "backend_checks.py").read_text(), re.M)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def outcome() -> dict[str, str | None]:
         fake_cuda.build()
     except fake_cuda.NoCompiler as missing:
         pytest.skip(str(missing))
-    done = fake_cuda.run("import on_fake_cuda; on_fake_cuda.main()", timeout=300)
+    done = fake_cuda.run("from fake_cuda import backend_checks; backend_checks.main()", timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, str | None] = json.loads(done.stdout)
     return found

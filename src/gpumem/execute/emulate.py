@@ -66,7 +66,7 @@ class Emulator(HostMemory):
     >>> state = initial(trace, seed=1)
     >>> _ = run(trace, Placement.at(trace, [0, 8]), Emulator(3), GenericOp(trace), iterations=2, state=state)
     >>> state[0].tobytes().hex()
-    '75ff2bc4ab200a11'
+    '7b76a774f644719e'
     """
 
     def __init__(self, order: int | Order = 0, *, races: bool = True, poison: int | None = POISON) -> None:

@@ -1,0 +1,131 @@
+"""The one place that imports `numba.cuda`: decorators, the launch lock, launch configurations, sums over a block.
+
+Kernels keep to a plain subset (no cooperative groups, no float atomics, no dynamic shared memory), so that a successor
+of numba-cuda means a change here only. `NUMBA_ENABLE_CUDASIM=1` in the environment before the first import selects the
+simulator.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+# numba-cuda 0.30 looks up np.row_stack when it first compiles, and NumPy 2.5 has removed it.
+vars(np).setdefault("row_stack", np.vstack)
+
+if TYPE_CHECKING:
+    cuda: Any  # what kernels use of it exists on the device only
+    config: Any
+else:
+    try:
+        import numba_cuda  # noqa: F401  (without it, `numba.cuda` would be Numba's own outdated copy)
+        from numba import cuda
+        from numba.cuda.core import config
+    except ImportError as error:
+        raise ImportError("gpumem.kernels.device needs numba-cuda: pip install 'gpumem[cu13]' (or [cu12])") from error
+
+__all__ = [
+    "SIMULATOR",
+    "THREADS",
+    "TILE",
+    "block_max",
+    "block_sum",
+    "cuda",
+    "device",
+    "each",
+    "kernel",
+    "launch",
+    "modular",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+SIMULATOR = bool(config.ENABLE_CUDASIM)
+TILE = 16  # blocks of TILE x TILE threads for matrices
+THREADS = 64  # of a 1-D block: enough to fill a GPU, few enough for the simulator
+_BLOCKS = 1 << 16  # at most; kernels loop over the rest
+_lock = threading.RLock()  # Numba's dispatcher and its simulator keep state between `kernel[...]` and the call
+
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small grids are normal here, and a warning for each launch is noise
+
+if SIMULATOR:
+    from numba.cuda.simulator import kernelapi
+
+    class _Once(dict[Any, Any]):
+        """Where the simulator keeps shared arrays. It looks one up, makes it if need be and stores it, and two threads
+        that do so at the same time get two arrays: here the second waits for the first."""
+
+        def __init__(self) -> None:
+            self._made = threading.Lock()
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            self._made.acquire()
+            if key in self:
+                self._made.release()
+            return super().get(key, default)
+
+        def __setitem__(self, key: Any, array: Any) -> None:
+            super().__setitem__(key, array)
+            self._made.release()
+
+    class _Shared(kernelapi.FakeCUDAShared):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._allocations = _Once()
+
+    kernelapi.FakeCUDAShared = _Shared
+
+
+def kernel(function: Callable[..., None]) -> Any:
+    """Compile a kernel at its first launch."""
+    return cuda.jit(function)
+
+
+def device(function: F) -> F:
+    """Compile a function that kernels call."""
+    return cast(F, cuda.jit(device=True)(function))
+
+
+def modular(function: F) -> F:
+    """Do as `device`, for integers modulo 2**64: NumPy's scalars, which the simulator uses, warn when they wrap."""
+    return device(np.errstate(over="ignore")(function) if SIMULATOR else function)
+
+
+def launch(kernel: Any, blocks: int, threads: int | tuple[int, int], stream: object, *arguments: Any) -> None:
+    """Launch blocks of threads on a stream, or nothing where there are none: CUDA refuses an empty grid."""
+    if blocks:
+        with _lock:
+            kernel[min(blocks, _BLOCKS), threads, stream](*arguments)
+
+
+def each(kernel: Any, n: int, stream: object, *arguments: Any) -> None:
+    """Launch about a thread for each of n elements; the kernel must loop with a stride of the grid."""
+    launch(kernel, -(-n // THREADS), THREADS, stream, *arguments)
+
+
+@device
+def block_sum(value: Any) -> Any:
+    """Return the sum over a block of THREADS threads, always in the same order. All threads must call this together."""
+    values = cuda.shared.array(THREADS, np.float32)
+    cuda.syncthreads()  # an earlier call's values may not have been read by all
+    values[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    total = values[0]
+    for i in range(1, THREADS):  # by every thread: as fast as a tree with its barriers, and all have the result
+        total += values[i]
+    return total
+
+
+@device
+def block_max(value: Any) -> Any:
+    """Return the maximum over a block of THREADS threads. All threads must call this together."""
+    values = cuda.shared.array(THREADS, np.float32)
+    cuda.syncthreads()  # as above
+    values[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    top = values[0]
+    for i in range(1, THREADS):
+        top = values[i] if values[i] > top else top
+    return top

@@ -1,0 +1,139 @@
+"""Checks of shapes, on the host and before any launch, shared by `reference` and `device`."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol
+
+
+class Shaped(Protocol):
+    """Whatever has a shape: a NumPy array or a device array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def expect(name: str, array: Shaped, shape: tuple[int, ...]) -> None:
+    """Raise a ValueError that names the argument and both shapes, unless they agree.
+
+    >>> import numpy as np
+    >>> expect("out", np.zeros((2, 3)), (2, 4))
+    Traceback (most recent call last):
+    ValueError: out has the shape (2, 3), expected (2, 4)
+    """
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{name} has the shape {tuple(array.shape)}, expected {shape}")
+
+
+def axes(name: str, array: Shaped, letters: str) -> tuple[int, ...]:
+    """Return the shape of an array that must have one axis for each letter."""
+    if len(array.shape) != len(letters):
+        raise ValueError(f"{name} has the shape {tuple(array.shape)}, expected ({', '.join(letters)})")
+    return tuple(array.shape)
+
+
+def size(array: Shaped) -> int:
+    """Return the number of elements as a Python integer."""
+    return prod(array.shape)
+
+
+def same(**arrays: Shaped) -> int:
+    """Check that all arrays have the shape of the first; return its number of elements."""
+    first, *others = arrays
+    for name in others:
+        expect(name, arrays[name], tuple(arrays[first].shape))
+    return size(arrays[first])
+
+
+def one(**arrays: Shaped) -> None:
+    """Check that each array holds one number."""
+    for name, array in arrays.items():
+        expect(name, array, (1,))
+
+
+def copy(x: Any, out: Any) -> int:
+    """Check that two arrays hold as many elements of the same type; return how many."""
+    if size(x) != size(out):
+        raise ValueError(f"out has the shape {tuple(out.shape)}, expected as many elements as {tuple(x.shape)}")
+    if x.dtype != out.dtype:
+        raise ValueError(f"out holds {out.dtype}, expected {x.dtype} as in x")
+    return size(x)
+
+
+def delay(steps: int, out: Shaped) -> None:
+    """Check that the steps can be counted and there is a word for the result."""
+    one(out=out)
+    if steps < 0:
+        raise ValueError(f"steps is {steps}, expected at least 0")
+
+
+def mean(x: Shaped, out: Shaped) -> int:
+    """Return how many elements there are, at least one."""
+    one(out=out)
+    if not size(x):
+        raise ValueError(f"x has the shape {tuple(x.shape)}, expected at least one element")
+    return size(x)
+
+
+def matmul(a: Shaped, b: Shaped, out: Shaped, transpose_a: bool, transpose_b: bool) -> tuple[int, int, int]:
+    """Return rows, columns and the length of the inner sum."""
+    rows, inner = axes("a", a, "MK")[:: -1 if transpose_a else 1]
+    _, columns = axes("b", b, "KN")[:: -1 if transpose_b else 1]
+    expect("b", b, (columns, inner) if transpose_b else (inner, columns))
+    expect("out", out, (rows, columns))
+    return rows, columns, inner
+
+
+def channels(name: str, x: Shaped) -> tuple[int, int, int]:
+    """Return (outer, channels, inner) of (N, C, ...)."""
+    if len(x.shape) < 2:
+        raise ValueError(f"{name} has the shape {tuple(x.shape)}, expected (N, C, ...)")
+    return x.shape[0], x.shape[1], prod(x.shape[2:])
+
+
+def windows(name: str, length: int, window: int, padding: int, stride: int) -> int:
+    """Return how many windows of a size fit next to each other into a padded axis."""
+    if window < 1 or stride < 1 or padding < 0:
+        raise ValueError(f"{name} needs a window >= 1, stride >= 1, padding >= 0, got {window}, {stride}, {padding}")
+    if window > length + 2 * padding:
+        raise ValueError(f"{name} is {length} long, less than its window of {window} with padding {padding}")
+    return (length + 2 * padding - window) // stride + 1
+
+
+def conv_output(x: tuple[int, ...], w: tuple[int, ...], padding: int, stride: int) -> tuple[int, ...]:
+    """Return the shape of a convolution's output, (N, K, P, Q)."""
+    rows = windows("the image's height", x[2], w[2], padding, stride)
+    return x[0], w[0], rows, windows("the image's width", x[3], w[3], padding, stride)
+
+
+def conv2d(x: Shaped, w: Shaped, y: Shaped, padding: int, stride: int, names: tuple[str, str, str]) -> None:
+    """Check x (N, C, H, W), w (K, C, R, S) and y (N, K, P, Q), which the caller calls `names`."""
+    image, kernel = axes(names[0], x, "NCHW"), axes(names[1], w, "KCRS")
+    expect(names[1], w, (kernel[0], image[1], *kernel[2:]))
+    expect(names[2], y, conv_output(image, kernel, padding, stride))
+
+
+def max_pool(name: str, x: Shaped, y: str, out: Shaped, index: Shaped, window: int, stride: int) -> None:
+    """Check x (N, C, H, W) and two arrays with one element for each window; `name` and `y` are the caller's names."""
+    images, planes, height, width = axes(name, x, "NCHW")
+    rows = windows("the image's height", height, window, 0, stride)
+    shape = (images, planes, rows, windows("the image's width", width, window, 0, stride))
+    expect(y, out, shape)
+    expect("index", index, shape)
+
+
+def softmax(logits: Shaped, labels: Shaped, probs: Shaped, loss: Shaped) -> tuple[int, int]:
+    """Return rows and classes."""
+    rows, classes = axes("logits", logits, "NC")
+    if not classes:
+        raise ValueError(f"logits has the shape {(rows, classes)}, expected at least one class")
+    expect("probs", probs, (rows, classes))
+    expect("labels", labels, (rows,))
+    expect("loss", loss, (rows,))
+    return rows, classes
+
+
+def workspace(array: Shaped, floats: int) -> None:
+    """Check that a workspace is flat and large enough."""
+    if len(array.shape) != 1 or array.shape[0] < floats:
+        raise ValueError(f"workspace has the shape {tuple(array.shape)}, expected at least ({floats},)")

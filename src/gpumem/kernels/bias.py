@@ -1,0 +1,45 @@
+"""A number for each channel, added to all of its elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpumem.kernels import _shapes
+from gpumem.kernels._numba import THREADS, block_sum, cuda, each, kernel, launch
+
+_ZERO = np.float32(0)
+
+
+@kernel
+def _bias(x: Any, b: Any, out: Any, inner: Any) -> None:
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        out[i] = x[i] + b[i // inner % b.size]
+
+
+@kernel
+def _bias_gradient(dy: Any, db: Any, outer: Any, inner: Any) -> None:
+    for channel in range(cuda.blockIdx.x, db.size, cuda.gridDim.x):  # a block for each channel
+        total = _ZERO
+        for i in range(cuda.threadIdx.x, outer * inner, THREADS):
+            total += dy[(i // inner * db.size + channel) * inner + i % inner]
+        total = block_sum(total)
+        if cuda.threadIdx.x == 0:
+            db[channel] = total
+
+
+def bias(stream: object, x: Any, b: Any, out: Any) -> None:
+    """Set out to x plus b of the channel: x (N, C) or (N, C, H, W), b (C,); out may be x."""
+    _, channels, inner = _shapes.channels("x", x)
+    _shapes.expect("b", b, (channels,))
+    n = _shapes.same(x=x, out=out)
+    each(_bias, n, stream, x.reshape(n), b, out.reshape(n), np.int64(inner))
+
+
+def bias_gradient(stream: object, dy: Any, db: Any) -> None:
+    """Set db (C,) to the sums of dy, (N, C) or (N, C, H, W), over each channel."""
+    outer, channels, inner = _shapes.channels("dy", dy)
+    _shapes.expect("db", db, (channels,))
+    flat = dy.reshape(outer * channels * inner)
+    launch(_bias_gradient, channels, THREADS, stream, flat, db, np.int64(outer), np.int64(inner))

@@ -1,0 +1,86 @@
+"""Checksums that see positions, bytes that depend on a checksum: the generic op of a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpumem.kernels import _shapes
+from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S27, S30, S31, S56, SECOND, seed
+from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular
+
+_BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
+
+
+@modular
+def _mix(z: Any) -> Any:
+    z = (z ^ (z >> S30)) * FIRST
+    z = (z ^ (z >> S27)) * SECOND
+    return z ^ (z >> S31)
+
+
+@modular
+def _state(start: Any, i: Any) -> Any:
+    return start + (np.uint64(i) + ONE) * GOLDEN
+
+
+@modular
+def _weighted(byte: Any, weight: Any) -> Any:
+    return (np.uint64(byte) + ONE) * (weight | ONE)
+
+
+@modular
+def _plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@modular
+def _add_to(digest: Any, total: Any) -> None:
+    cuda.atomic.add(digest, 0, total)  # integers commute, so the order of blocks does not matter
+
+
+@kernel
+def _checksum(x: Any, digest: Any, start: Any) -> None:
+    totals = cuda.shared.array(THREADS, np.uint64)
+    total = np.uint64(0)
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        total = _plus(total, _weighted(x[i], _mix(_state(start, i))))
+    totals[cuda.threadIdx.x] = total
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        for i in range(1, THREADS):
+            total = _plus(total, totals[i])
+        _add_to(digest, total)
+
+
+@kernel
+def _fill(digest: Any, out: Any, start: Any) -> None:
+    begin = _mix(digest[0] ^ start)
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        out[i] = np.uint8(_mix(_state(begin, i)) >> S56)
+
+
+@kernel
+def _clear(digest: Any) -> None:
+    digest[0] = np.uint64(0)
+
+
+def checksum(stream: object, x: Any, digest: Any, salt: int = 0) -> None:
+    """Add the sum of (x[i] + 1) * w(i, salt) to digest[0], modulo 2**64: x uint8[k], digest uint64[1]."""
+    (n,) = _shapes.axes("x", x, "k")
+    _shapes.one(digest=digest)
+    launch(_checksum, min(-(-n // THREADS), _BLOCKS), THREADS, stream, x, digest, seed(salt))
+
+
+def fill(stream: object, digest: Any, out: Any, salt: int = 0) -> None:
+    """Set out[i] to the top byte of a hash of digest[0], i and the salt: digest uint64[1], out uint8[k]."""
+    (n,) = _shapes.axes("out", out, "k")
+    _shapes.one(digest=digest)
+    each(_fill, n, stream, digest, out, seed(salt))
+
+
+def clear(stream: object, digest: Any) -> None:
+    """Set digest[0] to 0: digest uint64[1]."""
+    _shapes.one(digest=digest)
+    launch(_clear, 1, 1, stream, digest)

@@ -1,0 +1,56 @@
+"""The maximum of each window, and where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpumem.kernels import _shapes
+from gpumem.kernels._numba import cuda, each, kernel
+
+_ZERO = np.float32(0)
+
+
+@kernel
+def _max_pool(x: Any, out: Any, index: Any, size: Any, stride: Any) -> None:
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        p, q = i // out.shape[3] % out.shape[2], i % out.shape[3]
+        plane = i // out.shape[3] // out.shape[2]
+        n, c = plane // out.shape[1], plane % out.shape[1]
+        best, where = x[n, c, p * stride, q * stride], p * stride * x.shape[3] + q * stride
+        for h in range(p * stride, p * stride + size):
+            for v in range(q * stride, q * stride + size):
+                if x[n, c, h, v] > best:
+                    best, where = x[n, c, h, v], h * x.shape[3] + v
+        out[n, c, p, q] = best
+        index[n, c, p, q] = where
+
+
+@kernel
+def _max_pool_gradient(dy: Any, index: Any, dx: Any, size: Any, stride: Any) -> None:
+    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
+        h, v = i // dx.shape[3] % dx.shape[2], i % dx.shape[3]
+        plane = i // dx.shape[3] // dx.shape[2]
+        n, c = plane // dx.shape[1], plane % dx.shape[1]
+        total = _ZERO
+        for p in range(max(0, (h - size) // stride + 1), min(dy.shape[2], h // stride + 1)):  # windows over the element
+            for q in range(max(0, (v - size) // stride + 1), min(dy.shape[3], v // stride + 1)):
+                if index[n, c, p, q] == h * dx.shape[3] + v:
+                    total += dy[n, c, p, q]
+        dx[n, c, h, v] = total
+
+
+def max_pool(stream: object, x: Any, out: Any, index: Any, size: int = 2, stride: int = 2) -> None:
+    """Set out (N, C, P, Q) to the maximum of each window of x (N, C, H, W), P = (H - size) // stride + 1.
+
+    index int32 (N, C, P, Q) is the position h * W + w of the first maximum. Windows may overlap.
+    """
+    _shapes.max_pool("x", x, "out", out, index, size, stride)
+    each(_max_pool, _shapes.size(out), stream, x, out, index, np.int64(size), np.int64(stride))
+
+
+def max_pool_gradient(stream: object, dy: Any, index: Any, dx: Any, size: int = 2, stride: int = 2) -> None:
+    """Set each element of dx (N, C, H, W) to the sum of dy (N, C, P, Q) over the windows whose maximum it was."""
+    _shapes.max_pool("dx", dx, "dy", dy, index, size, stride)
+    each(_max_pool_gradient, _shapes.size(dx), stream, dy, index, dx, np.int64(size), np.int64(stride))

@@ -1,0 +1,47 @@
+"""The fake driver's own functions, for code that `fake_cuda.run` runs."""
+
+import ctypes
+
+_library = ctypes.CDLL("libcuda.so.1")
+if not hasattr(_library, "fake_cuda_count"):
+    raise ImportError("libcuda.so.1 is not the fake one")
+_library.fake_cuda_count.argtypes = [ctypes.c_char_p]
+_library.fake_cuda_count.restype = ctypes.c_long
+_library.fake_cuda_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
+_library.fake_cuda_seed.argtypes = [ctypes.c_uint64]
+_library.fake_cuda_seed.restype = None
+_library.fake_cuda_reset_counts.restype = None
+_library.fake_cuda_backing.argtypes = [ctypes.c_void_p]
+_library.fake_cuda_backing.restype = ctypes.c_void_p
+
+
+def count(what: str) -> int:
+    """A counter, see README.md."""
+    found = _library.fake_cuda_count(what.encode())
+    if found < 0:
+        raise ValueError(f"the fake driver does not count {what!r}")
+    return found
+
+
+def fail(what: str, n: int) -> None:
+    """Let the `n`-th call of this kind from now fail; 0 takes it back."""
+    if _library.fake_cuda_fail(what.encode(), n):
+        raise ValueError(f"the fake driver has no fault {what!r}")
+
+
+def seed(n: int) -> None:
+    """Start the scheduler's random numbers again."""
+    _library.fake_cuda_seed(n)
+
+
+def reset_counts() -> None:
+    """Set the counters of calls to 0; those of live things stay."""
+    _library.fake_cuda_reset_counts()
+
+
+def host(address: int, size: int) -> ctypes.Array[ctypes.c_uint8]:
+    """The bytes behind an address of device or pinned memory as they are now, with no synchronisation."""
+    found = _library.fake_cuda_backing(address)
+    if not found:
+        raise ValueError(f"{address:#x} is not in memory that is allocated")
+    return (ctypes.c_uint8 * size).from_address(found)

@@ -1,0 +1,335 @@
+// Memory, streams and the order in which queued work is executed.
+#include "fake.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+void unlock(int *held) { (void)held, pthread_mutex_unlock(&lock); }
+
+long counts[COUNTS];
+static const char *const count_names[COUNTS] = {
+    "allocations", "live_device", "live_pinned", "live_streams", "live_events", "live_graphs", "live_execs", "copies",
+    "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
+    "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending",
+};
+static long armed[FAULTS];
+static const char *const fault_names[FAULTS] = {
+    "allocation", "pinned", "copy", "set", "launch", "record", "wait", "event", "stream", "graph", "execution",
+};
+static uint64_t state;
+static unsigned spell;    // for how many steps the scheduler keeps its way of choosing
+bool calling;
+static CUresult failure;  // of queued work, until the next synchronisation
+static uint64_t now;      // ns
+
+static int named(const char *what, const char *const *names, int size) {
+    for (int i = 0; i < size; i++)
+        if (!strcmp(what, names[i])) return i;
+    return -1;
+}
+
+API long fake_cuda_count(const char *what) {
+    LOCK;
+    int i = named(what, count_names, COUNTS);
+    return i < 0 ? -1 : counts[i];
+}
+
+API int fake_cuda_fail(const char *what, long n) {
+    LOCK;
+    int i = named(what, fault_names, FAULTS);
+    if (i >= 0) armed[i] = n;
+    return i < 0 ? -1 : 0;
+}
+
+API void fake_cuda_reset_counts(void) {  // what counts live things stays
+    LOCK;
+    for (int i = 0; i < COUNTS; i++) {
+        bool live = !strncmp(count_names[i], "live_", 5) || i == DEVICE_BYTES || i == PINNED_BYTES || i == PENDING;
+        if (!live) counts[i] = 0;
+    }
+}
+
+API void *fake_cuda_backing(uintptr_t address) {
+    LOCK;
+    struct area *area = area_at(address, 0);
+    return area ? area->backing + (address - area->base) : NULL;
+}
+
+bool fails(enum fault what) { return armed[what] > 0 && --armed[what] == 0; }
+
+#define GOLDEN 0x9E3779B97F4A7C15u
+
+uint64_t mix(uint64_t z) {
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+uint64_t draw(void) { return mix(state += GOLDEN); }
+bool chance(unsigned of256) { return (draw() & 255) < of256; }
+
+void *handle_create(enum type type, size_t bytes) {
+    struct handle *handle = calloc(1, bytes);
+    *handle = (struct handle){type, true};
+    return handle;
+}
+bool is(const void *handle, enum type type) {
+    const struct handle *it = handle;
+    return it && it->type == type && it->live;
+}
+
+// --- memory
+
+static struct area *areas;
+
+uint64_t memory_total(void) {
+    static uint64_t total;
+    const char *given = getenv("FAKE_CUDA_MEMORY");
+    if (!total) total = given ? strtoull(given, NULL, 0) : 1u << 30;
+    return total;
+}
+
+struct area *area_at(uintptr_t address, size_t bytes) {
+    for (struct area *a = areas; a; a = a->next)
+        if (address >= a->base && address - a->base < a->bytes && bytes <= a->bytes - (address - a->base)) return a;
+    return NULL;
+}
+
+static void area_add(struct area area) {
+    static uint64_t id;
+    struct area *a = malloc(sizeof *a);
+    *a = area;
+    a->id = ++id, a->next = areas, areas = a;
+    counts[ALLOCATIONS]++;
+    counts[a->device ? LIVE_DEVICE : LIVE_PINNED]++;
+    counts[a->device ? DEVICE_BYTES : PINNED_BYTES] += (long)a->bytes;
+}
+
+CUresult area_create(bool device, size_t bytes, uintptr_t *address) {
+    if (!bytes) return INVALID_VALUE;
+    if (fails(device ? FAIL_ALLOCATION : FAIL_PINNED)) return OUT_OF_MEMORY;
+    if (device && bytes > memory_total() - (uint64_t)counts[DEVICE_BYTES]) return OUT_OF_MEMORY;
+    enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, POISONED = 64 << 20 };
+    char *backing = mmap(NULL, bytes, PROT_READ | PROT_WRITE, FLAGS, -1, 0), *base = backing;
+    if (backing == MAP_FAILED) return OUT_OF_MEMORY;
+    memset(backing, 0xA5, bytes < POISONED ? bytes : POISONED);
+    if (device) base = mmap(NULL, bytes, PROT_NONE, FLAGS, -1, 0);
+    if (base == MAP_FAILED) return munmap(backing, bytes), OUT_OF_MEMORY;
+    *address = (uintptr_t)base;
+    area_add((struct area){.base = *address, .bytes = bytes, .backing = backing, .device = device, .owned = true});
+    return SUCCESS;
+}
+
+CUresult area_register(void *host, size_t bytes) {
+    if (!host || !bytes || area_at((uintptr_t)host, 0)) return INVALID_VALUE;
+    area_add((struct area){.base = (uintptr_t)host, .bytes = bytes, .backing = host});
+    return SUCCESS;
+}
+
+void area_destroy(struct area *area) {
+    struct area **link = &areas;
+    while (*link != area) link = &(*link)->next;
+    *link = area->next;
+    counts[area->device ? LIVE_DEVICE : LIVE_PINNED]--;
+    counts[area->device ? DEVICE_BYTES : PINNED_BYTES] -= (long)area->bytes;
+    if (area->owned) munmap(area->backing, area->bytes);
+    if (area->device) munmap((void *)area->base, area->bytes);
+    free(area);
+}
+
+static char *reach(uintptr_t address, size_t bytes) {  // where queued work finds the bytes; NULL where it must not
+    struct area *area = area_at(address, bytes);
+    return area ? area->backing + (address - area->base) : NULL;
+}
+
+// --- the kernels
+
+struct builtin {
+    const char *name;
+    int words;
+    bool (*run)(const uint64_t *words);
+};
+
+static bool run_checksum(const uint64_t *words) {  // x, bytes, digest, salt
+    const unsigned char *x = (void *)reach(words[0], words[1]);
+    uint64_t *digest = (void *)reach(words[2], 8), salt = mix(words[3]), sum = 0;
+    if ((!x && words[1]) || !digest) return false;
+    for (uint64_t i = 0; i < words[1]; i++) sum += (x[i] + 1u) * (mix(salt + (i + 1) * GOLDEN) | 1);
+    *digest += sum;
+    return true;
+}
+
+static bool run_fill(const uint64_t *words) {  // digest, out, bytes, salt
+    unsigned char *out = (void *)reach(words[1], words[2]);
+    const uint64_t *digest = (void *)reach(words[0], 8), salt = mix(words[3]);
+    if ((!out && words[2]) || !digest) return false;
+    const uint64_t start = mix(*digest ^ salt);
+    for (uint64_t i = 0; i < words[2]; i++) out[i] = mix(start + (i + 1) * GOLDEN) >> 56;
+    return true;
+}
+
+static bool run_clear(const uint64_t *words) {  // digest
+    uint64_t *digest = (void *)reach(words[0], 8);
+    if (digest) *digest = 0;
+    return digest;
+}
+
+static const struct builtin builtins[] = {
+    {"checksum", 4, run_checksum}, {"fill", 4, run_fill}, {"clear", 1, run_clear}, {NULL, 0, NULL},
+};
+const struct builtin *builtin_find(const char *name) {
+    const struct builtin *b = builtins;
+    while (b->name && strcmp(b->name, name)) b++;
+    return b->name ? b : NULL;
+}
+int builtin_words(const struct builtin *builtin) { return builtin ? builtin->words : 0; }
+
+// --- streams
+
+struct stream legacy = {.handle = {STREAM, true}, .tail = &legacy.head, .next = &per_thread};
+struct stream per_thread = {.handle = {STREAM, true}, .tail = &per_thread.head};
+struct stream *streams = &legacy;
+
+struct stream *stream_of(void *handle) {
+    if ((uintptr_t)handle <= 1) return &legacy;
+    if ((uintptr_t)handle == 2) return &per_thread;
+    return is(handle, STREAM) ? handle : NULL;
+}
+
+struct record *record_create(struct stream *stream) {
+    struct record *record = calloc(1, sizeof *record);
+    record->references = 1, record->stream = stream;
+    return record;
+}
+struct record *record_share(struct record *record) {
+    if (record) record->references++;
+    return record;
+}
+void record_release(struct record *record) {
+    if (record && !--record->references) free(record);
+}
+
+void push(struct stream *stream, const struct op *op) {
+    struct op *entry = malloc(sizeof *entry);
+    *entry = *op, entry->next = NULL;
+    *stream->tail = entry, stream->tail = &entry->next;
+    counts[PENDING]++;
+}
+
+static void memory_set(char *to, const struct op *op) {
+    for (size_t i = 0; i < op->bytes; i += op->width) memcpy(to + i, &op->value, op->width);
+}
+
+static void perform(struct op *op) {
+    bool done = true;
+    if (op->kind <= LAUNCH && fails(FAIL_EXECUTION)) {
+        failure = LAUNCH_FAILED;
+        return;
+    }
+    if (op->kind == COPY) {
+        char *to = reach(op->to, op->bytes), *from = reach(op->from, op->bytes);
+        if (op->pageable && !to) to = (char *)op->to;
+        if (op->pageable && !from) from = (char *)op->from;
+        if ((done = to && from)) memmove(to, from, op->bytes);
+        now += 500 + op->bytes / 16, counts[EXECUTED_COPIES]++;
+    } else if (op->kind == SET) {
+        char *to = reach(op->to, op->bytes);
+        if ((done = to)) memory_set(to, op);
+        now += 500 + op->bytes / 16;
+    } else if (op->kind == LAUNCH) {
+        if (op->function->builtin) done = op->function->builtin->run(op->words);
+        now += 1000, counts[EXECUTED_LAUNCHES]++;
+    } else if (op->kind == CALL) {
+        calling = true;
+        op->call(op->data);
+        calling = false;
+    } else if (op->kind == RECORD) {
+        op->record->done = true, op->record->time = now += 10;
+    } else if (op->kind == FREE) {
+        struct area *area = area_at(op->to, 0);
+        if ((done = area)) area_destroy(area);
+    }
+    if (!done) failure = ILLEGAL_ADDRESS;
+}
+
+static const struct record *blocker(const struct stream *stream) {  // what the head of the stream still waits for
+    const struct record *record = NULL;
+    if (stream->head->kind == WAIT) record = stream->head->record;
+    if (stream->head->kind == RUN) record = stream->head->run->previous;
+    return record && !record->done ? record : NULL;
+}
+
+static void execute_head(struct stream *stream) {
+    struct op *op = stream->head;
+    if (op->kind == RUN && !run_step(op->run, perform)) return;
+    perform(op);
+    stream->head = op->next;
+    if (!stream->head) stream->tail = &stream->head;
+    record_release(op->record);
+    free(op);
+    counts[PENDING]--;
+}
+
+static void forget_streams(void) {  // the destroyed ones that have run dry
+    for (struct stream **link = &streams; *link;)
+        if (!(*link)->handle.live && !(*link)->head && !(*link)->capture) *link = (*link)->next;
+        else link = &(*link)->next;
+}
+
+// For a while, prefer streams in one random order, which starves the last of them; or choose evenly each time.
+static bool random_step(void) {
+    static bool even;
+    if (!spell) {
+        spell = 1 + draw() % (1u << draw() % 11), even = chance(96);
+        for (struct stream *s = streams; s; s = s->next) s->urgency = draw();
+    }
+    spell--;
+    struct stream *best = NULL;
+    uint64_t most = 0;
+    for (struct stream *s = streams; s; s = s->next) {
+        if (!s->head || blocker(s)) continue;
+        uint64_t urgency = even ? draw() : s->urgency;
+        if (!best || urgency > most) best = s, most = urgency;
+    }
+    if (best) execute_head(best);
+    return best;
+}
+
+static void needed_step(struct stream *stream) {
+    for (const struct record *record; (record = blocker(stream));) stream = record->stream;
+    execute_head(stream);
+}
+
+void finish(struct stream *stream, const struct record *record) {
+    static const unsigned shares[] = {0, 8, 128, 240, 255};
+    unsigned share = shares[draw() % 5];
+    while (record ? !record->done : !!stream->head)
+        if (!chance(share) || !random_step()) needed_step(stream);
+    while (chance(share) && random_step());
+    forget_streams();
+}
+
+void finish_all(void) {
+    while (random_step());
+    forget_streams();
+}
+
+void poke(void) {
+    while (chance(128) && random_step());
+}
+
+CUresult settle(CUresult result) {
+    counts[SYNCS]++;
+    if (!result) result = failure, failure = SUCCESS;
+    return result;
+}
+
+API void fake_cuda_seed(uint64_t seed) {
+    LOCK;
+    state = mix(seed + 1), spell = 0;
+}
+
+__attribute__((constructor)) static void start(void) {
+    const char *seed = getenv("FAKE_CUDA_SEED");
+    fake_cuda_seed(seed ? strtoull(seed, NULL, 0) : 0);
+}

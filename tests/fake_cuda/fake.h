@@ -1,0 +1,166 @@
+// What the parts of the fake driver share: engine.c runs queued work, graph.c captures it, driver.c answers the calls.
+#pragma once
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define API __attribute__((visibility("default")))
+#define UNUSED __attribute__((unused))
+
+typedef enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+    LAUNCH_FAILED = 719, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
+    CAPTURE_ISOLATION = 905, CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, UNKNOWN = 999,
+} CUresult;
+
+// Every call holds one lock; LOCK gives it back when the calling function returns.
+extern pthread_mutex_t lock;
+void unlock(int *held);
+static inline int take(void) { return pthread_mutex_lock(&lock); }
+#define LOCK int held __attribute__((cleanup(unlock), unused)) = take()
+#define TRY(call) do { CUresult result_ = (call); if (result_) return result_; } while (0)
+
+enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, LIVE_GRAPHS, LIVE_EXECS, COPIES, SETS,
+             LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
+             GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, COUNTS };
+extern long counts[COUNTS];
+enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
+             FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAULTS };
+bool fails(enum fault what);  // whether this is the call that was told to fail
+
+uint64_t mix(uint64_t z);
+uint64_t draw(void);
+bool chance(unsigned of256);
+
+// Memory. Device memory is only reached through `backing`: the addresses handed out cannot be read by the host.
+struct area {
+    uintptr_t base;
+    size_t bytes;
+    char *backing;
+    bool device, owned, dying;  // dying: a free of it is queued
+    uint64_t id;
+    struct area *next;
+};
+uint64_t memory_total(void);
+struct area *area_at(uintptr_t address, size_t bytes);
+CUresult area_create(bool device, size_t bytes, uintptr_t *address);
+CUresult area_register(void *host, size_t bytes);
+void area_destroy(struct area *area);
+
+// Handles are never freed, so that one that was destroyed is always recognised.
+enum type { STREAM = 0x51, EVENT, GRAPH, EXEC, FUNCTION, LIBRARY, POOL, OBJECT };
+struct handle {
+    enum type type;
+    bool live;
+};
+void *handle_create(enum type type, size_t bytes);
+bool is(const void *handle, enum type type);
+
+// One record of an event, or one end of a graph launch. Waits and events refer to it.
+struct record {
+    int references;
+    bool done;
+    uint64_t time;
+    struct stream *stream;
+};
+struct record *record_create(struct stream *stream);
+struct record *record_share(struct record *record);
+void record_release(struct record *record);
+
+enum { MAX_WORDS = 4 };
+struct function {
+    struct handle handle;
+    const struct builtin *builtin;
+    char name[];
+};
+const struct builtin *builtin_find(const char *name);
+int builtin_words(const struct builtin *builtin);
+
+enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN };
+struct op {
+    enum kind kind;
+    uintptr_t to, from;          // COPY, SET, FREE
+    size_t bytes;
+    bool pageable;               // COPY: host memory that is not pinned is accepted, as the caller waits
+    unsigned value, width;       // SET
+    const struct function *function;
+    uint64_t words[MAX_WORDS];   // LAUNCH
+    void (*call)(void *);        // CALL
+    void *data;
+    struct record *record;       // RECORD, WAIT
+    struct event *event;         // RECORD in a graph
+    struct run *run;             // RUN
+    struct op *next;
+};
+
+struct node {
+    struct op op;
+    int index, waits;            // nodes are numbered in an order that follows the dependencies
+    struct node **after;
+};
+struct set {
+    struct node **items;
+    int size;
+};
+
+struct stream {
+    struct handle handle;
+    unsigned flags;
+    int priority;
+    uint64_t urgency;            // the scheduler's, random
+    struct op *head, **tail;
+    struct capture *capture;
+    struct set frontier;         // what the next captured node depends on
+    struct stream *next;
+};
+struct event {
+    struct handle handle;
+    unsigned flags;
+    struct record *record;       // the latest one
+    struct capture *capture;     // set when the latest record was captured
+    struct set nodes;
+};
+struct graph {                   // a CUgraph, or the copy of one that a CUgraphExec launches
+    struct handle handle;
+    struct node **nodes;
+    int size;
+    struct owned { struct object *object; struct owned *next; unsigned count; } *owned;
+    struct record *latest;       // CUgraphExec: the end of its latest launch
+    int running;
+};
+struct run {                     // one launch of a graph
+    struct graph *exec;
+    struct record *previous, *end, **records;
+    uint64_t *urgency;
+    bool *done;
+    int left;
+};
+struct capture {
+    struct graph *graph;
+    struct stream *origin;
+    int mode;
+    uint64_t id;
+    bool invalid, over;
+};
+
+extern struct stream *streams, legacy, per_thread;
+struct stream *stream_of(void *handle);  // NULL where it is none
+void push(struct stream *stream, const struct op *op);
+void finish(struct stream *stream, const struct record *record);  // until the stream is empty or the record is made
+void finish_all(void);
+void poke(void);                         // execute a few entries, or none
+extern bool calling;                     // a host callback is running: it must not use the driver
+CUresult settle(CUresult result);        // a host synchronisation ends: an asynchronous failure comes out here
+
+CUresult enqueue(struct stream *stream, const struct op *op);  // push, or add to the graph being captured
+CUresult capture_record(struct stream *stream, struct event *event);
+CUresult capture_wait(struct stream *stream, struct event *event);
+CUresult capture_forbids(struct stream *stream);  // synchronising or asking this stream (NULL: any)
+CUresult capture_forbids_unsafe(bool implicit);   // calls that a capture in mode "global" forbids
+bool run_step(struct run *run, void (*perform)(struct op *));  // execute one node; true when the last one is done
+void set_assign(struct set *set, const struct set *other);
+void graph_let_go(struct graph *graph);

@@ -1,0 +1,170 @@
+"""Arguments for every op of `gpumem.kernels`, with sizes picked by the caller: fixed ones or Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpumem.kernels import reference
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Pick:
+    """Sizes come from `integer(low, high)`, contents from a seed. Results start as garbage, so gaps show."""
+
+    integer: Callable[[int, int], int]
+    seed: int = 0
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def floats(self, *shape: int) -> Array:
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def bytes(self, size: int) -> Array:
+        return self.rng.integers(0, 256, size).astype(np.uint8)
+
+    def word(self) -> Array:
+        return self.rng.integers(0, 2**64, 1, dtype=np.uint64)
+
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.integer(1, 6) for _ in range(self.integer(1, 3)))
+
+
+Arguments = dict[str, Any]
+
+
+def checksum(pick: Pick) -> Arguments:
+    return {"x": pick.bytes(pick.integer(0, 150)), "digest": pick.word(), "salt": pick.integer(-(2**64), 2**64)}
+
+
+def fill(pick: Pick) -> Arguments:
+    return {"digest": pick.word(), "out": pick.bytes(pick.integer(0, 150)), "salt": pick.integer(-(2**64), 2**64)}
+
+
+def copy(pick: Pick) -> Arguments:
+    x = pick.floats(pick.integer(1, 9), pick.integer(0, 20))
+    x = [x, x.view(np.int32), x.astype(np.uint8), x.astype(np.uint64)][pick.integer(0, 3)]
+    return {"x": x, "out": np.ones_like(x).reshape(-1)}
+
+
+def matmul(pick: Pick) -> Arguments:
+    rows, columns, inner = pick.integer(1, 18), pick.integer(1, 18), pick.integer(1, 20)
+    flip = [bool(pick.integer(0, 1)) for _ in "ab"]
+    a, b = pick.floats(*(inner, rows)[:: 1 if flip[0] else -1]), pick.floats(*(inner, columns)[:: -1 if flip[1] else 1])
+    return {"a": a, "b": b, "out": pick.floats(rows, columns), "transpose_a": flip[0], "transpose_b": flip[1]}
+
+
+def image(pick: Pick) -> Array:
+    shape = pick.integer(1, 3), pick.integer(1, 3), pick.integer(1, 6), pick.integer(1, 6)
+    return pick.floats(*shape[: 4 if pick.integer(0, 1) else 2])
+
+
+def bias(pick: Pick) -> Arguments:
+    x = image(pick)
+    return {"x": x, "b": pick.floats(x.shape[1]), "out": pick.floats(*x.shape)}
+
+
+def bias_gradient(pick: Pick) -> Arguments:
+    dy = image(pick)
+    return {"dy": dy, "db": pick.floats(dy.shape[1])}
+
+
+def alike(*names: str) -> Callable[[Pick], Arguments]:
+    """Arrays of one shape."""
+
+    def make(pick: Pick) -> Arguments:
+        shape = pick.shape()
+        return {name: pick.floats(*shape) for name in names}
+
+    return make
+
+
+def convolution(x: str, w: str, y: str, *order: str) -> Callable[[Pick], Arguments]:
+    """x, w and y are the names of image, weights and output; `order` is that of the arguments."""
+
+    def make(pick: Pick) -> Arguments:
+        padding, stride = pick.integer(0, 2), pick.integer(1, 2)
+        height, width, r, s = pick.integer(1, 4), pick.integer(1, 5), pick.integer(1, 3), pick.integer(1, 2)
+        height, width = max(height, r - 2 * padding), max(width, s - 2 * padding)
+        places = [(n + 2 * padding - k) // stride + 1 for n, k in ((height, r), (width, s))]
+        n, c, k = (pick.integer(1, 2) for _ in "nck")
+        arrays = {x: pick.floats(n, c, height, width), w: pick.floats(k, c, r, s), y: pick.floats(n, k, *places)}
+        floats = reference.im2col_floats(arrays[x].shape, arrays[w].shape, padding, stride)
+        arrays["workspace"] = pick.floats(floats + pick.integer(0, 1))
+        return {name: arrays[name] for name in order} | {"padding": padding, "stride": stride}
+
+    return make
+
+
+def max_pool(pick: Pick) -> Arguments:
+    size, stride = pick.integer(1, 3), pick.integer(1, 3)
+    shape = pick.integer(1, 2), pick.integer(1, 2), pick.integer(size, 7), pick.integer(size, 6)
+    places = [(n - size) // stride + 1 for n in shape[2:]]
+    x = pick.rng.integers(-2, 2, shape).astype(np.float32)  # many ties: the first one counts
+    index = np.full((*shape[:2], *places), -1, np.int32)
+    return {"x": x, "out": pick.floats(*index.shape), "index": index, "size": size, "stride": stride}
+
+
+def max_pool_gradient(pick: Pick) -> Arguments:
+    forward = max_pool(pick)
+    reference.max_pool(None, **forward)
+    dy, index, dx = pick.floats(*forward["out"].shape), forward["index"], pick.floats(*forward["x"].shape)
+    return {"dy": dy, "index": index, "dx": dx, "size": forward["size"], "stride": forward["stride"]}
+
+
+def cross_entropy(pick: Pick) -> Arguments:
+    n, c = pick.integer(1, 5), pick.integer(1, 70)
+    labels = pick.rng.integers(-1, c + 1, n).astype(np.int32)  # two of them are no class
+    return {"logits": pick.floats(n, c) * 40, "labels": labels, "probs": pick.floats(n, c), "loss": pick.floats(n)}
+
+
+def cross_entropy_gradient(pick: Pick) -> Arguments:
+    forward = cross_entropy(pick)
+    return {"probs": forward["logits"], "labels": forward["labels"], "dlogits": forward["probs"]}
+
+
+def sgd(pick: Pick) -> Arguments:
+    return alike("w", "dw", "velocity")(pick) | {"rate": 0.1, "momentum": 0.9, "decay": 0.01}
+
+
+def adam(pick: Pick) -> Arguments:
+    arrays = alike("w", "dw", "m", "v")(pick)
+    arrays["v"] = abs(arrays["v"])
+    step = np.array([pick.integer(1, 50)], np.float32)
+    return arrays | {"step": step, "rate": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+
+
+CASES: dict[str, Callable[[Pick], Arguments]] = {
+    "adam": adam,
+    "add": alike("a", "b", "out"),
+    "bias": bias,
+    "bias_gradient": bias_gradient,
+    "checksum": checksum,
+    "clear": lambda pick: {"digest": pick.word()},
+    "conv2d": convolution("x", "w", "out", "x", "w", "out"),
+    "conv2d_im2col": convolution("x", "w", "out", "x", "w", "out", "workspace"),
+    "conv2d_input_gradient": convolution("dx", "w", "dy", "dy", "w", "dx"),
+    "conv2d_input_gradient_im2col": convolution("dx", "w", "dy", "dy", "w", "dx", "workspace"),
+    "conv2d_weight_gradient": convolution("x", "dw", "dy", "x", "dy", "dw"),
+    "conv2d_weight_gradient_im2col": convolution("x", "dw", "dy", "x", "dy", "dw", "workspace"),
+    "copy": copy,
+    "delay": lambda pick: {"steps": pick.integer(0, 200), "out": pick.word()},
+    "fill": fill,
+    "matmul": matmul,
+    "max_pool": max_pool,
+    "max_pool_gradient": max_pool_gradient,
+    "mean": lambda pick: alike("x")(pick) | {"out": pick.floats(1)},
+    "relu": alike("x", "out"),
+    "relu_gradient": alike("y", "dy", "dx"),
+    "sgd": sgd,
+    "softmax_cross_entropy": cross_entropy,
+    "softmax_cross_entropy_gradient": cross_entropy_gradient,
+    "tick": lambda pick: {"step": pick.floats(1)},
+}

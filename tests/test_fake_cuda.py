@@ -1,0 +1,91 @@
+"""The fake CUDA driver does what CUDA does, as far as `fake_cuda/README.md` says."""
+
+import importlib.util
+import json
+import re
+import shutil
+
+import pytest
+
+from tests import fake_cuda
+
+CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "checks.py").read_text(), re.M)
+SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").read_text(), re.S)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needed():
+    """Skip where the fake driver or what it is for is missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("cuda", "cuda.core", "cuda.bindings")):
+        pytest.skip("needs cuda.core and cuda.bindings")
+    try:
+        fake_cuda.build()
+    except fake_cuda.NoCompiler as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def results():
+    """What came of each check: all of them run in one process."""
+    done = fake_cuda.run("from fake_cuda import checks; checks.main()", memory=1 << 24)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check(results, name):
+    assert results[name] is None, results[name]
+
+
+def test_readme():
+    done = fake_cuda.run(SNIPPETS[-1], seed=1)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(0.00201)
+
+
+def test_seed_and_memory_come_from_the_environment():
+    code = """
+from cuda.bindings import driver
+driver.cuInit(0)
+context = driver.cuDevicePrimaryCtxRetain(0)[1]
+driver.cuCtxSetCurrent(context)
+print(driver.cuMemGetInfo()[2])
+events = [(name, driver.cuEventCreate(0)[1]) for name in "abcdefgh"]
+streams = [driver.cuStreamCreate(1)[1] for _ in events]
+for (_, event), stream in zip(events, streams):
+    driver.cuEventRecord(event, stream)
+driver.cuCtxSynchronize()
+first = events[0][1]
+print("".join(sorted("abcdefgh", key=lambda name: driver.cuEventElapsedTime(first, dict(events)[name])[1])))
+"""
+    orders = []
+    for seed in (1, 1, 2):
+        done = fake_cuda.run(code, seed=seed, memory=12345)
+        assert done.returncode == 0, done.stderr
+        memory, order = done.stdout.split()
+        assert memory == "12345" and sorted(order) == sorted("abcdefgh")
+        orders.append(order)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_host_cannot_read_device_memory():
+    code = """
+import ctypes
+from cuda.core import Device
+device = Device(0)
+device.set_current()
+memory = device.allocate(8, stream=device.create_stream())
+ctypes.string_at(int(memory.handle), 8)
+"""
+    assert fake_cuda.run(code).returncode == -11
+
+
+def test_build(tmp_path, monkeypatch):
+    library = fake_cuda.build(tmp_path / "here")
+    made = library.stat().st_mtime_ns
+    assert library == tmp_path / "here" / "libcuda.so.1"
+    assert fake_cuda.build(tmp_path / "here").stat().st_mtime_ns == made
+    assert sorted(path.name for path in library.parent.iterdir()) == ["built_from", "libcuda.so.1"]
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(fake_cuda.NoCompiler):
+        fake_cuda.build(tmp_path / "there")

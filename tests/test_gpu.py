@@ -1,0 +1,117 @@
+"""The same contracts on a real device: `python -m pytest -m gpu`. Nothing here runs without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpumem import autoswap, best_fit, bundled
+from gpumem.commands.doctor import why_no_cuda
+from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
+from gpumem.kernels import reference
+from gpumem.machine import Machine
+from gpumem.models import MODELS, measure
+from gpumem.placement import Placement
+from gpumem.trace import Trace
+
+from .kernel_cases import CASES, Pick
+from .test_models import lowest
+
+pytestmark = [pytest.mark.gpu]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needed() -> None:
+    """Skip where there is no device, or where Numba's simulator stands in for it."""
+    if missing := why_no_cuda():
+        pytest.skip(missing)
+    from gpumem.kernels import _numba
+
+    if _numba.SIMULATOR:
+        pytest.skip("NUMBA_ENABLE_CUDASIM is set: run with -m gpu alone, or with NUMBA_ENABLE_CUDASIM=0")
+
+
+def backend(**options: Any) -> Any:
+    from gpumem.execute.cuda import Cuda
+
+    return Cuda(**options)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
+    from gpumem.kernels import device
+    from gpumem.kernels._numba import cuda
+
+    rng = np.random.default_rng(seed)
+    arguments = CASES[name](Pick(lambda low, high: int(rng.integers(low, high, endpoint=True)), seed))
+    theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+    getattr(device, name)(0, **theirs)
+    getattr(reference, name)(None, **arguments)
+    for k, expected in arguments.items():
+        if isinstance(expected, np.ndarray):
+            got = theirs[k].copy_to_host()
+            exact = expected.dtype != np.float32
+            np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-3, 1e-4), err_msg=f"{name}: {k}")
+
+
+def train(name: str, iterations: int, trace: Trace | None = None, **options: Any) -> dict[int, np.ndarray]:
+    from gpumem.kernels import device
+
+    model = MODELS[name]()
+    trace = trace or model.trace
+    with backend(**options) as cuda:
+        program = prepare(trace, best_fit(trace), cuda, model.launch(device), host=best_fit(trace.host_side()))
+        program.write(model.initial)
+        program.run(iterations)
+        return program.read()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_at_the_lowest_limit_is_bit_identical(name: str) -> None:
+    model = MODELS[name]()
+    swapped, want = lowest(model), train(name, 20)
+    for options in ({}, {"graph": True}, {"timing": True}):
+        got = train(name, 20, swapped, **options)
+        assert all(np.array_equal(want[i], got[i]) for i in model.initial), options
+    loss = model.names["loss"]
+    assert want[loss].view(np.float32)[0] < train(name, 1)[loss].view(np.float32)[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"graph": True}])
+def test_a_real_plan_gives_the_bytes_of_the_emulator(options: dict[str, bool]) -> None:
+    from gpumem.kernels import device
+
+    trace = bundled("vgg16")
+    swapped = autoswap(trace, Machine.named("gtx1080ti"), trace.peak_load * 70 // 100).apply(trace)
+    whole, there = scaled(trace, best_fit(trace))
+    small, placement = scaled(swapped, best_fit(swapped))
+    state = initial(whole)
+    want = prepare(whole, there, Emulator(in_issue_order), GenericOp(whole, reference))
+    want.write(state)
+    want.run(3)
+    with backend(**options) as cuda:
+        program = prepare(small, placement, cuda, GenericOp(whole, device))
+        program.write({of: value for of, value in state.items() if of in program.crossing()})
+        program.run(3)
+        left = want.read()
+        assert all(np.array_equal(left[of], value) for of, value in program.read().items())
+
+
+def test_every_op_is_measured() -> None:
+    from gpumem.kernels import device
+
+    with backend(timing=True) as cuda:
+        assert (measure(MODELS["cnn"](), cuda, device).ops.duration > 0).all()
+
+
+def test_a_slab_that_does_not_fit_is_refused_and_nothing_stays() -> None:
+    trace = bundled("mlp3")
+    placement = best_fit(trace)
+    with backend() as cuda:
+        for _ in range(3):
+            with pytest.raises(MemoryError, match="bytes of device memory"):
+                prepare(trace, Placement(placement.offset, 2**50), cuda)
+        prepare(trace, placement, cuda).run()

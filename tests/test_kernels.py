@@ -1,0 +1,502 @@
+"""Kernels against NumPy under Numba's simulator, NumPy against loops, formulas and finite differences; PTX.
+
+The simulator is chosen when `numba.cuda` is first imported, so `NUMBA_ENABLE_CUDASIM=1` must be set before: below where
+nobody has imported it yet, in `conftest.py` for a run of everything.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+if "numba.cuda" not in sys.modules:
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumem.kernels import reference
+
+from .kernel_cases import CASES, Array, Pick
+
+ROOT = Path(__file__).resolve().parents[1]
+MASK = 2**64 - 1
+# Barriers cost the simulator up to 50 ms each, so these get few examples beside the smallest and the largest sizes.
+BARRIERS = {"bias_gradient", "checksum", "matmul", "mean", "softmax_cross_entropy", "conv2d_weight_gradient"}
+BARRIERS |= {name for name in CASES if name.endswith("im2col")}
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[ModuleType]:
+    """The kernels, in the simulator; threads take turns more often, which halves the time at barriers."""
+    pytest.importorskip("numba_cuda", reason="kernels need numba-cuda")
+    from gpumem.kernels import _numba, device
+
+    if not _numba.SIMULATOR:
+        pytest.skip("NUMBA_ENABLE_CUDASIM=1 was not set before the first import of numba.cuda")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield device
+    sys.setswitchinterval(interval)
+
+
+def smallest(low: int, high: int) -> int:
+    return low
+
+
+def largest(low: int, high: int) -> int:
+    return high
+
+
+def compare(device: ModuleType, name: str, arguments: dict[str, Any]) -> None:
+    """Run an op in both libraries: all arguments must agree afterwards, inputs included."""
+    from gpumem.kernels._numba import cuda
+
+    theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+    getattr(device, name)(0, **theirs)
+    assert getattr(reference, name)(None, **arguments) is None
+    for k, expected in arguments.items():
+        if isinstance(expected, np.ndarray):
+            got = theirs[k].copy_to_host()
+            exact = expected.dtype != np.float32
+            np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-4, 1e-5), err_msg=f"{name}: {k}")
+
+
+# The same in both libraries
+
+
+def test_both_libraries_have_the_same_functions(device: ModuleType) -> None:
+    assert device.__all__ == reference.__all__ == sorted([*CASES, "im2col_floats"])
+    for name in reference.__all__:
+        ours, theirs = (inspect.signature(getattr(m, name)).parameters.values() for m in (reference, device))
+        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+        assert getattr(device, name).__doc__ and getattr(reference, name).__doc__
+
+
+@pytest.mark.parametrize("sizes", [smallest, largest])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_agree_with_numpy_at_both_ends(device: ModuleType, name: str, sizes: Callable[[int, int], int]) -> None:
+    compare(device, name, CASES[name](Pick(sizes)))
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - BARRIERS))
+@given(data=st.data(), seed=st.integers(0, 99))
+@settings(max_examples=10)
+def test_kernels_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:
+    compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
+
+
+@pytest.mark.parametrize("name", sorted(BARRIERS))
+@given(data=st.data(), seed=st.integers(0, 99))
+@settings(max_examples=3)
+def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:
+    compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "source"),
+    [
+        ("relu", "out", "x"),
+        ("relu_gradient", "dx", "dy"),
+        ("add", "out", "a"),
+        ("add", "out", "b"),
+        ("bias", "out", "x"),
+    ],
+)
+def test_results_may_replace_arguments(device: ModuleType, name: str, result: str, source: str) -> None:
+    for library in (reference, device):
+        apart, together = (CASES[name](Pick(largest)) for _ in range(2))
+        together[result] = together[source]
+        for arguments in (apart, together):
+            getattr(library, name)(0, **arguments)
+        np.testing.assert_array_equal(apart[result], together[result])
+
+
+@pytest.mark.parametrize("name", ["adam", "add", "copy", "relu", "relu_gradient", "sgd"])
+def test_nothing_is_launched_for_empty_arrays(device: ModuleType, name: str) -> None:
+    arguments = CASES[name](Pick(smallest))
+    for key, value in arguments.items():
+        if isinstance(value, np.ndarray) and key != "step":
+            arguments[key] = np.zeros(0, value.dtype)
+    compare(device, name, arguments)
+
+
+def test_an_empty_batch_has_no_gradient(device: ModuleType) -> None:
+    x, dy, dw = np.ones((0, 2, 3, 3), np.float32), np.ones((0, 2, 3, 3), np.float32), np.ones((2, 2, 3, 3), np.float32)
+    compare(device, "conv2d_weight_gradient_im2col", {"x": x, "dy": dy, "dw": dw, "workspace": np.ones(0, np.float32)})
+    assert not dw.any()
+    compare(device, "bias_gradient", {"dy": dy, "db": np.ones(2, np.float32)})
+    compare(device, "matmul", {"a": x.reshape(2, 0), "b": x.reshape(0, 3), "out": np.ones((2, 3), np.float32)})
+
+
+def test_nan_stays_visible(device: ModuleType) -> None:
+    x = np.array([np.nan, -np.inf, -1, 2], np.float32)
+    compare(device, "relu", {"x": x, "out": np.zeros(4, np.float32)})
+
+
+def test_two_threads_may_launch(device: ModuleType) -> None:
+    """The simulator refuses concurrent launches, so this needs the lock."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                compare(device, "add", CASES["add"](Pick(largest)))
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# Refusals
+
+
+ANY_SHAPE = {("copy", "x"), ("copy", "out"), ("mean", "x"), ("bias_gradient", "dy")}
+ARRAYS = [(name, k) for name in CASES for k, v in CASES[name](Pick(largest)).items() if isinstance(v, np.ndarray)]
+
+
+@pytest.mark.parametrize(("name", "argument"), sorted(set(ARRAYS) - ANY_SHAPE))
+def test_one_more_axis_is_refused_by_both(device: ModuleType, name: str, argument: str) -> None:
+    messages = set()
+    for library in (reference, device):
+        arguments = CASES[name](Pick(largest))
+        arguments[argument] = arguments[argument][..., None]
+        with pytest.raises(ValueError, match=r"^\w+ has the shape \(.*\), expected .*\(") as refusal:
+            getattr(library, name)(0, **arguments)
+        messages.add(str(refusal.value))
+    assert len(messages) == 1
+
+
+def zeros(*shape: int, dtype: type = np.float32) -> Array:
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("matmul", (zeros(2, 3), zeros(4, 5), zeros(2, 5)), r"b has the shape \(4, 5\), expected \(3, 5\)"),
+        ("matmul", (zeros(2, 3), zeros(5, 4), zeros(2, 5), False, True), r"b .* \(5, 4\), expected \(5, 3\)"),
+        ("matmul", (zeros(2, 3), zeros(3, 5), zeros(5, 2)), r"out has the shape \(5, 2\), expected \(2, 5\)"),
+        ("bias", (zeros(2, 3), zeros(2), zeros(2, 3)), r"b has the shape \(2,\), expected \(3,\)"),
+        ("copy", (zeros(2, 3), zeros(5)), r"out has the shape \(5,\), expected as many elements as \(2, 3\)"),
+        ("copy", (zeros(2), zeros(2, dtype=np.int32)), "out holds int32, expected float32"),
+        ("mean", (zeros(0), zeros(1)), r"x has the shape \(0,\), expected at least one"),
+        ("delay", (-1, zeros(1)), "steps is -1"),
+        ("conv2d", (zeros(1, 2, 4, 4), zeros(1, 3, 3, 3), zeros(1, 1, 4, 4)), r"w .* expected \(1, 2, 3, 3\)"),
+        ("conv2d", (zeros(1, 1, 1, 9), zeros(1, 1, 3, 3), zeros(1, 1, 1, 7), 0), "height is 1 long"),
+        ("conv2d", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), 1, 0), "stride >= 1"),
+        ("conv2d_im2col", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), zeros(143)), r"least \(144,\)"),
+        ("max_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 2), zeros(1, 1, 2, 3)), r"index .* expected \(1, 1, 2, 2\)"),
+        ("softmax_cross_entropy", (zeros(2, 0), zeros(2), zeros(2, 0), zeros(2)), "at least one class"),
+    ],
+)
+def test_refusals_name_the_argument(device: ModuleType, name: str, arguments: tuple[Any, ...], message: str) -> None:
+    for library in (reference, device):
+        with pytest.raises(ValueError, match=message):
+            getattr(library, name)(0, *arguments)
+
+
+# The reference against loops and formulas
+
+
+def naive_mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+@given(x=st.binary(max_size=40), salt=st.integers(-(2**65), 2**65), before=st.integers(0, MASK))
+def test_checksum_and_fill_are_splitmix64(x: bytes, salt: int, before: int) -> None:
+    start = naive_mix(salt & MASK)
+    weights = [naive_mix((start + (i + 1) * 0x9E3779B97F4A7C15) & MASK) | 1 for i in range(len(x))]
+    digest, out = np.array([before], np.uint64), np.zeros(len(x), np.uint8)
+    reference.checksum(None, np.frombuffer(x, np.uint8), digest, salt)
+    assert digest[0] == (before + sum((byte + 1) * weight for byte, weight in zip(x, weights, strict=True))) & MASK
+    reference.fill(None, digest, out, salt)
+    start = naive_mix(int(digest[0]) ^ start)
+    states = [(start + (i + 1) * 0x9E3779B97F4A7C15) & MASK for i in range(len(x))]
+    assert out.tolist() == [naive_mix(state) >> 56 for state in states]
+
+
+def test_long_buffers_are_hashed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, sums = np.arange(100, dtype=np.uint8), set()
+    for chunk in (1000, 7):
+        monkeypatch.setattr(reference, "_CHUNK", chunk)
+        digest, out = np.zeros(1, np.uint64), np.zeros(100, np.uint8)
+        reference.checksum(None, x, digest)
+        reference.fill(None, digest, out)
+        sums.add((int(digest[0]), out.tobytes()))
+    assert len(sums) == 1
+
+
+@given(x=st.binary(min_size=2, max_size=40), data=st.data())
+def test_a_checksum_sees_bytes_positions_and_salts(x: bytes, data: st.DataObject) -> None:
+    def digest(x: bytes, salt: int = 0) -> int:
+        out = np.zeros(1, np.uint64)
+        reference.checksum(None, np.frombuffer(x, np.uint8), out, salt)
+        return int(out[0])
+
+    i, j = data.draw(st.lists(st.integers(0, len(x) - 1), min_size=2, max_size=2, unique=True))
+    other = bytearray(x)
+    other[i], other[j] = x[j], x[i]
+    assert (digest(bytes(other)) == digest(x)) == (x[i] == x[j])
+    other = bytearray(x)
+    other[i] ^= data.draw(st.integers(1, 255))
+    assert digest(bytes(other)) != digest(x) != digest(x + b"\0")
+    assert digest(x, 1) != digest(x)
+
+
+@given(steps=st.integers(0, 500))
+def test_delay_is_an_lcg(steps: int) -> None:
+    state, out = 0, np.ones(1, np.uint64)
+    for _ in range(steps):
+        state = (state * 6364136223846793005 + 1442695040888963407) & MASK
+    reference.delay(None, steps, out)
+    assert out[0] == state
+
+
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_matmul_is_that_of_numpy(data: st.DataObject, seed: int) -> None:
+    case = CASES["matmul"](Pick(lambda low, high: data.draw(st.integers(low, high)), seed))
+    reference.matmul(None, **case)
+    a, b = (case[k].T if case[f"transpose_{k}"] else case[k] for k in "ab")
+    np.testing.assert_allclose(case["out"], np.matmul(a.astype(float), b.astype(float)), 1e-4, 1e-5)
+
+
+def naive_conv(x: Array, w: Array, padding: int, stride: int, out: Array) -> None:
+    for n, k, p, q in np.ndindex(out.shape):
+        out[n, k, p, q] = 0
+        for c, r, s in np.ndindex(w.shape[1:]):
+            h, v = p * stride + r - padding, q * stride + s - padding
+            if 0 <= h < x.shape[2] and 0 <= v < x.shape[3]:
+                out[n, k, p, q] += x[n, c, h, v] * w[k, c, r, s]
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_im2col"])
+@given(data=st.data(), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_convolution_is_that_of_loops(name: str, data: st.DataObject, seed: int) -> None:
+    case = CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed))
+    expected = np.zeros(case["out"].shape)
+    naive_conv(case["x"], case["w"], case["padding"], case["stride"], expected)
+    getattr(reference, name)(None, **case)
+    np.testing.assert_allclose(case["out"], expected, 1e-4, 1e-5)
+
+
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_pooling_is_that_of_loops(data: st.DataObject, seed: int) -> None:
+    case = CASES["max_pool"](Pick(lambda low, high: data.draw(st.integers(low, high)), seed))
+    reference.max_pool(None, **case)
+    x, size, stride = case["x"], case["size"], case["stride"]
+    dy, dx, expected = (
+        np.random.default_rng(seed).random(case["out"].shape, np.float32),
+        np.ones_like(x),
+        np.zeros(x.shape),
+    )
+    for n, c, p, q in np.ndindex(case["out"].shape):
+        window = x[n, c, p * stride : p * stride + size, q * stride : q * stride + size]
+        h, v = divmod(int(window.argmax()), size)  # argmax is the first one
+        assert case["out"][n, c, p, q] == window[h, v]
+        assert case["index"][n, c, p, q] == (p * stride + h) * x.shape[3] + q * stride + v
+        expected[n, c, p * stride + h, q * stride + v] += dy[n, c, p, q]
+    reference.max_pool_gradient(None, dy, case["index"], dx, size, stride)
+    np.testing.assert_allclose(dx, expected, 1e-5)
+
+
+# Gradients against finite differences, in float64: the references do not care
+
+
+def slope(function: Callable[[Array], Array], x: Array, dy: Array) -> Array:
+    """Return the gradient of sum(dy * function(x)) by x."""
+    gradient, step = np.zeros_like(x), 1e-5
+    for i in np.ndindex(x.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = x.copy()
+            moved[i] += sign * step
+            ends.append(float((dy * function(moved)).sum()))
+        gradient[i] = (ends[0] - ends[1]) / (2 * step)
+    return gradient
+
+
+def doubles(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+@pytest.mark.parametrize("suffix", ["", "_im2col"])
+@pytest.mark.parametrize(("padding", "stride"), [(0, 1), (1, 1), (1, 2), (2, 2), (0, 3)])
+def test_gradients_of_convolution(padding: int, stride: int, suffix: str) -> None:
+    x, w = doubles(2, 2, 5, 4), doubles(3, 2, 3, 2)
+    y = np.zeros((2, 3, (5 + 2 * padding - 3) // stride + 1, (4 + 2 * padding - 2) // stride + 1))
+    dy, dx, dw = doubles(*y.shape), np.ones_like(x), np.ones_like(w)
+    workspace = [np.ones(reference.im2col_floats(x.shape, w.shape, padding, stride))] if suffix else []
+
+    def forward(x: Array, w: Array) -> Array:
+        naive_conv(x, w, padding, stride, y)
+        return y
+
+    getattr(reference, f"conv2d_input_gradient{suffix}")(None, dy, w, dx, *workspace, padding, stride)
+    getattr(reference, f"conv2d_weight_gradient{suffix}")(None, x, dy, dw, *workspace, padding, stride)
+    np.testing.assert_allclose(dx, slope(lambda x: forward(x, w), x, dy), 1e-6, 1e-8)
+    np.testing.assert_allclose(dw, slope(lambda w: forward(x, w), w, dy), 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 2)])
+def test_gradients_of_bias_and_relu(shape: tuple[int, ...]) -> None:
+    x, b, y, dy = doubles(*shape), doubles(shape[1]), np.zeros(shape), doubles(*shape, 1)[..., 0]
+
+    def biased(b: Array) -> Array:
+        reference.bias(None, x, b, y)
+        return y
+
+    def rectified(x: Array) -> Array:
+        reference.relu(None, x, y)
+        return y
+
+    db, dx = np.ones_like(b), np.ones_like(x)
+    reference.bias_gradient(None, dy, db)
+    np.testing.assert_allclose(db, slope(biased, b, dy), 1e-6)
+    reference.relu_gradient(None, rectified(x), dy, dx)
+    np.testing.assert_allclose(dx, slope(rectified, x, dy), 1e-6, 1e-9)
+
+
+def test_gradient_of_cross_entropy() -> None:
+    logits, labels, probs, loss = doubles(4, 5), np.array([0, 4, 2, 2], np.int32), np.zeros((4, 5)), np.zeros(4)
+
+    def mean_loss(logits: Array) -> Array:
+        mean = np.zeros(1)
+        reference.softmax_cross_entropy(None, logits, labels, probs, loss)
+        reference.mean(None, loss, mean)
+        return mean
+
+    expected, gradient = slope(mean_loss, logits, np.ones(1)), np.ones_like(logits)
+    mean_loss(logits)
+    np.testing.assert_allclose(loss, [-math.log(probs[i, label]) for i, label in enumerate(labels)])
+    np.testing.assert_allclose(probs, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
+    reference.softmax_cross_entropy_gradient(None, probs, labels, gradient)
+    np.testing.assert_allclose(gradient, expected, 1e-6, 1e-9)
+
+
+def test_cross_entropy_is_stable_and_refuses_strange_labels() -> None:
+    logits, probs, loss = np.array([[1e4, -1e4]] * 3, np.float32), zeros(3, 2), zeros(3)
+    reference.softmax_cross_entropy(None, logits, np.array([0, 1, 2], np.int32), probs, loss)
+    assert probs.tolist() == [[1, 0]] * 3
+    assert loss.tolist()[:2] == [0, 2e4] and math.isnan(loss[2])
+
+
+def test_optimizers_follow_their_formulas() -> None:
+    w, g = 0.5, 0.25
+    one = [np.array([value], np.float32) for value in (w, g, 0, 0, 0)]
+    m = v = 0.0
+    for t in (1, 2, 3):
+        reference.tick(None, one[4])
+        reference.adam(None, *one, 0.1, 0.9, 0.999, 1e-8)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w -= 0.1 * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        assert one[4][0] == t and one[0][0] == pytest.approx(w, rel=1e-5)
+    velocity, one[2][:] = 0.0, 0
+    for _ in range(3):
+        reference.sgd(None, one[0], one[1], one[2], 0.1, 0.9, 0.01)
+        velocity = 0.9 * velocity + (g + 0.01 * w)
+        w -= 0.1 * velocity
+        assert one[0][0] == pytest.approx(w, rel=1e-5)
+
+
+# Imports and compilation, in processes of their own
+
+
+def run(code: str) -> str:
+    """Run code without the simulator; return what it prints."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_the_reference_needs_numpy_only() -> None:
+    assert run("import sys, gpumem.kernels; print('numpy' in sys.modules)").split() == ["False"]
+    assert run("import sys; sys.modules['numba'] = None; import gpumem.kernels.reference; print('ok')").split() == [
+        "ok"
+    ]
+
+
+def test_without_numba_cuda_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['numba_cuda'] = None\ntry: import gpumem.kernels.device\n"
+    code += "except ImportError as error: print(error)"
+    assert "pip install 'gpumem[cu13]'" in run(code)
+
+
+COMPILE = """
+import json
+from types import SimpleNamespace
+from numba.cuda import compile_ptx, dispatcher
+from gpumem.kernels import device
+from tests.kernel_cases import CASES, Pick
+
+launched = {}
+
+class Note:
+    def __init__(self, kernel):
+        self.kernel = kernel
+    def __call__(self, *arguments):  # stands in for a launch
+        name = self.kernel.py_func.__module__.split(".")[-1] + "." + self.kernel.py_func.__name__
+        types = tuple(self.kernel.typeof_pyval(argument) for argument in arguments)
+        launched.setdefault(name, (self.kernel, set()))[1].add(types)
+
+dispatcher.CUDADispatcher.__getitem__ = lambda kernel, configuration: Note(kernel)
+dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))  # asked for by device functions
+for pick in (lambda low, high: low, lambda low, high: high):
+    for name in CASES:
+        getattr(device, name)(None, **CASES[name](Pick(pick)))
+try:
+    ptx = {name: [compile_ptx(kernel.py_func, types, cc=(9, 0), device=False)[0] for types in signatures]
+           for name, (kernel, signatures) in launched.items()}
+    print(json.dumps(ptx))
+except Exception as error:
+    if type(error).__name__ not in ("DynamicLibNotFoundError", "NvvmSupportError"):
+        raise
+    print(json.dumps({"missing": str(error)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def ptx() -> dict[str, list[str]]:
+    """The PTX of every kernel for compute capability 9.0, for each list of types that its launcher passes."""
+    pytest.importorskip("numba_cuda", reason="kernels need numba-cuda")
+    found = json.loads(run(COMPILE).splitlines()[-1])
+    if "missing" in found:
+        pytest.skip(f"no compiler for PTX, pip install 'numba-cuda[cu13]': {found['missing']}")
+    return dict(found)
+
+
+def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str]]) -> None:
+    source = ROOT / "src" / "gpumem" / "kernels"
+    kernels = {(p.stem, line) for p in source.glob("*.py") for line in p.read_text().split("@kernel\ndef ")[1:]}
+    assert set(ptx) == {f"{stem}.{code[: code.index('(')]}" for stem, code in kernels}
+    assert all(len(codes) == 1 for name, codes in ptx.items() if name != "copy._copy")
+    assert all(".visible .entry" in code for codes in ptx.values() for code in codes)
+
+
+def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str]]) -> None:
+    for name, codes in ptx.items():
+        for line in "\n".join(codes).splitlines():
+            assert ".f64" not in line, f"{name}: {line}"
+            if line.strip().startswith(("atom.", "red.")):
+                assert name == "checksum._checksum" and ".u64" in line
