@@ -23,7 +23,7 @@ LAYERS = [
 ]
 STRANGERS = [{"pool", "swap", "execute"}]
 CUDA = {"cuda", "numba_cuda", "cupy"}
-CUDA_ROOMS = ("execute/cuda.py", "execute/emm.py", "kernels/")
+CUDA_ROOMS = ("execute/cuda/", "execute/emm.py", "kernels/")
 
 
 def modules() -> list[Path]:

@@ -6,8 +6,9 @@
 from gpumem.execute.backend import Backend, Block, Call, HostMemory, Token, Work
 from gpumem.execute.emulate import Emulator
 from gpumem.execute.generic import GenericOp, initial, scaled
+from gpumem.execute.layout import Layout
 from gpumem.execute.orders import Order, in_issue_order, late, shuffled
-from gpumem.execute.program import Launch, Layout, Program, Views, prepare, run
+from gpumem.execute.program import Launch, Program, Views, prepare, run
 from gpumem.execute.races import Race
 from gpumem.execute.simulated import Simulator
 

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpumem.timeline import Span
 
 if TYPE_CHECKING:
-    from gpumem.execute.program import Layout
+    from gpumem.execute.layout import Layout
 
 Token = Any  # what `submit` returns; only the backend looks inside
 Call = Callable[[Any], None]  # starts an op on the stream that it is given (None where there are none)

@@ -10,7 +10,7 @@ from gpumem.columns import COPY_IN, COPY_OUT, I64, UNKNOWN
 from gpumem.timeline import CAUSES, NONE, Span, Timeline
 
 if TYPE_CHECKING:
-    from gpumem.execute.program import Layout
+    from gpumem.execute.layout import Layout
 
 
 def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:

@@ -13,48 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Block, Bytes, Call, Token, Work
+from gpumem.execute.layout import Layout
 from gpumem.execute.measured import timeline_of
-from gpumem.hazards import Hazards, hazards
-from gpumem.placement import NOWHERE, Placement
+from gpumem.placement import Placement
 from gpumem.timeline import Span, Timeline
 from gpumem.trace import Trace
 
 WORKSPACE = "workspace"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """What a backend is opened with: the trace, a block for each buffer, the slabs' bytes, the waits."""
-
-    trace: Trace
-    blocks: tuple[Block, ...]
-    device: int
-    host: int
-    waits: Hazards
-
-    @classmethod
-    def of(cls, trace: Trace, placement: Placement, host: Placement | None = None) -> Layout:
-        """Lay out a placed trace; without `host` each host buffer gets bytes of its own."""
-        if not len(trace.ops):
-            raise ValueError(f"trace {trace.name!r}: no ops, a bare instance cannot run")
-        b = trace.buffers
-        host = _one_after_another(trace, placement.alignment) if host is None else host
-        for what, given in (("placement", placement), ("host", host)):
-            if len(given.offset) != len(b):
-                raise ValueError(f"{what}: {len(given.offset)} offsets, but the trace has {len(b)} buffers")
-        offset = np.where(b.host, host.offset, placement.offset)
-        height = np.where(b.host, host.height, placement.height)
-        for i in np.flatnonzero((offset < 0) | (offset + b.size > height)).tolist():
-            raise ValueError(f"buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}")
-        columns = (b.of.tolist(), b.host.tolist(), offset.tolist(), b.size.tolist())
-        blocks = tuple(Block(i, *row) for i, row in enumerate(zip(*columns)))
-        return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, host))
-
-
-def _one_after_another(trace: Trace, alignment: int) -> Placement:
-    b = trace.buffers
-    room = np.where(b.host, -(-b.size // alignment) * alignment, 0)
-    return Placement(np.where(b.host, np.cumsum(room) - room, NOWHERE), int(room.sum()), alignment)
 
 
 @dataclass(frozen=True, slots=True)

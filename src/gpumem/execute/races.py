@@ -21,7 +21,7 @@ from gpumem._jit import jit
 from gpumem.columns import I64
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Block, Work
-from gpumem.execute.program import Layout
+from gpumem.execute.layout import Layout
 
 
 class Race(ExecutionError):

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.execute.backend import Backend, Block, Bytes, Call, Token, Work
-from gpumem.execute.program import Layout
+from gpumem.execute.layout import Layout
 from gpumem.machine import Machine
 from gpumem.timeline import Span
 

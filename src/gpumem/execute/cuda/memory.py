@@ -1,0 +1,187 @@
+"""The memory half of the CUDA backend: a slab of device memory, a pinned one, views, copies, values in and out."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
+from numpy.typing import DTypeLike
+
+from gpumem.execute.backend import Backend, Block, Bytes, Call, nbytes
+from gpumem.execute.layout import Layout
+
+STAGING = 2**24  # bytes of pinned memory for values that go in and out between runs
+SCRATCH = 2**16  # bytes that scratch arrays are cut from
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A C-contiguous array in device memory, for anything that knows the CUDA array interface."""
+
+    pointer: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "version": 3,
+            "strides": None,
+            "stream": None,  # the order is the executor's business
+        }
+
+
+def for_numba(array: DeviceArray) -> Any:
+    """Return `array` as Numba's kernels take it."""
+    from gpumem.kernels._numba import cuda
+
+    return cuda.from_cuda_array_interface(array.__cuda_array_interface__, sync=False)
+
+
+class CudaMemory(Backend):
+    """The two slabs and the streams; whatever is taken is given back by `close`, in reverse order."""
+
+    streams: list[Any]
+
+    def __init__(self, device: int, array: Callable[[DeviceArray], Any], pinned: Any) -> None:
+        self.array = array
+        self.device = Device(device)
+        self.device.set_current()
+        self.pinned = LegacyPinnedMemoryResource() if pinned is None else pinned
+        self._held = ExitStack()
+        self.streams = []
+
+    def open(self, layout: Layout) -> None:
+        """Create the streams and take both slabs; what an earlier program had is given back first."""
+        self.close()
+        self.device.set_current()
+        try:
+            for _ in layout.trace.ops.streams:
+                self.streams.append(self._keep(self.device.create_stream()))
+            self._held.callback(self._drain)  # after the slabs have been freed in stream order, before the streams go
+            self.slabs = self._take(layout.device, "device"), self._take(layout.host, "pinned")
+            largest = max((x.size for x in layout.blocks if not x.host), default=0)
+            self.staging = self._take(min(largest, STAGING), "pinned")
+        except BaseException:
+            self.close()
+            raise
+        self.scratched: tuple[int, int] = (0, 0)
+
+    def close(self) -> None:
+        """Wait for what is under way and give everything back, in reverse order."""
+        self._drain()
+        self._held.close()
+        self.streams = []
+
+    def _drain(self) -> None:
+        """Let every stream run dry; what failed has been reported."""
+        for stream in self.streams:
+            with suppress(Exception):
+                stream.sync()
+
+    def _keep(self, thing: Any) -> Any:
+        self._held.callback(thing.close)
+        return thing
+
+    def _take(self, size: int, kind: str) -> Any:
+        """Allocate `size` bytes; a size of 0 is no allocation."""
+        if not size:
+            return Buffer.from_handle(0, 0)
+        try:
+            if kind == "device":
+                buffer = self.device.allocate(size, stream=self.streams[0])
+                self.streams[0].sync()
+            else:
+                buffer = self.pinned.allocate(size, stream=self.streams[0])
+        except Exception as error:
+            raise MemoryError(f"{size} bytes of {kind} memory: {error}") from error
+        self._keep(buffer)
+        if kind == "pinned" and not (buffer.is_host_accessible and buffer.is_device_accessible):
+            raise ValueError(f"the host slab of {size} bytes is pageable: asynchronous copies need pinned memory")
+        return buffer
+
+    def _part(self, block: Block) -> Any:
+        """The block as a buffer of its own, which owns nothing."""
+        slab = self.slabs[block.host]
+        return Buffer.from_handle(int(slab.handle) + block.offset, block.size, owner=slab)
+
+    def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a device array over the block, or a NumPy array if it lies on the host."""
+        size = nbytes(block, dtype, shape)
+        if block.host:
+            return _host_bytes(self.slabs[1], block.offset, size).view(dtype).reshape(shape)
+        return self.array(DeviceArray(int(self.slabs[0].handle) + block.offset, np.dtype(dtype), shape))
+
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a zeroed device array cut from a chunk that is allocated when needed."""
+        array = DeviceArray(0, np.dtype(dtype), shape)
+        at, end = self.scratched
+        if at + array.nbytes > end:
+            chunk = self._take(max(SCRATCH, array.nbytes), "device")
+            chunk.fill(0, stream=self.streams[0])
+            self.streams[0].sync()
+            at, end = int(chunk.handle), int(chunk.handle) + chunk.size
+        self.scratched = at + -(-array.nbytes // ALIGNMENT) * ALIGNMENT, end
+        return self.array(DeviceArray(at, array.dtype, shape))
+
+    def copier(self, source: Block, target: Block) -> Call:
+        """Return an asynchronous copy."""
+        if not source.size:
+            return lambda stream: None
+        there, here = self._part(target), self._part(source)
+        return lambda stream: there.copy_from(here, stream=stream)
+
+    def put(self, block: Block, data: Bytes) -> None:
+        """Write bytes through pinned staging memory; the rest of the block becomes zero."""
+        if block.host:
+            here = _host_bytes(self.slabs[1], block.offset, block.size)
+            here[: len(data)], here[len(data) :] = data, 0
+            return
+        for at, stage, size in self._pieces(block):
+            part = data[at : at + size]
+            stage[: len(part)], stage[len(part) :] = part, 0
+            self._transfer(block, at, size, into=True)
+
+    def get(self, block: Block) -> Bytes:
+        """Return a copy of the bytes, through pinned staging memory."""
+        if block.host:
+            return _host_bytes(self.slabs[1], block.offset, block.size).copy()
+        result = np.empty(block.size, np.uint8)
+        for at, stage, size in self._pieces(block):
+            self._transfer(block, at, size, into=False)
+            result[at : at + size] = stage
+        return result
+
+    def _pieces(self, block: Block) -> list[tuple[int, Bytes, int]]:
+        """Cut a block into pieces that fit into the staging memory: where, the staging bytes, how many."""
+        cuts = range(0, block.size, max(self.staging.size, 1))
+        sizes = [min(self.staging.size, block.size - at) for at in cuts]
+        return [(at, _host_bytes(self.staging, 0, size), size) for at, size in zip(cuts, sizes)]
+
+    def _transfer(self, block: Block, at: int, size: int, *, into: bool) -> None:
+        piece = self._part(Block(block.buffer, block.of, False, block.offset + at, size))
+        stage = Buffer.from_handle(int(self.staging.handle), size, owner=self.staging)
+        target, source = (piece, stage) if into else (stage, piece)
+        target.copy_from(source, stream=self.streams[0])
+        self.streams[0].sync()
+
+
+def _host_bytes(buffer: Any, offset: int, size: int) -> Bytes:
+    """Bytes of pinned memory as a NumPy array."""
+    if not size:
+        return np.zeros(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(buffer.handle) + offset))
