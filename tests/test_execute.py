@@ -110,6 +110,7 @@ def planned(name: str, percent: int = 70) -> tuple[Trace, Placement, Trace, Plac
     return *scaled(trace, best_fit(trace)), *scaled(swapped, best_fit(swapped))
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("name", ["vgg16", "resnet18"])
 def test_a_real_plan_in_random_orders(name: str) -> None:
     whole, there, trace, placement = planned(name)
@@ -171,6 +172,7 @@ def caught(
     return raced, not same(want, (blind.read(), launch.seen))
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("name", ["vgg16", "resnet18"])
 def test_no_wait_of_a_real_plan_can_be_spared(name: str) -> None:
     whole, there, trace, placement = planned(name)

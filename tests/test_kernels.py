@@ -30,6 +30,8 @@ from gpumem.kernels import reference
 
 from .kernel_cases import CASES, Array, Pick
 
+pytestmark = pytest.mark.jit  # the simulator runs Python anyway
+
 ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
 # Barriers cost the simulator up to 50 ms each, so these get few examples beside the smallest and the largest sizes.

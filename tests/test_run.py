@@ -42,6 +42,7 @@ def test_a_model_planned_and_unmanaged(capsys: pytest.CaptureFixture[str], model
     assert row["overlap_planned"] == 0  # the emulator runs one op at a time
 
 
+@pytest.mark.jit
 def test_a_trace_runs_with_generic_ops(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", str(bundled_path("resnet18")), "--limit", "80%", "--iterations", "2", "--seed", "3"]
     status, out, err = gpumem(capsys, *arguments)

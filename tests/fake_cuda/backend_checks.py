@@ -131,6 +131,18 @@ def check_a_missing_wait_shows() -> None:
     assert shown > len(edges) // 2, f"{shown} of {len(edges)}"  # random orders; the emulator looks for each one
 
 
+def check_runs_use_their_events_again() -> None:
+    p = plan()
+    for options in ({}, {"graph": True}, {"timing": True}):
+        with cuda(**options) as backend:
+            program = ready(p, backend)
+            program.run(ITERATIONS)
+            first = held()
+            for _ in range(3):
+                program.run(ITERATIONS)
+            assert held() == first, (options, first, held())
+
+
 def check_no_more_events_than_hazards_and_no_host_synchronisation() -> None:
     p = plan()
     with cuda() as backend:

@@ -81,27 +81,33 @@ class Cuda(CudaMemory):
         self.executable: Any = None
         self.warm = self.capturing = False
         self.signals: dict[int, Any] = {}
+        self.clocks: list[Any] = []  # timing events, used again in every run
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Let an earlier run end, and create the events that this one needs."""
         self._drain()
-        last = set({work.stream: work.op for work in works}.values())
         if not self.signals:
             self.signals = {work.op: self._event() for work in works if work.signals}
+        self.taken = 0
+        last = set({work.stream: work.op for work in works}.values())
+        timed = [work.op for work in works] if self.timing else sorted(last)
         eager = min(iterations, 1) if self.graph else iterations
-        self.ends = [{op: self._event(timed=True) for op in last} for _ in range(eager)]
-        self.starts: list[dict[int, Any]] = [{} for _ in range(eager)]
-        if self.timing:
-            self.starts, self.ends = (
-                [{w.op: self._event(timed=True) for w in works} for _ in range(eager)] for _ in "se"
-            )
-        self.replays = [self._event(timed=True) for _ in range(iterations if self.graph else 0)]
+        self.ends = [{op: self._clock() for op in timed} for _ in range(eager)]
+        self.starts = [{op: self._clock() for op in timed if self.timing} for _ in range(eager)]
+        self.replays = [self._clock() for _ in range(iterations if self.graph else 0)]
         self.k = -1
-        self.origin = self._event(timed=True)
+        self.origin = self._clock()
         self.streams[0].record(self.origin)
 
     def _event(self, *, timed: bool = False) -> Any:
         return self._keep(self.device.create_event(EventOptions(timing_enabled=timed)))
+
+    def _clock(self) -> Any:
+        """The next timing event that this run has not taken yet."""
+        if self.taken == len(self.clocks):
+            self.clocks.append(self._event(timed=True))
+        self.taken += 1
+        return self.clocks[self.taken - 1]
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue an iteration, or replay the graph of one."""
