@@ -48,7 +48,7 @@ def test_a_trace_runs_with_generic_ops(capsys: pytest.CaptureFixture[str]) -> No
     status, out, err = gpumem(capsys, *arguments)
     assert status == 0
     assert "resnet18_cifar_b100: " in out and "bit-identical" in out and "order 3" in out
-    assert "each 256 bytes are one here" in err
+    assert "a byte stands for 256 here" in err
 
 
 def test_the_table_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +71,8 @@ def test_the_table_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "vgg"], 2, "MODEL: 'vgg' is no file and none of mlp, mlp-adam, cnn"),
         (["run", "--device", "tpu"], 2, "--device: 'tpu' is unknown; there are auto, emulate, cuda"),
         (["run", "--iterations", "0"], 2, "--iterations: 0 is below 1"),
+        (["run", "--seed", "-1"], 2, "--seed: -1 is below 0"),
+        (["run", "--alignment", "0"], 2, "--alignment: 0 is below 1"),
         (["run", "--batch", "-1"], 2, "--batch: -1 is below 1"),
         (["run", "--limit", "5%"], 3, "infeasible: op"),
         (["run", "--load-limit", "50%"], 2, "--load-limit: a run needs addresses"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
-from gpumem.execute import Backend, Launch, Program, prepare
+from gpumem.execute import Backend, GenericOp, Launch, Program, prepare
 from gpumem.execute.backend import Bytes
 from gpumem.placement import Placement
 from gpumem.report import Report, Run, human, human_ns
@@ -107,6 +107,7 @@ def compare(
     iterations: int = 20,
     host: Callable[[Trace], Placement] | None = None,
     names: dict[int, str] | None = None,
+    unit: int = 1,
 ) -> Comparison:
     """Run the unmanaged and the planned trace of a report, and compare what is left bit for bit.
 
@@ -117,42 +118,49 @@ def compare(
     make : callable
         `make(timing)` returns a backend; with `timing` one that measures single ops.
     launch : callable
-        Returns the launch for one run.
+        Returns the launch for one run; if it is a `GenericOp`, what every op has read is compared as well.
     state : dict of int to array
         Initial values by recorded buffer; left as it is.
     host : callable, optional
         Pool planner for the pinned slab.
     names : dict of int to str, optional
         Of recorded buffers, for people.
+    unit : int
+        Bytes of the real pool that a byte of these traces stands for (`scaled`).
     """
     sides: list[Side] = []
     left: list[dict[int, Bytes]] = []
+    read: list[NDArray[Any]] = []
     for half in (report.before, report.after):
         slab = host(half.trace.host_side()) if host is not None else None
-
-        def program(backend: Backend, half: Run = half, slab: Placement | None = slab) -> Program:
-            ready = prepare(half.trace, half.placement, backend, launch(), host=slab)
-            over = ready.crossing()
-            ready.write({of: value for of, value in state.items() if of in over})
-            return ready
-
         with make(False) as backend:
-            run = program(backend)
-            line = run.run(iterations)
-            left.append(run.read())
-            held = run.layout.device, run.layout.host
+            start = launch()
+            program = _ready(half, backend, start, slab, state)
+            line = program.run(iterations)
+            left.append(program.read())
+            read.append(start.seen if isinstance(start, GenericOp) else np.zeros(0))
+            held = program.layout.device * unit, program.layout.host * unit
         with make(True) as backend:
-            run = program(backend)
-            run.run(2)
-            overlap = _overlap(half.trace, run.run(2))
-        moved = half.copied(COPY_OUT) + half.copied(COPY_IN)
+            program = _ready(half, backend, launch(), slab, state)
+            program.run(2)
+            overlap = _overlap(half.trace, program.run(2))
+        moved = (half.copied(COPY_OUT) + half.copied(COPY_IN)) * unit
         sides.append(Side(*held, moved, line.makespan, half.timeline.makespan, overlap))
     names = names or {}
-    differing = [of for of, value in left[0].items() if of in left[1] and not np.array_equal(value, left[1][of])]
-    missing = [of for of in state if of not in left[1]]
+    b = report.before.trace.buffers
+    lost = set(b.of[b.persistent].tolist()) - set(left[1])
+    wrong = [of for of, value in left[0].items() if of in lost or not np.array_equal(value, left[1].get(of, value))]
+    ops = [f"what op {i} read" for i in np.flatnonzero(read[0] != read[1]).tolist()]
     compared = tuple(names.get(of, f"buffer {of}") for of in left[0])
-    wrong = tuple(names.get(of, f"buffer {of}") for of in (*differing, *missing))
-    return Comparison(report, where, iterations, sides[0], sides[1], compared, wrong)
+    differing = (*(names.get(of, f"buffer {of}") for of in wrong), *ops)
+    return Comparison(report, where, iterations, sides[0], sides[1], compared, differing)
+
+
+def _ready(half: Run, backend: Backend, launch: Launch, host: Placement | None, state: State) -> Program:
+    program = prepare(half.trace, half.placement, backend, launch, host=host)
+    over = program.crossing()
+    program.write({of: value for of, value in state.items() if of in over})
+    return program
 
 
 def _overlap(trace: Trace, line: Timeline) -> float | None:

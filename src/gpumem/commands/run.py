@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpumem.commands.args import Commands, Progress, choice, machine_of, tell, tell_when_compiling
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from gpumem.comparison import Comparison
     from gpumem.execute import Backend
     from gpumem.machine import Machine
+    from gpumem.placement import Placement
 
 DEVICES = ("auto", "emulate", "cuda")
 
@@ -34,7 +37,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a model, or a trace with generic ops, unmanaged and planned; compare the results bit for bit."""
-    for option, least in (("iterations", 1), ("batch", 1)):
+    for option, least in (("iterations", 1), ("batch", 1), ("seed", 0), ("alignment", 1)):
         if (given := getattr(args, option)) is not None and given < least:
             raise ValueError(f"--{option}: {given} is below {least}")
     if args.load_limit is not None:
@@ -103,7 +106,7 @@ def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Pr
     placer = choice(args.pool, pool.PLANNERS, "--pool")
     room = _Room(device, args)
     if args.model not in MODELS:
-        return _trace(args, room, machine, progress)
+        return _trace(args, room, machine, placer, progress)
     model = MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     launch = model.launch(room.library)
     progress("measuring ops and copies")
@@ -114,16 +117,18 @@ def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Pr
     report = make(trace, machine, args, progress)
     progress("running")
     names = {i: name for name, i in model.names.items()}
-    options: dict[str, Any] = {"iterations": args.iterations, "host": placer, "names": names}
+    host = partial(placer, alignment=args.alignment)
+    options: dict[str, Any] = {"iterations": args.iterations, "host": host, "names": names}
     return compare(report, room, lambda: launch, model.initial, where=room.name, **options)
 
 
-def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> Comparison:
+def _trace(
+    args: argparse.Namespace, room: _Room, machine: Machine, placer: Callable[..., Placement], progress: Progress
+) -> Comparison:
     """A trace file runs with generic ops; on the emulator a byte stands for each unit of alignment."""
     from dataclasses import replace
     from pathlib import Path
 
-    from gpumem import pool
     from gpumem.comparison import compare
     from gpumem.execute import GenericOp, initial, scaled
     from gpumem.io import load
@@ -140,7 +145,7 @@ def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Pr
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
     report = make(trace, machine, args, progress)
     if not room.cuda:
-        tell(f"each {args.alignment} bytes are one here; the times are the emulator's, the prediction {machine.name}'s")
+        tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")
         halves = [Run(*scaled(half.trace, half.placement), half.timeline) for half in (report.before, report.after)]
         report = replace(report, before=halves[0], after=halves[1])
     progress("running")
@@ -152,5 +157,6 @@ def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Pr
         initial(whole, args.seed),
         where=room.name,
         iterations=args.iterations,
-        host=choice(args.pool, pool.PLANNERS, "--pool"),
+        host=partial(placer, alignment=args.alignment if room.cuda else 1),
+        unit=1 if room.cuda else args.alignment,
     )
