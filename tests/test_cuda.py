@@ -1,4 +1,4 @@
-"""`execute/cuda.py` on the fake driver: orders, events, faults, graphs. See `fake_cuda/backend_checks.py`."""
+"""`execute/cuda` on the fake driver: orders, events, faults, graphs. See `fake_cuda/backend_checks.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of `execute/cuda.py` run on the fake driver: a plan, the library that launches its ops, both runs."""
+"""What the tests of `execute/cuda` run on the fake driver: a plan, the library that launches its ops, both runs."""
 
 from __future__ import annotations
 
