@@ -3,10 +3,10 @@
 `gpumem.execute.cuda` is imported by those who have a GPU; everything here works without one.
 """
 
-from gpumem.execute.backend import Backend, Block, Call, HostMemory, Token, Work
+from gpumem.execute.backend import Backend, Call, HostMemory, Token, Work
 from gpumem.execute.emulate import Emulator
 from gpumem.execute.generic import GenericOp, initial, scaled
-from gpumem.execute.layout import Layout
+from gpumem.execute.layout import Block, Layout
 from gpumem.execute.orders import Order, in_issue_order, late, shuffled
 from gpumem.execute.program import Launch, Program, Views, prepare, run
 from gpumem.execute.races import Race

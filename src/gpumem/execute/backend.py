@@ -9,37 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
-
-if TYPE_CHECKING:
-    from gpumem.execute.layout import Layout
 
 Token = Any  # what `submit` returns; only the backend looks inside
 Call = Callable[[Any], None]  # starts an op on the stream that it is given (None where there are none)
 Bytes = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where a buffer lies: `size` bytes from `offset` in the device's slab or in the host's.
-
-    `of` is the buffer's id in the recorded file.
-    """
-
-    buffer: int
-    of: int
-    host: bool
-    offset: int
-    size: int
-
-    def __str__(self) -> str:
-        where = "host" if self.host else "device"
-        return f"buffer {self.buffer} ({where} bytes {self.offset}..{self.offset + self.size})"
 
 
 @dataclass(frozen=True, slots=True)

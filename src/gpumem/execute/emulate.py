@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from gpumem.errors import ExecutionError
-from gpumem.execute.backend import Block, HostMemory, Token, Work
-from gpumem.execute.layout import Layout
+from gpumem.execute.backend import HostMemory, Token, Work
+from gpumem.execute.layout import Block, Layout
 from gpumem.execute.orders import Order, shuffled
 from gpumem.execute.races import Races
 from gpumem.timeline import Span

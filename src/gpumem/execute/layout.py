@@ -6,10 +6,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.execute.backend import Block
 from gpumem.hazards import Hazards, hazards
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a buffer lies: `size` bytes from `offset` in the device's slab or in the host's.
+
+    `of` is the buffer's id in the recorded file.
+    """
+
+    buffer: int
+    of: int
+    host: bool
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        where = "host" if self.host else "device"
+        return f"buffer {self.buffer} ({where} bytes {self.offset}..{self.offset + self.size})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, UNKNOWN
+from gpumem.execute.layout import Layout
 from gpumem.timeline import CAUSES, NONE, Span, Timeline
-
-if TYPE_CHECKING:
-    from gpumem.execute.layout import Layout
 
 
 def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:

@@ -12,8 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
 from gpumem.errors import ExecutionError
-from gpumem.execute.backend import Backend, Block, Bytes, Call, Token, Work
-from gpumem.execute.layout import Layout
+from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
+from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of
 from gpumem.placement import Placement
 from gpumem.timeline import Span, Timeline

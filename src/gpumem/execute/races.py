@@ -20,8 +20,8 @@ import numpy as np
 from gpumem._jit import jit
 from gpumem.columns import I64
 from gpumem.errors import ExecutionError
-from gpumem.execute.backend import Block, Work
-from gpumem.execute.layout import Layout
+from gpumem.execute.backend import Work
+from gpumem.execute.layout import Block, Layout
 
 
 class Race(ExecutionError):

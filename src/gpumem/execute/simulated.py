@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpumem.columns import COPY_IN, COPY_OUT
-from gpumem.execute.backend import Backend, Block, Bytes, Call, Token, Work
-from gpumem.execute.layout import Layout
+from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
+from gpumem.execute.layout import Block, Layout
 from gpumem.machine import Machine
 from gpumem.timeline import Span
 

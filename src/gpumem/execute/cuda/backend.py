@@ -14,9 +14,9 @@ from typing import Any
 from cuda.core import EventOptions
 
 from gpumem.columns import UNKNOWN
-from gpumem.execute.backend import Block, Token, Work
+from gpumem.execute.backend import Token, Work
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
-from gpumem.execute.layout import Layout
+from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
 
 

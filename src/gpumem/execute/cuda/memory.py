@@ -12,8 +12,8 @@ import numpy as np
 from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
 from numpy.typing import DTypeLike
 
-from gpumem.execute.backend import Backend, Block, Bytes, Call, nbytes
-from gpumem.execute.layout import Layout
+from gpumem.execute.backend import Backend, Bytes, Call, nbytes
+from gpumem.execute.layout import Block, Layout
 
 STAGING = 2**24  # bytes of pinned memory for values that go in and out between runs
 SCRATCH = 2**16  # bytes that scratch arrays are cut from
