@@ -132,7 +132,7 @@ def test_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert status == 0
     assert found["found"]["numpy"]["ok"] and found["found"]["numpy"]["what"] == np.__version__
-    assert {"driver", "device", "compiler", "cuda-core", "numba-cuda"} <= set(found["found"])
+    assert {"driver", "device", "compiler", "simulator", "cuda-core", "numba-cuda"} <= set(found["found"])
     assert found["cuda"] is (found["why"] == "")
     status, out, _ = gpumem(capsys, "doctor")
     assert status == 0 and "gpumem run works on" in out

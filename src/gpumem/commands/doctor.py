@@ -43,6 +43,8 @@ def examine() -> dict[str, Any]:
     """Return what was found: name -> `ok` (found), `what` (version or reason), `hint` (what installs it)."""
     rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
     rows["driver"], rows["device"], rows["compiler"] = _cuda(rows)
+    kernels = rows["numba-cuda"]["ok"]
+    rows["simulator"] = _row(kernels, "NUMBA_ENABLE_CUDASIM=1 runs kernels on the CPU" if kernels else "none", CUDA)
     cc = shutil.which("cc") or shutil.which("gcc")
     rows["C compiler"] = _row(cc is not None, cc or "none", "install gcc; only the tests with the fake driver use it")
     missing = why_no_cuda(rows)
