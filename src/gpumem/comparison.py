@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
-from gpumem.execute import Backend, GenericOp, Launch, Program, prepare
+from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
 from gpumem.placement import Placement
 from gpumem.report import Report, Run, human, human_ns
@@ -139,19 +139,20 @@ def compare(
             line = program.run(iterations)
             left.append(program.read())
             read.append(start.seen if isinstance(start, GenericOp) else np.zeros(0))
-            held = program.layout.device * unit, program.layout.host * unit
+            slabs = program.layout.device * unit, program.layout.host * unit
         with make(True) as backend:
             program = _ready(half, backend, launch(), slab, state)
             program.run(2)
             overlap = _overlap(half.trace, program.run(2))
         moved = (half.copied(COPY_OUT) + half.copied(COPY_IN)) * unit
-        sides.append(Side(*held, moved, line.makespan, half.timeline.makespan, overlap))
+        sides.append(Side(*slabs, moved, line.makespan, half.timeline.makespan, overlap))
     names = names or {}
     b = report.before.trace.buffers
     lost = set(b.of[b.persistent].tolist()) - set(left[1])
-    wrong = [of for of, value in left[0].items() if of in lost or not np.array_equal(value, left[1].get(of, value))]
+    held = sorted(carried(report.before.trace))
+    wrong = [of for of in held if of in lost or not np.array_equal(left[0][of], left[1].get(of, left[0][of]))]
     ops = [f"what op {i} read" for i in np.flatnonzero(read[0] != read[1]).tolist()]
-    compared = tuple(names.get(of, f"buffer {of}") for of in left[0])
+    compared = tuple(names.get(of, f"buffer {of}") for of in held)
     differing = (*(names.get(of, f"buffer {of}") for of in wrong), *ops)
     return Comparison(report, where, iterations, sides[0], sides[1], compared, differing)
 

@@ -5,7 +5,7 @@
 
 from gpumem.execute.backend import Backend, Call, HostMemory, Token, Work
 from gpumem.execute.emulate import Emulator
-from gpumem.execute.generic import GenericOp, initial, scaled
+from gpumem.execute.generic import GenericOp, carried, initial, scaled
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.orders import Order, in_issue_order, late, shuffled
 from gpumem.execute.program import Launch, Program, Views, prepare, run
@@ -28,6 +28,7 @@ __all__ = [
     "Token",
     "Views",
     "Work",
+    "carried",
     "in_issue_order",
     "initial",
     "late",

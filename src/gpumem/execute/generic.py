@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._jit import jit
-from gpumem.columns import RECOMPUTE, ROLES, UNKNOWN, Op
+from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
 from gpumem.placement import Placement
@@ -106,11 +106,7 @@ def _by_library(library: Any, reads: list[Any], writes: list[Any], digest: Any) 
 
 def _values(trace: Trace) -> list[list[int]]:
     """The recorded buffers that each op reads a value of: written before in this lifetime, or eternal."""
-    b, n = trace.buffers, trace.n
-    first = np.full(len(b), n, np.int64)  # steps from a buffer's allocation to its first write
-    op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
-    np.minimum.at(first, buffer, (op - b.start[buffer]) % n)
-    first[b.persistent & (b.end - b.start == n)] = -1
+    b, n, first = trace.buffers, trace.n, _first_write(trace)
     op, buffer = trace.ops.reads.rows(), trace.ops.reads.idx
     known = (op - b.start[buffer]) % n > first[buffer]
     rows: list[list[int]] = [[] for _ in range(n)]
@@ -118,6 +114,29 @@ def _values(trace: Trace) -> list[list[int]]:
         if of not in rows[i] and of != UNKNOWN:
             rows[i].append(of)
     return rows
+
+
+def _first_write(trace: Trace) -> I64:
+    """Steps from each buffer's allocation to the first write: -1 if it always has a value, `n` if it never gets one."""
+    b, n = trace.buffers, trace.n
+    first = np.full(len(b), n, np.int64)
+    op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
+    np.minimum.at(first, buffer, (op - b.start[buffer]) % n)
+    first[b.persistent & (b.end - b.start == n)] = -1
+    return first
+
+
+def carried(trace: Trace) -> set[int]:
+    """Return the recorded ids of the buffers that hold a value at the boundary: what two runs may be compared by.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> trace = Trace(Buffers.make([1, 1], [1, 1], [3, 3]), Ops.make([[], []], [[], [1]]))
+    >>> carried(trace)  # both cross it, but nothing writes the first
+    {1}
+    """
+    b, n = trace.buffers, trace.n
+    over = (b.end > n) | (b.persistent & (b.end - b.start == n))
+    return set(b.of[over & (_first_write(trace) < n - b.start)].tolist())
 
 
 @jit

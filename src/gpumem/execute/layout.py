@@ -45,6 +45,7 @@ class Layout:
         if not len(trace.ops):
             raise ValueError(f"trace {trace.name!r}: no ops, a bare instance cannot run")
         b = trace.buffers
+        shared = host  # host buffers that share nothing cannot wait for each other's bytes
         host = _one_after_another(trace, placement.alignment) if host is None else host
         for what, given in (("placement", placement), ("host", host)):
             if len(given.offset) != len(b):
@@ -55,7 +56,7 @@ class Layout:
             raise ValueError(f"buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}")
         columns = (b.of.tolist(), b.host.tolist(), offset.tolist(), b.size.tolist())
         blocks = tuple(Block(i, *row) for i, row in enumerate(zip(*columns)))
-        return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, host))
+        return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, shared))
 
 
 def _one_after_another(trace: Trace, alignment: int) -> Placement:
