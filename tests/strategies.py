@@ -57,5 +57,6 @@ def plans(draw: st.DrawFn, trace: Trace) -> Plan:
     for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
         if draw(st.booleans()):
             release = draw(st.integers(after + 1, before))
-            swaps.append(Swap(b, after, before, release, draw(st.integers(release, before))))
+            prefetch, out = draw(st.integers(release, before)), draw(st.integers(after, release - 1))
+            swaps.append(Swap(b, after, before, release, prefetch, out))
     return Plan(tuple(draw(st.permutations(swaps))), trace.n)

@@ -63,6 +63,25 @@ def test_the_device_buffer_is_held_through_the_copy_out() -> None:
     assert arcs(swapped)[0][:2] == (0, 2)
 
 
+def test_a_copy_out_may_be_delayed() -> None:
+    trace = activation()
+    swapped = Plan((Swap(0, after=0, before=4, release=2, prefetch=3, out=1),)).apply(trace)
+    # 0 make X, 1 op 1, 2 copy out, 3 op 2, 4 copy in, 5 op 3, 6 op 4, 7 op 5
+    assert swapped.ops.of.tolist() == [0, 1, -1, 2, -1, 3, 4, 5]
+    assert arcs(swapped)[0][:2] == (0, 3)  # held through the copy out
+    assert arcs(swapped)[3][:2] == (2, 5)
+    check.data_flow(trace, swapped)
+
+
+def test_a_copy_out_may_be_delayed_over_the_boundary() -> None:
+    trace = parameter()
+    swapped = Plan((Swap(0, after=3, before=6, release=6, prefetch=6, out=5),)).apply(trace)
+    # op 0, copy out, copy in, op 1, ...: the value crosses on the device
+    assert [o.role for o in swapped.ops][:4] == ["compute", "copy_out", "copy_in", "compute"]
+    assert arcs(swapped)[0] == (2, 2 + 7, "device", True, 0)
+    check.data_flow(trace, swapped)
+
+
 def test_a_gap_over_the_boundary_leaves_the_value_on_the_host() -> None:
     trace = parameter()
     swapped = Plan((Swap(0, after=3, before=6, release=4, prefetch=6),)).apply(trace)
@@ -140,9 +159,11 @@ def test_at_one_place_copies_out_come_first_ties_in_plan_order() -> None:
         (Swap(0, 0, 3, 1, 3), "not consecutive accesses of it; the next access is at 4"),
         (Swap(0, 1, 4, 2, 4), "not consecutive accesses"),
         (Swap(0, 4, 6, 5, 6), "not consecutive accesses"),  # not persistent: nothing goes round
-        (Swap(0, 0, 4, 0, 4), "after < release <= prefetch <= before"),
-        (Swap(0, 0, 4, 3, 2), "after < release <= prefetch <= before"),
-        (Swap(0, 0, 4, 3, 5), "after < release <= prefetch <= before"),
+        (Swap(0, 0, 4, 0, 4), "after <= out < release <= prefetch <= before"),
+        (Swap(0, 0, 4, 3, 2), "after <= out < release <= prefetch <= before"),
+        (Swap(0, 0, 4, 3, 5), "after <= out < release <= prefetch <= before"),
+        (Swap(0, 0, 4, 2, 3, 2), "after <= out < release"),
+        (Swap(0, 2, 4, 4, 4, 1), "after <= out < release"),
         (Swap(0, 6, 8, 7, 8), "0 <= after < 6"),
         (Recompute(0, 0, 4, 5), "after < at <= before"),
         (Variant(6, "fast", 1, 1), "there are 6 ops"),
@@ -212,6 +233,9 @@ def test_plans_survive_json() -> None:
     plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6)), 7, "net")
     assert Plan.from_json(plan.to_json()) == plan
     assert Plan.from_json(Plan().to_json()) == Plan()
+    late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
+    assert Plan.from_json(late.to_json()) == late
+    assert Plan.from_json(late.to_json().replace(', "out": 3', "")).swaps[0].out == 1
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,12 @@ def _check(d: Swap | Recompute, trace: Trace) -> None:
         raise ValueError(f"{d}: there are {len(trace.buffers)} buffers")
     if trace.buffers.host[d.buffer]:
         raise ValueError(f"{d}: the buffer is on the host already")
-    steps = (d.release, d.prefetch) if isinstance(d, Swap) else (d.after + 1, d.at)
-    names = "after < release <= prefetch <= before" if isinstance(d, Swap) else "after < at <= before"
-    if not (0 <= d.after < trace.n and d.after < steps[0] <= steps[1] <= d.before <= d.after + trace.n):
+    if isinstance(d, Swap):
+        names, steps = "after <= out < release <= prefetch <= before", [d.after, d.out, d.release - 1, d.prefetch - 1]
+    else:
+        names, steps = "after < at <= before", [d.after, d.at - 1]
+    steps.append(d.before - 1)
+    if not (0 <= d.after < trace.n and steps == sorted(steps) and d.before <= d.after + trace.n):
         raise ValueError(f"{d}: must obey 0 <= after < {trace.n} and {names} <= after + {trace.n}")
 
 
@@ -87,7 +90,7 @@ def issue_order(n: int, cuts: list[Cut], order: dict[Decision, int]) -> tuple[I6
     for cut in cuts:
         d = cut.decision
         if isinstance(d, Swap) and cut.dirty:
-            items.append((d.after + 1, 0, order[d], cut, COPY_OUT))
+            items.append((d.out % n + 1, 0, order[d], cut, COPY_OUT))
         items.append((cut.return_before % n, 1, order[d], cut, COPY_IN if isinstance(d, Swap) else RECOMPUTE))
     items.sort(key=lambda item: item[:3])
     ops_before = np.array([item[0] for item in items], np.int64)

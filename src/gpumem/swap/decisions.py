@@ -2,12 +2,12 @@
 
 Time goes to the right::
 
-    op          after          release          prefetch          before
-    compute  ---[ a ]-----------------------------------------------[ b ]---   consecutive accesses
-    d2h           [ copy out ]
-    h2d                                          [ copy in ]
-    device   =====================|              |=============================
-    host          |============================================|
+    op          after   out       release          prefetch          before
+    compute  ---[ a ]---[ ]--------------------------------------------[ b ]---   consecutive accesses
+    d2h                   [ copy out ]
+    h2d                                             [ copy in ]
+    device   ==========================|            |=============================
+    host                  |===============================================|
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class Swap:
         The device buffer is held through op `release - 1`, at least through the copy-out.
     prefetch : int
         The copy-in is issued right before this op.
+    out : int
+        The copy-out is issued right after this op; `after` where left out. Later, it lets a more urgent one pass.
 
     Notes
     -----
-    `0 <= after < n` and `after < release <= prefetch <= before <= after + n`. The copy-out is issued right
-    after op `after`. `release` is the first op expected to start after the copy has ended.
+    `0 <= after < n` and `after <= out < release <= prefetch <= before <= after + n`. `release` is the first op
+    expected to start after the copy-out has ended.
     """
 
     buffer: int
@@ -41,6 +43,11 @@ class Swap:
     before: int
     release: int
     prefetch: int
+    out: int = -1
+
+    def __post_init__(self) -> None:
+        if self.out == -1:
+            object.__setattr__(self, "out", self.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _decision(i: int, row: Any) -> Decision:
     kind = str(row.get("kind")) if isinstance(row, dict) else "none"
     if kind not in KINDS:
         raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
-    values = {field.name: row.get(field.name) for field in fields(KINDS[kind])}
+    values = {f.name: row.get(f.name, row.get("after") if f.name == "out" else None) for f in fields(KINDS[kind])}
     for field in fields(KINDS[kind]):
         value = values[field.name]
         if field.type == "str" and not isinstance(value, str):

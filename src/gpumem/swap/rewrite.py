@@ -62,10 +62,8 @@ class _Rewrite:
         """Device segments lie between the return of one cut and the release of the next."""
         held = []  # the last new index of the segment before each cut
         for c in cuts:
-            after = c.decision.after
-            held.append(
-                c.out if c.out >= 0 and c.release == after + 1 else int(self.pos[(c.release - 1) % len(self.pos)])
-            )
+            at_copy = c.out >= 0 and isinstance(c.decision, Swap) and c.release == c.decision.out + 1
+            held.append(c.out if at_copy else int(self.pos[(c.release - 1) % len(self.pos)]))
         ids = [self.add(_Row(b, c.back, self.span(c.back, last))) for c, last in zip(cuts, held[1:])]
         back = cuts[-1].back
         if forever:  # the last segment goes round to the first cut
