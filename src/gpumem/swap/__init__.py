@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpumem.swap.autoswap import autoswap
+from gpumem.swap.bayes import bayes
+from gpumem.swap.capuchin import capuchin
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
+from gpumem.swap.recompute import checkpoint
+from gpumem.swap.vdnn import vdnn
 
-__all__ = ["PLANNERS", "Plan", "Recompute", "Swap", "Variant", "autoswap"]
+__all__ = [
+    "PLANNERS",
+    "Plan",
+    "Recompute",
+    "Swap",
+    "Variant",
+    "autoswap",
+    "bayes",
+    "capuchin",
+    "checkpoint",
+    "vdnn",
+]
 
-PLANNERS: dict[str, Callable[..., Plan]] = {"autoswap": autoswap}
+PLANNERS: dict[str, Callable[..., Plan]] = {
+    "autoswap": autoswap,
+    "bayes": bayes,
+    "vdnn-all": partial(vdnn, layers="all"),
+    "vdnn-conv": partial(vdnn, layers="conv"),
+    "capuchin": capuchin,
+    "checkpoint": checkpoint,
+}

@@ -10,13 +10,15 @@ from gpumem.columns import I64
 from gpumem.errors import Infeasible, NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan
 from gpumem.swap.schedule import schedule
-from gpumem.swap.scores import SCORES, Candidates, absent
+from gpumem.swap.scores import SCORES, Candidates
+from gpumem.swap.selection import select, without
 from gpumem.trace import Trace
 
 PEAKS = ("first", "all")
+TARGETS = (1.0, 0.85, 0.7)
 
 
 def autoswap(
@@ -27,6 +29,7 @@ def autoswap(
     score: str = "swdoa",
     peaks: str = "first",
     threshold: int = 2**20,
+    targets: tuple[float, ...] = TARGETS,
 ) -> Plan:
     """Plan swaps that bring the load of `trace` down to `limit` bytes.
 
@@ -44,6 +47,9 @@ def autoswap(
         any op whose load is above the limit; without it some nets cannot reach 90 %.
     threshold : int
         Smallest candidate in bytes.
+    targets : tuple of float
+        Fractions of the limit, in (0, 1]. The selection goes on until the load is that low; the plan whose
+        iteration is shortest by the capacity clock counts, the first of several. `(1,)` is the paper's rule.
 
     Returns
     -------
@@ -55,15 +61,19 @@ def autoswap(
     Infeasible
         Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
-        All candidates together leave a load above `limit` (`reached`: the paper's load_min).
+        All candidates that the pinned budget allows leave a load above `limit` (`reached`: that load; with
+        pinned memory to spare it is the paper's load_min).
     ValueError
-        An unknown score or option, a limit below 1.
+        An unknown score or option, a limit below 1, a target outside (0, 1].
 
     Notes
     -----
-    O(m (n + m)) for m candidates. Scores see the time line without swapping. A gap
-    that straddles no op above the limit at its turn is passed over (the paper would take it and move its
-    bytes for nothing), and so is one that would exceed the pinned-host budget.
+    Near-linear: O((n + m) log n) for m candidates, and for each target that is tried a rewrite and a simulation;
+    with one target there is neither, and the first plan without overhead ends the search. Scores see the time line
+    without swapping. A gap that straddles no op above the target at its turn is passed over (the paper would take
+    it and move its bytes for nothing), and so is one that would exceed the pinned-host budget.
+
+    Why targets: a load that just fits leaves no room for the copies under way, and ops wait for them.
 
     Examples
     --------
@@ -79,21 +89,51 @@ def autoswap(
     Zhang et al. 2019, section IV.
     """
     _one_of("score", score, SCORES)
-    _one_of("peaks", peaks, PEAKS)
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
+    check_options(limit, peaks, targets)
     if trace.peak_load <= limit:
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
+    check_floor(trace, limit)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
-    chosen, load = select(found, order, limit, machine.pinned)
-    if load.max() > limit:
-        hint = "peaks `all` has more candidates" if peaks == "first" else ""
-        raise NotReached(load_min(found), limit, hint=hint)
-    return Plan(tuple(schedule(trace, machine, found.gaps.where(chosen), load, limit)), trace.n, trace.name)
+    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1)[0]
+
+
+def best_plan(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    found: Candidates,
+    order: I64,
+    targets: tuple[float, ...] = TARGETS,
+    *,
+    judge: bool = True,
+) -> tuple[Plan, int]:
+    """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
+
+    Parameters and errors as in `autoswap`; where `judge` is False the plan of the first target is as good as any
+    (its makespan is given as 0).
+    """
+    best: tuple[Plan, int] | None = None
+    seen: set[bytes] = set()
+    for target in targets:
+        chosen, load = select(found, order, int(limit * target), machine.pinned)
+        reached = int(load.max())
+        if reached > limit:
+            raise NotReached(reached, limit, hint=_hint(found, reached, machine))
+        if chosen.tobytes() in seen:  # there are no more to take
+            continue
+        seen.add(chosen.tobytes())
+        swaps = schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line)
+        plan = Plan(tuple(swaps), trace.n, trace.name)
+        if not judge:
+            return plan, 0
+        makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan
+        if best is None or makespan < best[1]:
+            best = plan, makespan
+        if makespan <= found.line.makespan:
+            break
+    assert best is not None
+    return best
 
 
 def candidates(
@@ -121,8 +161,27 @@ def candidates(
         machine.out.copy_ns(size),
         machine.into.copy_ns(size),
         load,
+        trace.load(host=True),
         machine.durations(trace),
+        line,
+        peaks,
     )
+
+
+def check_options(limit: int, peaks: str, targets: tuple[float, ...]) -> None:
+    """Refuse what is no limit, no choice of peaks, no targets."""
+    _one_of("peaks", peaks, PEAKS)
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    if not targets or not all(0 < t <= 1 for t in targets):
+        raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
+
+
+def check_floor(trace: Trace, limit: int) -> None:
+    """Raise `Infeasible` where some op must hold more than the limit."""
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
 
 
 def _one_of(what: str, name: str, known: Iterable[str]) -> None:
@@ -130,32 +189,15 @@ def _one_of(what: str, name: str, known: Iterable[str]) -> None:
         raise ValueError(f"{what} {name!r} is unknown; there are {', '.join(known)}")
 
 
-def select(c: Candidates, order: I64, limit: int, pinned: int) -> tuple[I64, I64]:
-    """Take candidates in `order` until the load fits (section IV-D).
-
-    Returns
-    -------
-    chosen : int64[...]
-        The taken ones, ascending.
-    load : int64[n]
-        What they leave, each absent over its whole gap.
-    """
-    n, load, host = len(c.load), c.load.copy(), np.zeros(len(c.load), np.int64)
-    chosen = []
-    for k in order.tolist():
-        if load.max() <= limit:
-            break
-        gap = absent(c.gaps, k, n)
-        if load[gap].max(initial=0) > limit and host[gap].max(initial=0) + c.size[k] <= pinned:
-            load[gap] -= c.size[k]
-            host[gap] += c.size[k]
-            chosen.append(k)
-    return np.array(sorted(chosen), np.int64), load
+def _hint(found: Candidates, reached: int, machine: Machine) -> str:
+    if reached > load_min(found):
+        return f"{machine.pinned} bytes of pinned memory hold no more"
+    return "peaks `all` has more candidates" if found.peaks == "first" else ""
 
 
 def load_min(c: Candidates) -> int:
     """Return the peak with every candidate absent over its whole gap (section VI-B1)."""
-    return int(_without(c.load, c.gaps, c.size).max())
+    return int(without(c.load, c.gaps, c.size).max())
 
 
 def floor(trace: Trace) -> tuple[int, int]:
@@ -164,14 +206,5 @@ def floor(trace: Trace) -> tuple[int, int]:
     No rewrite by gaps gets below: the op holds what it touches, and what is alive without a gap around it.
     """
     found = gaps(trace)
-    held = _without(trace.load(), found, trace.buffers.size[found.buffer])
+    held = without(trace.load(), found, trace.buffers.size[found.buffer])
     return int(np.argmax(held)), int(held.max())
-
-
-def _without(load: I64, found: Gaps, size: I64) -> I64:
-    n = len(load)
-    change = np.zeros(2 * n + 1, np.int64)
-    np.add.at(change, found.after + 1, -size)
-    np.add.at(change, found.before, size)
-    left: I64 = load + np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
-    return left

@@ -55,7 +55,8 @@ class Recompute:
     """Drop `buffer` after op `after`, and run the op that made it once more right before op `at`.
 
     `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before`. The inputs of the
-    producing op must be on the device then, unchanged; it must draw no random numbers.
+    producing op must be on the device then, unchanged; it must draw no random numbers. The gap must not wrap
+    the boundary. A chain lists its first op first.
     """
 
     buffer: int

@@ -3,53 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpumem.columns import COMPUTE, RECOMPUTE, Buffers, Csr
-from gpumem.swap.decisions import Decision, Recompute, Swap, Variant
+from gpumem.swap.decisions import Decision, Recompute, Variant
 from gpumem.trace import Trace
 
 WORKSPACE = "workspace"  # the kind of a buffer that only one op uses
 
 
-def producer(trace: Trace, d: Recompute | Swap) -> tuple[int, list[int]]:
-    """Return the op that made what `d` drops, and the buffers it reads.
+@dataclass(frozen=True, slots=True, eq=False)
+class Producers:
+    """Which op made a value, and how long its inputs last; positions may lie beyond the boundary, as in `Swap`."""
 
-    Raises
-    ------
-    ValueError
-        No op can make the value again: it changed the buffer in place, drew random numbers, or one of
-        its inputs is written or gone before the recomputation.
-    """
-    assert isinstance(d, Recompute)
-    n, ops, start = trace.n, trace.ops, int(trace.buffers.start[d.buffer])
-    life = (d.after - start) % n
-    writers = [i for i in range(n) if d.buffer in ops.writes[i] and (i - start) % n <= life]
-    if not writers:
-        raise ValueError(f"{d}: no op of its lifetime makes it before op {d.after}")
-    op = max(writers, key=lambda i: (i - start) % n)
-    reads = list(dict.fromkeys(ops.reads[op].tolist()))
-    if d.buffer in reads:
-        raise ValueError(f"{d}: op {op} changes it in place, so running it again would not make the same value")
-    if ops.rng[op] or ops.role[op] not in (COMPUTE, RECOMPUTE):
-        raise ValueError(f"{d}: op {op} ({ops.name[op]}) draws random numbers or is a copy")
-    made = d.after - (d.after - op) % n
-    for b in reads:
-        _check_input(trace, d, op, b, made)
-    return op, reads
+    trace: Trace
+    written: list[list[int]]  # the ops that write each buffer, ascending
 
+    @classmethod
+    def of(cls, trace: Trace) -> Producers:
+        """Look up the writers of every buffer: O(accesses log accesses)."""
+        op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
+        order = np.lexsort((op, buffer))
+        ptr = np.searchsorted(buffer[order], np.arange(len(trace.buffers) + 1)).astype(np.int64)
+        return cls(trace, Csr(ptr, op[order]).tolist())
 
-def _check_input(trace: Trace, d: Recompute, op: int, b: int, made: int) -> None:
-    """Input `b` must hold at `d.at` what it held at position `made`."""
-    n, buffers = trace.n, trace.buffers
-    if any(b in trace.ops.writes[i % n] for i in range(made, d.at)):
-        raise ValueError(f"{d}: op {op} made it from buffer {b}, which is written before op {d.at}")
-    length = int(buffers.end[b] - buffers.start[b])
-    forever = bool(buffers.persistent[b]) and length == n
-    if not forever and (made - int(buffers.start[b])) % n + (d.at - made) >= length:
-        raise ValueError(f"{d}: op {op} made it from buffer {b}, which is freed before op {d.at}")
+    def made_by(self, buffer: int, after: int) -> int:
+        """Return the last op through `after` that writes `buffer` in that lifetime, -1 if there is none."""
+        n, start = self.trace.n, int(self.trace.buffers.start[buffer])
+        life = (after - start) % n
+        return max(
+            (i for i in self.written[buffer] if (i - start) % n <= life), key=lambda i: (i - start) % n, default=-1
+        )
+
+    def never(self, buffer: int, op: int, after: int) -> str:
+        """Return why running `op` again can never give what `buffer` holds after op `after`; "" if it can."""
+        ops = self.trace.ops
+        if op < 0:
+            return f"no op of its lifetime makes it before op {after}"
+        if op > after:
+            return f"op {op} made it before the iteration boundary"
+        if buffer in ops.reads[op]:
+            return f"op {op} changes it in place, so running it again would not make the same value"
+        if ops.rng[op] or ops.role[op] not in (COMPUTE, RECOMPUTE):
+            return f"op {op} ({ops.name[op]}) draws random numbers or is a copy"
+        return ""
+
+    def written_at(self, buffer: int, made: int) -> int:
+        """Return the first position from `made` on at which `buffer` is written; beyond a whole turn if none."""
+        n = self.trace.n
+        return made + min(((i - made) % n for i in self.written[buffer]), default=2 * n)
+
+    def freed_at(self, buffer: int, made: int) -> int:
+        """Return the position from which on `buffer`, which is alive at `made`, is gone."""
+        n, b = self.trace.n, self.trace.buffers
+        length = int(b.end[buffer] - b.start[buffer])
+        forever = bool(b.persistent[buffer]) and length == n
+        return made + (2 * n if forever else length - (made - int(b.start[buffer])) % n)
+
+    def until(self, op: int) -> int:
+        """Return the last `at` before which `op` can run once more: its inputs are still there, unchanged."""
+        reads = self.trace.ops.reads[op].tolist()
+        lasts = [min(self.written_at(b, op), self.freed_at(b, op) - 1) for b in reads]
+        return min(lasts, default=self.trace.n)
+
+    def check(self, d: Recompute) -> tuple[int, list[int]]:
+        """Return the op that made what `d` drops, and the buffers it reads.
+
+        Raises
+        ------
+        ValueError
+            No op can make the value again: it changed the buffer in place, drew random numbers, ran in another
+            iteration, or one of its inputs is written or gone before the recomputation.
+        """
+        if d.before >= self.trace.n:
+            raise ValueError(f"{d}: wraps the iteration boundary, over which a recomputation does not carry a value")
+        op = self.made_by(d.buffer, d.after)
+        if why := self.never(d.buffer, op, d.after):
+            raise ValueError(f"{d}: {why}")
+        reads = list(dict.fromkeys(self.trace.ops.reads[op].tolist()))
+        for b in reads:
+            if self.written_at(b, op) < d.at:
+                raise ValueError(f"{d}: op {op} made it from buffer {b}, which is written before op {d.at}")
+            if self.freed_at(b, op) <= d.at:
+                raise ValueError(f"{d}: op {op} made it from buffer {b}, which is freed before op {d.at}")
+        return op, reads
 
 
 def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:

@@ -16,7 +16,7 @@ from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, 
 from gpumem.swap.cuts import Cut, find_cuts, issue_order
 from gpumem.swap.decisions import Decision, Recompute, Swap
 from gpumem.swap.gaps import eternal
-from gpumem.swap.rerun import producer, variants_of
+from gpumem.swap.rerun import Producers, variants_of
 from gpumem.trace import Trace
 
 
@@ -48,6 +48,7 @@ class _Rewrite:
     end: I64
     rows: list[_Row]
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
+    producers: Producers
 
     def span(self, start: int, last: int) -> int:
         """The end of the arc from `start` through `last`."""
@@ -123,11 +124,12 @@ class _Rewrite:
         target = self.holder(d.buffer, d.before % len(self.pos))
         if role == COPY_IN:
             return _NewOp("copy_in", [cut.host], [target], "h2d", role)
+        assert isinstance(d, Recompute)
         return self.rerun(d, cut.back, target)
 
-    def rerun(self, d: Recompute | Swap, at: int, target: int) -> _NewOp:
+    def rerun(self, d: Recompute, at: int, target: int) -> _NewOp:
         """Run the producer of a dropped buffer again; its other outputs go to scratch."""
-        op, reads = producer(self.trace, d)
+        op, reads = self.producers.check(d)
         held = [self.on_device(b, at) for b in reads]
         for b, new in zip(reads, held):
             if new < 0:
@@ -207,7 +209,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Trace:
     b, n, forever = trace.buffers, trace.n + len(inserted), eternal(trace)
     start = np.where(forever & (b.start == 0), 0, pos[b.start])
     end = np.where(forever, start + n, start + 1 + (pos[(b.end - 1) % trace.n] - start) % n)
-    new = _Rewrite(trace, cuts, pos, n, start, end, [], {})
+    new = _Rewrite(trace, cuts, pos, n, start, end, [], {}, Producers.of(trace))
     for buffer, row in cuts.items():
         new.cut_device(buffer, row, bool(forever[buffer]))
         new.keep_on_host(buffer, row)

@@ -1,19 +1,32 @@
-"""AutoSwap's schedule: copies out in the order of their accesses, copies in planned backwards from theirs."""
+"""AutoSwap's schedule: copies out in the order of their accesses, copies in planned backwards from theirs.
+
+Backwards in time, a copy-in is a copy-out: it follows its access, queues behind the one before it, and takes the
+buffer off the device. So one sweep serves both, on the time line and on its mirror image::
+
+    op          a                                                   b
+    device   ===|=================|                      |==========|===
+                    queue   copy out                 copy in   queue
+    forwards    |------------------> held        held <-------------|  backwards
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from gpumem._jit import jit
 from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.simulate import simulate
 from gpumem.swap.gaps import Gaps, needs_copy_out
 from gpumem.swap.plan import Swap
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
+TURNS = 3  # a queue that spills over the boundary is right in the second turn, and its end lies in the third
 
-def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int) -> list[Swap]:
+
+def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int, line: Timeline) -> list[Swap]:
     """Return a swap for each chosen gap (section IV-E).
 
     Parameters
@@ -23,73 +36,138 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
         In the order of `gaps`.
     load : int64[n]
         Bytes held at each op with all of them absent over their whole gaps; at most `limit`.
+    line : Timeline
+        Of the unswapped iteration.
 
     Notes
     -----
-    Times are those of the unswapped iteration. A copy-out starts after its access and after the copy-out
-    before it; its buffer is released at the first op expected to start after it has ended. Backwards from
-    the last, a copy-in ends at its access or where the next one starts, whichever is earlier. Where the
-    load would exceed the limit, a buffer is released earlier or fetched later: then ops will wait. Both
-    queues are followed twice round the circle, since they spill over the boundary.
+    A copy-out starts after its access and after the copy-out before it; its buffer is released at the first op
+    expected to start after it has ended. Where the load would exceed the limit, the oldest copy in the queue is
+    released at once and the expected time line moves on to its end: that op will wait, and those behind it find
+    more copies done. Copies in are the same backwards. Which gap the bytes come from matters: an op must wait for
+    the copy that ends next, not for the last one in the queue. With one copy engine, each direction sees the
+    time that the other takes. O(n + m + ops held) for m gaps.
     """
-    line = simulate(trace, machine)
-    size = trace.buffers.size[chosen.buffer]
+    n, size = trace.n, trace.buffers.size[chosen.buffer]
+    length = chosen.before - chosen.after
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
-    gone = _copies_out(line, chosen, out_ns)
-    lead = _copies_in(line, chosen, in_ns)
-    n, load = trace.n, load.copy()
-    begins = np.maximum.accumulate(np.concatenate([line.start, line.start + line.makespan]))
+    forwards = _Direction(line.start, line.end, line.makespan, chosen.after, length, size, out_ns)
+    last = max(line.makespan, int(line.end.max()))
+    backwards = _Direction(
+        last - line.end[::-1], last - line.start[::-1], line.makespan, n - 1 - chosen.before % n, length, size, in_ns
+    )
+    idle = np.zeros(n, np.int64)
+    if machine.duplex:
+        ahead, late = backwards.hold(load[::-1], limit, idle), forwards.hold(load, limit, idle)
+    else:  # the first guess of the one direction is all that the other can go by
+        ahead = backwards.hold(load[::-1], limit, idle)
+        late = forwards.hold(load, limit, _at(chosen.before - ahead, in_ns, n))
+        ahead = backwards.hold(load[::-1], limit, _at(chosen.after + 1 + late, out_ns, n)[::-1])
+    load = load.copy()
     release, prefetch = chosen.after + 1, chosen.before.copy()
-    for k in np.argsort(gone, kind="stable").tolist():
-        wanted = int(np.searchsorted(begins, gone[k]))
-        release[k] = _hold(load, chosen.after[k] + 1, min(wanted, chosen.before[k]), size[k], limit)
-    for k in np.argsort(chosen.before % n, kind="stable").tolist():
-        due = begins[chosen.before[k]]
-        wanted = int(np.searchsorted(begins, due - lead[k], side="right")) - 1
-        prefetch[k] = _fetch(load, max(wanted, release[k]), chosen.before[k], size[k], limit)
-    return [Swap(*(int(x) for x in row)) for row in zip(chosen.buffer, chosen.after, chosen.before, release, prefetch)]
+    _extend(load, np.argsort(chosen.after, kind="stable"), late, size, limit, 1, release)
+    ahead = np.minimum(ahead, chosen.before - release)
+    _extend(load, np.argsort(chosen.before % n, kind="stable"), ahead, size, limit, -1, prefetch)
+    columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch)
+    return [Swap(*row) for row in zip(*(c.tolist() for c in columns))]
 
 
-def _copies_out(line: Timeline, chosen: Gaps, out_ns: I64) -> I64:
-    """When each copy-out ends, in ns of the iteration it starts in."""
-    gone = np.zeros(len(chosen), np.int64)
-    free = 0
-    for turn in range(2):
-        for k in np.argsort(line.end[chosen.after], kind="stable").tolist():
-            if out_ns[k]:
-                free = max(free, int(line.end[chosen.after[k]]) + turn * line.makespan) + int(out_ns[k])
-                gone[k] = free - turn * line.makespan
-            else:
-                gone[k] = line.end[chosen.after[k]]
-    return gone
+def _at(place: I64, copy_ns: I64, n: int) -> I64:
+    """Nanoseconds of copies at each op."""
+    return np.bincount(place % n, copy_ns, n).astype(np.int64)
 
 
-def _copies_in(line: Timeline, chosen: Gaps, in_ns: I64) -> I64:
-    """How long before its access each copy-in must start."""
-    due = line.start[chosen.before % len(line)]
-    lead = np.zeros(len(chosen), np.int64)
-    busy = 2**62
-    for turn in (1, 0):
-        for k in np.argsort(-due, kind="stable").tolist():
-            at = int(due[k]) + turn * line.makespan
-            busy = min(busy, at) - int(in_ns[k])
-            lead[k] = at - busy
-    return lead
+@dataclass(frozen=True, slots=True, eq=False)
+class _Direction:
+    """One direction of the link, in the time that the copies of this direction follow their accesses in."""
+
+    start: I64
+    end: I64
+    makespan: int
+    access: I64
+    length: I64
+    size: I64
+    copy_ns: I64
+
+    def hold(self, load: I64, limit: int, other: I64) -> I64:
+        """Return for how many ops behind its access each buffer is held; `other` copies go first at each op."""
+        n = len(self.start)
+        order = np.argsort(self.access, kind="stable")
+        rows = np.searchsorted(self.access[order], np.arange(n + 1))
+        held = np.zeros(len(order), np.int64)
+        _sweep(
+            np.ascontiguousarray(self.start),  # mirror images are no plain columns
+            np.ascontiguousarray(self.end),
+            rows,
+            order,
+            self.length,
+            self.size,
+            self.copy_ns,
+            np.ascontiguousarray(load),
+            np.ascontiguousarray(other),
+            self.makespan,
+            limit,
+            held,
+        )
+        return held
 
 
-def _hold(load: I64, at: int, until: int, size: int, limit: int) -> int:
-    """Hold `size` bytes from op `at` on, up to `until` or to where the load would exceed the limit."""
-    while at < until and load[at % len(load)] + size <= limit:
-        load[at % len(load)] += size
-        at += 1
-    return at
+@jit
+def _sweep(
+    start: I64,
+    end: I64,
+    rows: I64,
+    order: I64,
+    length: I64,
+    size: I64,
+    copy_ns: I64,
+    load: I64,
+    other: I64,
+    makespan: int,
+    limit: int,
+    held: I64,
+) -> None:
+    """Follow the queue of copies round the circle; write for how many ops each buffer is `held`."""
+    n, m = len(start), len(order)
+    queue, done, since = np.zeros(TURNS * m, np.int64), np.zeros(TURNS * m, np.int64), np.zeros(TURNS * m, np.int64)
+    first, behind, bytes_held, delay, free = 0, 0, 0, 0, 0
+    for step in range(TURNS * n):
+        op = step % n
+        shift = step // n * makespan
+        now = start[op] + shift + delay
+        while first < behind:
+            k, ops = queue[first], step - since[first]
+            full = load[op] + bytes_held > limit
+            if not full and done[first] > now and ops < length[k]:
+                break
+            if full and done[first] > now:  # this op waits for the copy
+                delay += done[first] - now
+                now = done[first]
+            held[k] = min(ops, length[k]) - 1
+            bytes_held -= size[k]
+            first += 1
+        if other[op] > 0:
+            free = max(free, now) + other[op]
+        for x in range(rows[op], rows[op + 1]):
+            k = order[x]
+            if copy_ns[k] == 0:  # the host holds the value already
+                held[k] = 0
+                continue
+            free = max(free, end[op] + shift + delay) + copy_ns[k]
+            queue[behind], done[behind], since[behind] = k, free, step
+            bytes_held += size[k]
+            behind += 1
 
 
-def _fetch(load: I64, earliest: int, before: int, size: int, limit: int) -> int:
-    """Hold `size` bytes before op `before`, back to `earliest` or to where the load would exceed the limit."""
-    at = before
-    while at > earliest and load[(at - 1) % len(load)] + size <= limit:
-        at -= 1
-        load[at % len(load)] += size
-    return at
+@jit
+def _extend(load: I64, order: I64, wanted: I64, size: I64, limit: int, way: int, edge: I64) -> None:
+    """Hold each buffer for up to `wanted` ops beyond its `edge`, as far as the load allows; move the edge."""
+    n = len(load)
+    for k in order:
+        for _ in range(wanted[k]):
+            op = (edge[k] if way > 0 else edge[k] - 1) % n
+            if load[op] + size[k] > limit:
+                break
+            load[op] += size[k]
+            edge[k] += way

@@ -11,13 +11,17 @@ Time goes to the right::
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._jit import jit
 from gpumem.columns import F64, I64
+from gpumem.swap import _tree
 from gpumem.swap.gaps import Gaps
+from gpumem.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,10 +36,14 @@ class Candidates:
         Bytes.
     gap_ns, out_ns, in_ns : int64[m]
         Time between the two accesses without swapping, and of the two copies.
-    load : int64[n]
-        Bytes held at each op, without swapping.
+    load, host : int64[n]
+        Bytes held at each op on the device and on the host, without swapping.
     duration : int64[n]
         Nanoseconds of each op.
+    line : Timeline
+        Of the iteration without swapping.
+    peaks : str
+        Which peaks the gaps straddle.
     """
 
     gaps: Gaps
@@ -44,7 +52,10 @@ class Candidates:
     out_ns: I64
     in_ns: I64
     load: I64
+    host: I64
     duration: I64
+    line: Timeline
+    peaks: str
 
     def __len__(self) -> int:
         return len(self.size)
@@ -69,26 +80,20 @@ def wdoa(c: Candidates) -> F64:
 def swdoa(c: Candidates) -> F64:
     """Submodular WDOA: take the gap with the largest WDOA, lower the load by it, repeat (section IV-B iv).
 
-    A gap's score is its value when it is taken, so the order of the scores is the order of taking.
-    O(m (n + m)) for m candidates.
+    A gap's score is its value when it is taken, so the order of the scores is the order of taking. Scores only
+    fall as the load does, hence the evaluation is lazy: O((n + m + r) log n) for m candidates, where r counts the
+    scores at the top of the heap that had fallen since they were last looked at.
     """
-    load = c.load.astype(np.float64)
-    score = np.full(len(c), -np.inf)
-    left = np.ones(len(c), np.bool_)
-    for _ in range(len(c)):
-        area = np.where(left, _area(c, load), -np.inf)
-        k = int(np.argmax(area))
-        score[k], left[k] = area[k], False
-        load[absent(c.gaps, k, len(load))] -= c.size[k]
-    return score
+    score = np.zeros(len(c), np.int64)
+    # Whole numbers, so that equal areas are equal; of huge loads in units that keep them below 2**62.
+    unit = int(float(c.load.max(initial=0)) * float(c.duration.sum()) / 2**62) + 1
+    if len(c):
+        tree = _tree.build_area(c.load // unit, c.duration)
+        _submodular(c.gaps.after, c.gaps.before, c.size // unit, *tree, len(c.load), score)
+    return score.astype(np.float64) * unit
 
 
 SCORES: dict[str, Callable[[Candidates], F64]] = {"doa": doa, "aoa": aoa, "wdoa": wdoa, "swdoa": swdoa}
-
-
-def absent(gaps: Gaps, k: int, n: int) -> I64:
-    """Return the ops of gap `k`, those strictly between its accesses."""
-    return np.arange(gaps.after[k] + 1, gaps.before[k]) % n
 
 
 def _area(c: Candidates, load: I64 | F64) -> F64:
@@ -96,3 +101,28 @@ def _area(c: Candidates, load: I64 | F64) -> F64:
     area = np.concatenate([[0.0], np.cumsum(np.tile(load.astype(np.float64) * c.duration, 2))])
     result: F64 = area[c.gaps.before] - area[c.gaps.after + 1]
     return result
+
+
+@jit
+def _submodular(after: I64, before: I64, size: I64, area: I64, wide: I64, add: I64, n: int, score: I64) -> None:
+    """Take gap by gap, always the one with the largest area, the earlier one of two; write their `score`."""
+    heap = [(-_within(area, wide, add, n, after[k] + 1, before[k]), k) for k in range(len(size))]
+    heapq.heapify(heap)
+    while len(heap) > 0:
+        k = heap[0][1]
+        now = _within(area, wide, add, n, after[k] + 1, before[k])
+        heapq.heapreplace(heap, (-now, k))
+        if heap[0][1] != k:
+            continue  # it has fallen behind another one
+        heapq.heappop(heap)
+        score[k] = now
+        _tree.add_to_area(area, wide, add, after[k] + 1, min(before[k], n), -size[k])
+        _tree.add_to_area(area, wide, add, max(after[k] + 1 - n, 0), before[k] - n, -size[k])
+
+
+@jit
+def _within(area: I64, wide: I64, add: I64, n: int, start: int, stop: int) -> int:
+    """The area of the steps `[start, stop)` of the circle."""
+    return _tree.area_of(area, wide, add, start, min(stop, n)) + _tree.area_of(
+        area, wide, add, max(start - n, 0), stop - n
+    )

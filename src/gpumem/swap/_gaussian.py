@@ -1,0 +1,68 @@
+"""A Gaussian process with a Matern 5/2 kernel, and expected improvement: the algebra of Bayesian optimization.
+
+SciPy takes a while to load, so it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import F64
+
+SCALES = (0.1, 0.2, 0.4, 0.8, 1.6)  # length scales tried; the points lie on the unit sphere
+NOISE = 1e-6  # plans are deterministic; this keeps the matrix invertible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaussian:
+    """A process fitted to values `y` (standardised inside) at points `x`, float64[k, d]."""
+
+    x: F64
+    scale: float
+    factor: F64
+    weight: F64
+    mean: float
+    spread: float
+
+    @classmethod
+    def fit(cls, x: F64, y: F64) -> Gaussian:
+        """Take the length scale of the largest marginal likelihood."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        mean, spread = float(y.mean()), float(y.std()) or 1.0
+        z = (y - mean) / spread
+        best: tuple[float, Gaussian] | None = None
+        for scale in SCALES:
+            factor = cho_factor(matern(x, x, scale) + NOISE * np.eye(len(x)), lower=True)[0]
+            weight = cho_solve((factor, True), z)
+            likelihood = float(-z @ weight / 2 - np.log(np.diag(factor)).sum())
+            if best is None or likelihood > best[0]:
+                best = likelihood, cls(x, scale, factor, weight, mean, spread)
+        assert best is not None
+        return best[1]
+
+    def predict(self, x: F64) -> tuple[F64, F64]:
+        """Return the mean and the standard deviation at points `x`."""
+        from scipy.linalg import cho_solve
+
+        cross = matern(x, self.x, self.scale)
+        variance = 1 - np.einsum("ij,ji->i", cross, cho_solve((self.factor, True), cross.T))
+        return self.mean + self.spread * (cross @ self.weight), self.spread * np.sqrt(np.maximum(variance, 1e-12))
+
+    def improvement(self, x: F64, least: float) -> F64:
+        """Return by how much points `x` are expected to get below `least`."""
+        from scipy.special import ndtr
+
+        mean, sigma = self.predict(x)
+        z = (least - mean) / sigma
+        expected: F64 = (least - mean) * ndtr(z) + sigma * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+        return expected
+
+
+def matern(a: F64, b: F64, scale: float) -> F64:
+    """Matern 5/2 between the rows of `a` and of `b`."""
+    r = np.sqrt(5.0 * ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)) / scale
+    kernel: F64 = (1 + r + r * r / 3) * np.exp(-r)
+    return kernel

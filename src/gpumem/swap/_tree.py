@@ -1,0 +1,127 @@
+"""Trees over the steps of an iteration: add to a range, ask for the largest value or for the area of a range.
+
+Node `p` has the children `2 p` and `2 p + 1`; leaf `i` is node `half + 1 + i`, so that a range always has a
+neighbour on both sides. What is added to a whole subtree is noted at its root (`add`) and stays there: whoever
+comes up from below takes it along. Each call costs O(log n).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem.columns import I64
+
+LOW = -(2**62)
+
+
+def build(values: I64) -> tuple[I64, I64]:
+    """Return `top` (the largest value below each node) and `add` of a tree over `values`."""
+    half = 1 << int(len(values) + 1).bit_length()
+    top = np.full(2 * half, LOW, np.int64)
+    top[half + 1 : half + 1 + len(values)] = values
+    for level in range(half.bit_length() - 2, -1, -1):
+        a, b = 1 << level, 2 << level
+        top[a:b] = np.maximum(top[2 * a : 2 * b : 2], top[2 * a + 1 : 2 * b : 2])
+    return top, np.zeros(2 * half, np.int64)
+
+
+def build_area(values: I64, width: I64) -> tuple[I64, I64, I64]:
+    """Return `area` (value times width, added up below each node), `wide` (widths added up) and `add`."""
+    half = 1 << int(len(values) + 1).bit_length()
+    area, wide = np.zeros(2 * half, np.int64), np.zeros(2 * half, np.int64)
+    area[half + 1 : half + 1 + len(values)] = values * width
+    wide[half + 1 : half + 1 + len(values)] = width
+    for level in range(half.bit_length() - 2, -1, -1):
+        a, b = 1 << level, 2 << level
+        for tree in (area, wide):
+            tree[a:b] = tree[2 * a : 2 * b : 2] + tree[2 * a + 1 : 2 * b : 2]
+    return area, wide, np.zeros(2 * half, np.int64)
+
+
+@jit
+def add_to(top: I64, add: I64, start: int, stop: int, x: int) -> None:
+    """Add `x` to the steps `[start, stop)`."""
+    if start >= stop:
+        return
+    s, t = len(top) // 2 + start, len(top) // 2 + 1 + stop
+    while s ^ t != 1:
+        if s % 2 == 0:
+            top[s + 1] += x
+            add[s + 1] += x
+        if t % 2 == 1:
+            top[t - 1] += x
+            add[t - 1] += x
+        s, t = s // 2, t // 2
+        top[s] = max(top[2 * s], top[2 * s + 1]) + add[s]
+        top[t] = max(top[2 * t], top[2 * t + 1]) + add[t]
+    while s > 1:
+        s //= 2
+        top[s] = max(top[2 * s], top[2 * s + 1]) + add[s]
+
+
+@jit
+def largest(top: I64, add: I64, start: int, stop: int) -> int:
+    """Return the largest value of the steps `[start, stop)`; of none, a very low one."""
+    if start >= stop:
+        return LOW
+    s, t = len(top) // 2 + start, len(top) // 2 + 1 + stop
+    left, right = LOW, LOW
+    while s ^ t != 1:
+        if s % 2 == 0:
+            left = max(left, top[s + 1])
+        if t % 2 == 1:
+            right = max(right, top[t - 1])
+        s, t = s // 2, t // 2
+        left += add[s]
+        right += add[t]
+    best = max(left, right)
+    while s > 1:
+        s //= 2
+        best += add[s]
+    return best
+
+
+@jit
+def add_to_area(area: I64, wide: I64, add: I64, start: int, stop: int, x: int) -> None:
+    """Add `x` to the values of the steps `[start, stop)`."""
+    if start >= stop:
+        return
+    s, t = len(area) // 2 + start, len(area) // 2 + 1 + stop
+    while s ^ t != 1:
+        if s % 2 == 0:
+            area[s + 1] += x * wide[s + 1]
+            add[s + 1] += x
+        if t % 2 == 1:
+            area[t - 1] += x * wide[t - 1]
+            add[t - 1] += x
+        s, t = s // 2, t // 2
+        area[s] = area[2 * s] + area[2 * s + 1] + add[s] * wide[s]
+        area[t] = area[2 * t] + area[2 * t + 1] + add[t] * wide[t]
+    while s > 1:
+        s //= 2
+        area[s] = area[2 * s] + area[2 * s + 1] + add[s] * wide[s]
+
+
+@jit
+def area_of(area: I64, wide: I64, add: I64, start: int, stop: int) -> int:
+    """Return the area of the steps `[start, stop)`."""
+    if start >= stop:
+        return 0
+    s, t = len(area) // 2 + start, len(area) // 2 + 1 + stop
+    left, right, under_left, under_right = 0, 0, 0, 0
+    while s ^ t != 1:
+        if s % 2 == 0:
+            left += area[s + 1]
+            under_left += wide[s + 1]
+        if t % 2 == 1:
+            right += area[t - 1]
+            under_right += wide[t - 1]
+        s, t = s // 2, t // 2
+        left += add[s] * under_left
+        right += add[t] * under_right
+    total = left + right
+    while s > 1:
+        s //= 2
+        total += add[s] * (under_left + under_right)
+    return total

@@ -1,0 +1,217 @@
+"""AutoSwap's aggregated score: weights of the four scores, found by Bayesian optimization (section IV-C)."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem.columns import F64, I64
+from gpumem.errors import NotReached
+from gpumem.machine import Machine
+from gpumem.swap._gaussian import Gaussian
+from gpumem.swap.autoswap import TARGETS, best_plan, candidates, check_floor, check_options
+from gpumem.swap.plan import Plan
+from gpumem.swap.scores import SCORES, Candidates
+from gpumem.trace import Trace
+
+BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
+POOL = 1000  # random weights among which the next ones are sought
+
+
+def bayes(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    evaluations: int = 36,
+    seed: int = 0,
+    executor: Executor | None = None,
+    peaks: str = "first",
+    threshold: int = 2**20,
+    targets: tuple[float, ...] = TARGETS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Plan swaps by the weighted sum of the four scores whose plan has the shortest iteration.
+
+    Parameters
+    ----------
+    trace, machine, limit, peaks, threshold, targets
+        As in `autoswap`.
+    evaluations : int
+        Plans that are simulated at most, 4 of them for the four scores.
+    seed : int
+        Of the weights that are drawn.
+    executor : concurrent.futures.Executor, optional
+        Runs the evaluations, 4 at a time: a pool of threads or processes, dask's `Client.get_executor()`.
+    progress : callable
+        Told after each batch how many evaluations are done and what the best iteration takes.
+
+    Returns
+    -------
+    Plan
+        The same whatever the executor; never a longer iteration, by the capacity clock, than that of the best of
+        the four scores with the same options.
+
+    Raises
+    ------
+    Infeasible, NotReached
+        As in `autoswap`; NotReached only where no weights get to the limit.
+    ValueError
+        A bad option as in `autoswap`, fewer than 4 evaluations.
+
+    Notes
+    -----
+    Scores are standardised over the candidates (a constant one becomes 0), weights lie in [-1, 1]. A Gaussian
+    process (Matern 5/2) over the direction of the weights, which alone decides the order of the candidates, and
+    expected improvement choose the next ones; within a batch, those not known yet are taken to be what the process
+    expects. Weights that miss the limit count as the worst plan. Orders already known are not evaluated again. It
+    ends early when an iteration is as short as without swapping, and where no new order is left. The paper starts
+    from random weights; starting from the four scores makes its claim true, that it is never worse than they are.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 65 // 100
+    >>> bayes(trace, machine, limit).apply(trace).peak_load <= limit
+    True
+
+    References
+    ----------
+    Zhang et al. 2019, section IV-C.
+    """
+    check_options(limit, peaks, targets)
+    if evaluations < len(SCORES):
+        raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    check_floor(trace, limit)
+    found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
+    search = _Search.start(found, np.random.default_rng(seed))
+    job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
+    for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
+        run = map if executor is None else executor.map
+        search.results += run(_evaluate, [job] * len(orders), orders)
+        best = search.best
+        progress(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
+        if isinstance(best, int) and best <= found.line.makespan:
+            break
+    return search.plan(trace, machine, limit, targets)
+
+
+class Missed(NamedTuple):
+    """What an order of the candidates that misses the limit comes to."""
+
+    reached: int
+    hint: str
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """What was tried: the direction of the weights, the order of the candidates, what came out."""
+
+    found: Candidates
+    scores: F64  # one row a score, standardised
+    rng: np.random.Generator
+    weights: list[F64]
+    orders: list[I64]
+    results: list[int | Missed] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, found: Candidates, rng: np.random.Generator) -> _Search:
+        """Begin with the scores themselves, so that ties are broken as `autoswap` breaks them."""
+        raw = np.array([score(found) for score in SCORES.values()]).reshape(len(SCORES), len(found))
+        orders = [np.argsort(-row, kind="stable") for row in raw]
+        return cls(found, standardised(raw), rng, list(np.eye(len(SCORES))), orders)
+
+    @property
+    def best(self) -> int | Missed:
+        """The shortest makespan, or else the lowest load that was reached."""
+        made = [r for r in self.results if isinstance(r, int)]
+        return min(made) if made else min(r for r in self.results if not isinstance(r, int))
+
+    def propose(self, count: int) -> list[I64]:
+        """Return up to `count` orders to evaluate next; at first the four scores."""
+        if not self.results:
+            return self.orders
+        known = {order.tobytes() for order in self.orders}
+        value = self.values()
+        fresh: list[I64] = []
+        for _ in range(count):
+            model = Gaussian.fit(np.array(self.weights), value)
+            pool = self.pool(value)
+            for k in np.argsort(-model.improvement(pool, value.min()), kind="stable").tolist():
+                order = np.argsort(-(pool[k] @ self.scores), kind="stable")
+                if order.tobytes() not in known:
+                    break
+            else:
+                break
+            known.add(order.tobytes())
+            fresh.append(order)
+            self.weights.append(pool[k])
+            value = np.append(value, model.predict(pool[k : k + 1])[0])
+        self.orders += fresh
+        return fresh
+
+    def values(self) -> F64:
+        """Makespans; what missed the limit is as bad as the worst plan."""
+        got = [r for r in self.results if isinstance(r, int)]
+        worst = max(got, default=1)
+        return np.array([r if isinstance(r, int) else worst for r in self.results], np.float64)
+
+    def pool(self, value: F64) -> F64:
+        """Draw weights from [-1, 1]^4, half of them near the best, as directions."""
+        drawn = self.rng.uniform(-1, 1, (POOL, len(SCORES)))
+        near = self.weights[int(np.argmin(value))]
+        drawn[::2] = np.clip(near + 0.2 * drawn[::2], -1, 1)
+        directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
+        return directions
+
+    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float]) -> Plan:
+        """Make the best plan again; the first of several."""
+        best = self.best
+        if not isinstance(best, int):
+            raise NotReached(best.reached, limit, hint=best.hint)
+        order = self.orders[self.results.index(best)]
+        return best_plan(trace, machine, limit, self.found, order, tuple(targets))[0]
+
+
+def standardised(scores: F64) -> F64:
+    """Return each row less its mean, over its standard deviation; a constant row becomes 0.
+
+    >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
+    [[-1.0, 1.0], [0.0, 0.0]]
+    """
+    if not scores.size:
+        return scores
+    mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
+    same = scores.min(axis=1, keepdims=True) == scores.max(axis=1, keepdims=True)
+    result: F64 = np.where(same, 0.0, (scores - mean) / np.where(same, 1.0, spread))
+    return result
+
+
+def _evaluate(job: bytes, order: I64) -> int | Missed:
+    """Return the makespan of the plan that takes candidates in `order`; on any worker."""
+    trace, machine, limit, found, targets = _unpacked(job)
+    try:
+        return best_plan(trace, machine, limit, found, order, targets)[1]
+    except NotReached as stop:
+        return Missed(stop.reached, stop.hint)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float, ...]]:
+    """What all evaluations share: a worker unpacks it once."""
+    shared: tuple[Trace, Machine, int, Candidates, tuple[float, ...]] = pickle.loads(zlib.decompress(job))
+    return shared
+
+
+def _told(best: int | Missed) -> str:
+    return f"{best / 1e6:.3f} ms" if isinstance(best, int) else f"the limit is missed, {best.reached} bytes"

@@ -1,0 +1,249 @@
+"""Recomputation: which values an op can make again, and checkpointing by segments of the forward pass.
+
+Four segments, boundaries kept (o), everything else dropped (.) and made again when its segment's backward begins::
+
+    forward    o . . o . . o . . o . .
+    backward                           [seg 4][. . seg 3][. . seg 2][. . seg 1]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.swap.autoswap import floor
+from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.rerun import Producers
+from gpumem.trace import Trace
+
+FINE, WRAPS, NO_PRODUCER, OVER_BOUNDARY, IN_PLACE, RANDOM, COPY, NO_INPUT, INPUT_LOST = range(9)
+REASONS = (
+    "",
+    "the gap wraps the iteration boundary",
+    "no op of its lifetime makes it",
+    "it was made before the iteration boundary",
+    "an op changed it in place",
+    "its producer draws random numbers",
+    "it came by a copy",
+    "its producer reads nothing: its data comes from outside",
+    "an input of its producer is overwritten or freed",
+)
+
+
+def turn(trace: Trace) -> int:
+    """Return the first op of the backward pass, as far as a trace tells.
+
+    Notes
+    -----
+    The first rule that applies: the first op where a buffer of kind `act_grad` begins, or one of kind
+    `gradient`; the first op with `backward` in its name; the first op of the largest load. What straddles
+    this op was made for the backward pass.
+
+    >>> from gpumem.io import bundled
+    >>> trace = bundled("vgg16")
+    >>> trace.ops.name[turn(trace) + 1]
+    'nll_loss_backward.default'
+    """
+    b = trace.buffers
+    for kind in ("act_grad", "gradient"):
+        begins = [int(start) for start, k, p in zip(b.start, b.kind, b.persistent) if k == kind and not p]
+        if begins:
+            return min(begins)
+    return next((i for i, name in enumerate(trace.ops.name) if "backward" in name), trace.peak[0])
+
+
+def over(found: Gaps, op: int, n: int) -> Bool:
+    """Return which gaps begin before op `op` and end at it or later, in the same iteration."""
+    inside: Bool = (found.after < op) & (found.before >= op) & (found.before < n)
+    return inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recomputable:
+    """Columns over all gaps of a trace: whether what the gap drops can be made again at its end.
+
+    `gaps` (m of them); `op` (the producer, -1 if there is none); `reason` (index into `REASONS`, 0 if it can);
+    `until` (the last `at` that a `Recompute` may have; 0 where there is none); `cost_ns` (time of the producer).
+    """
+
+    gaps: Gaps
+    op: I64
+    reason: I64
+    until: I64
+    cost_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @property
+    def ok(self) -> Bool:
+        """Which of them a `Recompute` at the end of the gap may drop."""
+        fine: Bool = self.reason == FINE
+        return fine
+
+
+def recomputable(trace: Trace, machine: Machine) -> Recomputable:
+    """Say of each gap whether its value can be computed once more, why not, and what it costs.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives the time of the producers.
+
+    Returns
+    -------
+    Recomputable
+        Columns over `gaps(trace)`.
+
+    Notes
+    -----
+    O(accesses). Each value counts by itself, its producer's inputs being on the device; a planner that drops an
+    input as well makes it again first. An op without inputs is not trusted to make its value again (a batch
+    arrives that way), though `Plan.apply` would run it.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> found = recomputable(bundled("vgg16"), Machine.named("gtx1080ti"))
+    >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
+    ['an input of its producer is overwritten or freed', 'an op changed it in place']
+    """
+    found, makers = gaps(trace), Producers.of(trace)
+    rows = [
+        _row(trace, makers, *row) for row in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())
+    ]
+    op, reason, until = (np.array(column, np.int64) for column in (zip(*rows) if rows else ([], [], [])))
+    return Recomputable(found, op, reason, until, np.where(op >= 0, machine.durations(trace)[op], 0))
+
+
+def _row(trace: Trace, makers: Producers, buffer: int, after: int, before: int) -> tuple[int, int, int]:
+    """The producer, why not, and until when."""
+    ops, op = trace.ops, makers.made_by(buffer, after)
+    why = FINE
+    if before >= trace.n:
+        why = WRAPS
+    elif op < 0 or op > after:
+        why = NO_PRODUCER if op < 0 else OVER_BOUNDARY
+    elif buffer in ops.reads[op]:
+        why = IN_PLACE
+    elif ops.rng[op]:
+        why = RANDOM
+    elif ops.role[op] not in (COMPUTE, RECOMPUTE):
+        why = COPY
+    elif not len(ops.reads[op]):
+        why = NO_INPUT
+    if why:
+        return op, why, 0
+    until = min(makers.until(op), before)
+    return op, FINE if until == before else INPUT_LOST, until if until > after else 0
+
+
+def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | None = None) -> Plan:
+    """Plan recomputation by segments: keep their boundaries, make the rest again when their backward begins.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives op times.
+    limit : int
+        Bytes that the load must not exceed at any op.
+    segments : int, optional
+        Of the forward pass. Default: the square root of the number of values that can be dropped; where that does
+        not reach the limit, the number that gives the lowest peak.
+
+    Returns
+    -------
+    Plan
+        Of `Recompute` decisions only; empty where the load fits already.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is dropped.
+    NotReached
+        No number of segments that was tried gets to the limit (`reached`: the lowest peak).
+    ValueError
+        A limit or `segments` below 1.
+
+    Notes
+    -----
+    One rewrite for each number tried (about 2 log2 of the values). Departures: segments hold the same number
+    of bytes, not of layers, since there are no layers in a trace. What no op can make again (random numbers,
+    values changed in place, batch normalisation, which updates its running statistics) is kept; so is a
+    value used in a later segment than its own: the boundary. The paper runs the forward pass of a segment
+    again; here only what was dropped is.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace = bundled("resnet18")
+    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10)
+    >>> plan.apply(trace).peak_load <= trace.peak_load * 9 // 10
+    True
+
+    References
+    ----------
+    Chen, Xu, Zhang and Guestrin 2016, Training deep nets with sublinear memory cost, sections 4.1 and 4.2.
+    """
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    if segments is not None and segments < 1:
+        raise ValueError(f"segments: {segments} is below 1")
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    found = recomputable(trace, machine)
+    start, load = turn(trace), trace.peak_load
+    mine = np.flatnonzero(over(found.gaps, start, trace.n) & (found.until >= start))
+    mine = mine[np.argsort(found.op[mine], kind="stable")]
+    tried: list[tuple[int, Plan]] = []
+    for count in [segments] if segments is not None else _counts(len(mine)):
+        plan = Plan(tuple(_dropped(trace, found, mine, count)), trace.n, trace.name)
+        tried.append((plan.apply(trace).peak_load, plan))
+        if tried[0][0] <= limit:
+            return plan
+    load, plan = min(tried, key=lambda pair: pair[0])
+    if load > limit:
+        raise NotReached(load, limit, hint="swapping drops what no op can make again")
+    return plan
+
+
+def _counts(values: int) -> list[int]:
+    """The square root first, then powers of 2 and their means."""
+    powers = [2**k for k in range(max(values, 1).bit_length())]
+    return list(dict.fromkeys([max(math.isqrt(values), 1), *powers, *(3 * p // 2 for p in powers if p > 1)]))
+
+
+def _dropped(trace: Trace, found: Recomputable, mine: I64, count: int) -> list[Recompute]:
+    """Drop what lies within each of `count` segments; `mine` are the gaps in question, in producing order."""
+    size = trace.buffers.size[found.gaps.buffer[mine]]
+    through = np.cumsum(size)
+    part = np.minimum((through - size) * count // max(int(size.sum()), 1), count - 1)
+    first = np.append(found.op[mine], trace.n)[np.searchsorted(part, np.arange(1, count + 1))]
+    inner = found.gaps.after[mine] < first[part]  # used in its own segment only, which ends where the next begins
+    decisions: list[Recompute] = []
+    for s in range(count):
+        decisions += _segment(trace, found, mine[inner & (part == s)])
+    return decisions
+
+
+def _segment(trace: Trace, found: Recomputable, rows: I64) -> list[Recompute]:
+    """Recompute one segment right before its first backward use, in producing order."""
+    if not len(rows):
+        return []
+    at = int(found.gaps.before[rows].min())
+    decisions = []
+    for k in rows[(found.until[rows] >= at) & (found.gaps.after[rows] + 1 < at)].tolist():
+        buffer, after, before = (int(x[k]) for x in (found.gaps.buffer, found.gaps.after, found.gaps.before))
+        decisions.append(Recompute(buffer, after, before, at))
+    return decisions

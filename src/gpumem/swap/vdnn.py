@@ -1,0 +1,182 @@
+"""vDNN: offload the feature maps that layers read, fetch each during the backward pass of a layer before.
+
+Layers 1..4, `X` a layer's input; the copies overlap with computation, a fetch with that of one layer::
+
+    compute  [fwd 1][fwd 2][fwd 3][fwd 4][bwd 4][bwd 3][bwd 2][bwd 1]
+    d2h             [X1 ]  [X2 ]  [X3 ]
+    h2d                                  [X3 ]  [X2 ]  [X1 ]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64, Bool
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.autoswap import floor
+from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.recompute import over, turn
+from gpumem.swap.room import Room
+from gpumem.trace import Trace
+
+LAYERS = ("all", "conv")
+FEATURE_MAP = "activation"  # the kind of buffers that layers hand on
+
+
+def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", strict: bool = True) -> Plan:
+    """Plan vDNN's static swaps: every feature map of its kind goes, whatever the limit.
+
+    Parameters
+    ----------
+    trace : Trace
+        With buffers of kind `activation`; without, nothing is offloaded.
+    machine : Machine
+        Gives the pinned-host budget and, unless `strict`, times.
+    limit : int
+        Bytes that the load must not exceed at any op.
+    layers : str
+        `all`: inputs of all forward layers. `conv`: inputs of forward convolutions (ops with `conv` in the name).
+    strict : bool
+        Give memory back at the layer boundary, as in the paper: what needs it next waits for the offload.
+        Otherwise hold it until the copy is expected to have ended, as far as the limit allows.
+
+    Returns
+    -------
+    Plan
+        Empty where the load fits already.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is swapped.
+    NotReached
+        vDNN's offloads leave a load above the limit (`reached`: that load).
+    ValueError
+        Unknown layers, a limit below 1.
+
+    Notes
+    -----
+    O(n + accesses) and a rewrite. A layer is a forward op that is the last one to read a feature map, or a
+    convolution; forward ends where `recompute.turn` says. A feature map goes once, from its last forward reader to
+    its first backward access. The search for the layer to prefetch (findPrefetchLayer) goes back from
+    the layer whose backward begins, through the next convolution; a map that it missed is fetched on demand.
+    Departures: a copy-out is issued when its layer has ended, not when it starts, since a plan copies after an
+    access; layers meet at a boundary only where they need the memory (`strict`) or the data, as streams order
+    them; classifier layers offload as well; maps that do not fit the pinned budget stay on the device.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace = bundled("resnet18")
+    >>> plan = vdnn(trace, Machine.named("gtx1080ti"), trace.peak_load * 3 // 4, layers="conv")
+    >>> plan.apply(trace).peak_load <= trace.peak_load * 3 // 4
+    True
+
+    References
+    ----------
+    Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
+    """
+    if layers not in LAYERS:
+        raise ValueError(f"layers {layers!r} is unknown; there are {', '.join(LAYERS)}")
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    found = feature_maps(trace)
+    chosen = found.offloaded(trace, layers, machine.pinned)
+    maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
+    release = maps.after + 1 if strict else _held(trace, machine, maps, prefetch, limit)
+    rows = zip(*(x.tolist() for x in (maps.buffer, maps.after, maps.before, release, prefetch)))
+    plan = Plan(tuple(Swap(*row) for row in rows), trace.n, trace.name)
+    if (load := plan.apply(trace).peak_load) > limit:
+        hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
+        raise NotReached(load, limit, hint=hint)
+    return plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureMaps:
+    """The feature maps of a trace: `gaps` from their last forward to their first backward access, by the former.
+
+    `conv`: a convolution reads it. `convolutions`: forward convolutions, ascending.
+    """
+
+    gaps: Gaps
+    conv: Bool
+    convolutions: I64
+
+    def offloaded(self, trace: Trace, layers: str, pinned: int) -> I64:
+        """Return those that vDNN offloads: in the order of the layers, as long as pinned memory is left."""
+        chosen, left, size = [], pinned, trace.buffers.size[self.gaps.buffer]
+        mine = (self.conv | (layers == "all")) & (self.gaps.before > self.gaps.after + 1)  # else it is needed at once
+        for k in np.flatnonzero(mine).tolist():
+            if size[k] <= left:
+                chosen.append(k)
+                left -= int(size[k])
+        return np.array(chosen, np.int64)
+
+    def prefetch(self, chosen: I64) -> I64:
+        """Return before which op each chosen map is fetched: one layer's at the backward of a layer behind it."""
+        layers = np.unique(np.concatenate([self.gaps.after, self.convolutions]))
+        conv = np.isin(layers, self.convolutions)
+        backward = np.full(len(layers), -1, np.int64)  # when a layer's backward begins, of those that saved a map
+        for layer, before in zip(np.searchsorted(layers, self.gaps.after)[::-1], self.gaps.before[::-1]):
+            backward[layer] = before if backward[layer] < 0 else min(backward[layer], before)
+        mine = np.searchsorted(layers, self.gaps.after[chosen])
+        waiting = np.isin(np.arange(len(layers)), mine)  # offloaded, not fetched yet
+        at = np.full(len(layers), -1, np.int64)
+        for layer in sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda k: (int(backward[k]), -k)):
+            waiting[layer] = False  # if it still was, its own accesses fetch it on demand
+            found = _find_prefetch_layer(layer, waiting, conv)
+            if found >= 0:
+                waiting[found], at[found] = False, backward[layer]
+        own = self.gaps.before[chosen]
+        result: I64 = np.where(at[mine] >= 0, np.minimum(at[mine], own), own)
+        return result
+
+
+def feature_maps(trace: Trace) -> FeatureMaps:
+    """Find the buffers of kind `activation` that a forward op reads and the backward pass needs again."""
+    ops, found, start = trace.ops, gaps(trace), turn(trace)
+    conv = np.array(["conv" in name.lower() for name in ops.name], np.bool_) & (np.arange(trace.n) < start)
+    touched = trace.accesses()
+    forward = touched.reads & ~touched.writes & (touched.op.idx < start)
+    buffer = touched.op.rows()
+    kept = np.array([kind == FEATURE_MAP for kind in trace.buffers.kind], np.bool_)[found.buffer]
+    kept &= np.isin(found.buffer, buffer[forward]) & over(found, start, trace.n)
+    maps = found.where(kept)
+    maps = maps.where(np.argsort(maps.after, kind="stable"))
+    by_conv = np.isin(maps.buffer, buffer[forward & conv[touched.op.idx]])
+    return FeatureMaps(maps, by_conv, np.flatnonzero(conv))
+
+
+def _find_prefetch_layer(layer: int, waiting: Bool, conv: Bool) -> int:
+    """The nearest layer before `layer` that waits to be fetched, through the next convolution; -1 if there is none."""
+    for k in range(layer - 1, -1, -1):
+        if waiting[k]:
+            return k
+        if conv[k]:
+            return -1
+    return -1
+
+
+def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
+    """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
+    line, size = simulate(trace, machine), trace.buffers.size[maps.buffer]
+    room, release = Room.without(trace, maps, limit), maps.after + 1
+    for k, at in enumerate(prefetch.tolist()):
+        room.load[at : maps.before[k]] += size[k]
+    free = 0
+    for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
+        free = max(free, int(line.end[maps.after[k]])) + copy
+        until = min(int(np.searchsorted(line.start, free)), int(prefetch[k]))
+        release[k] = room.hold(int(release[k]), until, int(size[k]))
+    return release
