@@ -1,0 +1,173 @@
+"""The SNU thesis' heuristic: what is free first, then the largest pairs of copies, then overlap them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.autoswap import floor
+from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.host import Host
+from gpumem.swap.overlap import largest_first, lasts, overlap
+from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
+    """Plan swaps as the SNU thesis' heuristic does, as far as its text is legible.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives op and copy times, and the pinned-host budget.
+    limit : int
+        Bytes that the load must not exceed at any op.
+
+    Returns
+    -------
+    Plan
+        Empty where the load fits already.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is swapped.
+    NotReached
+        The pinned-host budget is too small for what the heuristic wants to swap.
+    ValueError
+        A limit below 1.
+
+    Notes
+    -----
+    1. Free re-reads: gaps whose value the host has anyway need no copy-out. First those of buffers that live
+       for ever and are never written; later, whenever a pair is taken, the other gaps of the same value.
+    2. Pairs of a copy-out and a copy-in, the largest first, until the load fits. Of equal ones the longer gap first.
+    3. Overlap, the largest first: the copy-out takes the earliest free time of the link after its access and holds
+       the buffer meanwhile, the copy-in the latest before its access, both as far as the load allows.
+
+    The scan says no more than the order of these steps. Ours are: times of the unswapped iteration; gaps too
+    short for their copies come last (a recurrent net has many, and they would stop every op); a gap that helps
+    no op above the limit at its turn is passed over, and so is one that exceeds the pinned-host budget; a copy
+    for which the link has no time left in its gap stays at its access; who gets the room under the limit (see
+    `gpumem.swap.overlap`). With enough pinned memory every limit from `floor` on is reached.
+
+    O(m (n + m)) for m gaps over an op above the limit.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 7 // 10
+    >>> heuristic(trace, machine, limit).apply(trace).peak_load <= limit
+    True
+
+    References
+    ----------
+    J. Lee's thesis, Seoul National University: the heuristic schedule (scanned, partly lost).
+    """
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    line = simulate(trace, machine)
+    chosen, load = select(trace, machine, limit, line)
+    if load.max() > limit:
+        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
+    return Plan(tuple(overlap(trace, machine, chosen, load, limit, line)), trace.n, trace.name)
+
+
+def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64]:
+    """Take free re-reads, then pairs, the largest first, until the load fits.
+
+    Parameters
+    ----------
+    trace, machine, limit
+        As in `heuristic`.
+    line : Timeline
+        Of the unswapped iteration.
+
+    Returns
+    -------
+    chosen : Gaps
+        The taken ones, in the order of `gaps`.
+    load : int64[n]
+        What they leave, each absent over its whole gap.
+    """
+    mine = _Selection.make(trace, machine.pinned, limit)
+    found, size = mine.gaps, mine.size
+    order, again = largest_first(found, size, line), _same_value(found)
+    free = found.forever & (found.writes == 0)
+    time, in_ns = lasts(found, line), machine.into.copy_ns(size)
+    pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
+    for short in (False, True):  # gaps that are too short for their copies only where the others do not do
+        now = order[short | (time >= pair_ns)[order]]
+        for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
+            if mine.take(k):
+                for other in again[k]:
+                    if short or time[other] >= in_ns[other]:
+                        mine.take(other)
+    return found.where(np.array(sorted(mine.taken), np.int64)), mine.load
+
+
+@dataclass(slots=True, eq=False)
+class _Selection:
+    """Gaps over an op above the limit, which of them are taken, and the load that these leave."""
+
+    gaps: Gaps
+    size: I64
+    load: I64
+    limit: int
+    host: Host
+    taken: set[int] = field(default_factory=set)
+
+    @classmethod
+    def make(cls, trace: Trace, pinned: int, limit: int) -> _Selection:
+        load, found = trace.load(), gaps(trace)
+        seen = np.concatenate([[0], np.cumsum(np.tile(load > limit, 2))])
+        helps = seen[found.before] > seen[found.after + 1]
+        found = found.where(helps & (trace.buffers.size[found.buffer] > 0))
+        size = trace.buffers.size[found.buffer]
+        return cls(found, size, load, limit, Host(found, size, pinned, np.zeros(trace.n, np.int64)))
+
+    def take(self, k: int) -> bool:
+        """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
+        after, before = int(self.gaps.after[k]), int(self.gaps.before[k])
+        absent = _parts(after + 1, before, len(self.load))
+        helps = k not in self.taken and max(int(self.load[p].max(initial=0)) for p in absent) > self.limit
+        if not helps or not self.host.take(k, after, before):
+            return False
+        for p in absent:
+            self.load[p] -= self.size[k]
+        self.taken.add(k)
+        return True
+
+
+def _same_value(found: Gaps) -> list[list[int]]:
+    """For each gap, those of the same buffer in which it has the same value.
+
+    Accesses that write a buffer tell its values apart; one that lives for ever keeps the last over the boundary.
+    """
+    turns = found.forever & (found.writes > 0)
+    value = np.where(turns, found.epoch % np.maximum(found.writes, 1), found.epoch)
+    groups: dict[tuple[int, int], list[int]] = {}
+    keys = list(zip(found.buffer.tolist(), value.tolist()))
+    for k, key in enumerate(keys):
+        groups.setdefault(key, []).append(k)
+    return [groups[key] for key in keys]
+
+
+def _parts(start: int, end: int, n: int) -> tuple[slice, slice]:
+    """The ops `[start, end)` of the circle of `n`, as two slices."""
+    if start >= n:
+        return slice(start - n, end - n), slice(0, 0)
+    return slice(start, min(end, n)), slice(0, max(end - n, 0))

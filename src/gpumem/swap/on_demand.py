@@ -1,0 +1,245 @@
+"""Swapping on demand: no plan, no prefetching; before an op, make its operands resident and evict for room.
+
+A buffer has two copies, and three states once it is on the device or the host::
+
+    state     on the device   on the host      evicted
+    INVALID   no              yes
+    CLEAN     yes             yes              dropped, nothing to copy
+    DIRTY     yes             no, or older     copied out first
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.swap.autoswap import floor
+from gpumem.swap.gaps import Gaps
+from gpumem.swap.host import Host
+from gpumem.swap.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
+from gpumem.swap.plan import Plan, Swap
+from gpumem.trace import Trace
+
+VICTIMS = ("lru", "snu")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnDemand:
+    """What swapping on demand does in one iteration.
+
+    Parameters
+    ----------
+    gaps : Gaps
+        All gaps of the trace.
+    evicted : int64[m]
+        For each gap the op that needed the room, as in `Swap.release`; -1 where the buffer stayed.
+    copies_in, copies_out, bytes_in, bytes_out : int
+        Transfers.
+    copies_ns : int
+        Nanoseconds of all of them, one after the other: what they cost at most, if each stops computation.
+    dropped : int
+        Evictions of CLEAN buffers.
+    short : int
+        Ops for which there was no room whatever was evicted.
+    iterations : int
+        How many were followed.
+    period : int
+        Iterations after which all repeats; 0 where that was not seen.
+    """
+
+    gaps: Gaps
+    evicted: I64
+    copies_in: int
+    copies_out: int
+    bytes_in: int
+    bytes_out: int
+    copies_ns: int
+    dropped: int
+    short: int
+    iterations: int
+    period: int
+
+
+def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> Plan:
+    """Return as a plan what swapping on demand does in the steady state within `limit` bytes.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives the pinned-host budget.
+    limit : int
+        Bytes that the load must not exceed at any op.
+    victim : str
+        `lru`: the least recently used. `snu`: the least recently used of those with at least the bytes that
+        are missing; where none is that large, least recently used ones until they suffice.
+    iterations : int
+        How many to follow at most before the state repeats.
+
+    Returns
+    -------
+    Plan
+        Copies out are issued right before the op that needs the room, copies in right before the access.
+        Empty where the load fits already.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is swapped.
+    NotReached
+        The pinned-host budget is too small for the copies that this way of swapping makes.
+    ValueError
+        An unknown victim, a limit or a number of iterations below 1.
+
+    Notes
+    -----
+    O(accesses + evictions x buffers) an iteration at worst, mostly O(accesses). With enough pinned memory
+    every limit from `floor` on is reached.
+
+    The clock has no host that waits: a copy starts when the link and its memory are free, at the earliest after
+    the copies issued before it, however much later the op for which it is issued. So a system that notices
+    the missing operand only when the op runs loses more time; `follow` says how much at most.
+
+    Departures. A load limit has no addresses, so SNU's *contiguous* run of residents is a run in LRU order,
+    and free bytes count wherever they are. A buffer without a later access in its lifetime, or before its
+    first one, is no victim: a rewrite shortens lifetimes by their gaps only. Where the state repeats
+    after several iterations only, or not at all, a plan cannot say so: the last iteration is taken, and
+    where its load exceeds the limit more is evicted, the least recently used first. A victim that the
+    pinned-host budget has no room for is passed over.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 7 // 10
+    >>> plan = on_demand(trace, machine, limit)
+    >>> plan.apply(trace).peak_load <= limit
+    True
+
+    References
+    ----------
+    Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
+    """
+    _check(limit, victim, iterations)
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
+    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
+    if load.max() > limit:
+        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
+    return Plan(_swaps(seen.gaps, evicted), trace.n, trace.name)
+
+
+def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
+    """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
+
+    Returns
+    -------
+    OnDemand
+        Of the last iteration followed. What cannot be evicted stays, even above the limit: `short` counts that.
+
+    Raises
+    ------
+    ValueError
+        An unknown victim, a limit or a number of iterations below 1.
+
+    Notes
+    -----
+    The first iteration begins with all that crosses the boundary on the device, where it fits.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> seen = follow(trace, machine, trace.peak_load * 7 // 10)
+    >>> seen.period, seen.short
+    (1, 0)
+    """
+    _check(limit, victim, iterations)
+    state = State.make(trace)
+    known: dict[bytes, int] = {}
+    period = 0
+    for turn in range(iterations):
+        state.advance(limit, machine.pinned, victim == "snu")
+        if (key := state.key()) in known:
+            period = turn - known[key]
+            break
+        known[key] = turn
+    found, count = state.gaps, state.count.tolist()
+    release = found.after + 1 + (state.final - found.after - 1) % trace.n
+    evicted = np.where(state.final >= 0, release, -1)
+    return OnDemand(
+        found,
+        evicted,
+        copies_in=count[COPIES_IN],
+        copies_out=count[COPIES_OUT],
+        bytes_in=count[BYTES_IN],
+        bytes_out=count[BYTES_OUT],
+        copies_ns=round(
+            count[COPIES_IN] * machine.into.latency_ns
+            + count[BYTES_IN] * machine.into.ns_per_byte
+            + count[COPIES_OUT] * machine.out.latency_ns
+            + count[BYTES_OUT] * machine.out.ns_per_byte
+        ),
+        dropped=count[DROPPED],
+        short=count[SHORT],
+        iterations=turn + 1,
+        period=period,
+    )
+
+
+def _check(limit: int, victim: str, iterations: int) -> None:
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    if victim not in VICTIMS:
+        raise ValueError(f"victim {victim!r} is unknown; there are {', '.join(VICTIMS)}")
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is below 1")
+
+
+def _swaps(found: Gaps, evicted: I64) -> tuple[Swap, ...]:
+    """The evictions as decisions, in the order in which they come about."""
+    taken = np.flatnonzero(evicted >= 0)
+    taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
+    rows = zip(found.buffer[taken].tolist(), found.after[taken].tolist(), found.before[taken].tolist())
+    return tuple(
+        Swap(b, after, before, e, before, e - 1) for (b, after, before), e in zip(rows, evicted[taken].tolist())
+    )
+
+
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:
+    """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and their load.
+
+    They are kept if the host has room for them, else this begins with none.
+    """
+    n, size = trace.n, trace.buffers.size[found.buffer]
+    host = Host(found, size, pinned, np.zeros(n, np.int64))
+    release = np.where(evicted >= 0, evicted, found.before)
+    load = trace.load()
+    taken = np.flatnonzero(evicted >= 0).tolist()
+    if all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
+        for k in taken:
+            load[np.arange(release[k], found.before[k]) % n] -= size[k]
+    else:
+        host = Host(found, size, pinned, np.zeros(n, np.int64))
+        release = found.before.copy()
+    for i in np.flatnonzero(load > limit).tolist():
+        since = (i - found.after) % n  # 0 at the access itself
+        here = np.flatnonzero((since > 0) & (since < release - found.after) & (size > 0))
+        for k in here[np.argsort(-since[here], kind="stable")].tolist():
+            if load[i] <= limit:
+                break
+            at = int(found.after[k] + since[k])
+            if host.take(k, at - 1, int(found.before[k])):
+                load[np.arange(at, release[k]) % n] -= size[k]
+                release[k] = at
+        if load[i] > limit:  # no plan will come out of this
+            break
+    return np.where(release < found.before, release, -1), load

@@ -1,0 +1,142 @@
+"""The SNU heuristic's last step: move copies to where the link has time, so that they overlap computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.machine import Machine
+from gpumem.swap.gaps import Gaps, needs_copy_out
+from gpumem.swap.plan import Swap
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int, line: Timeline) -> list[Swap]:
+    """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
+
+    Parameters
+    ----------
+    trace, machine
+    chosen : Gaps
+        In the order of `gaps`.
+    load : int64[n]
+        Bytes held at each op with all of them absent over their whole gaps; at most `limit`.
+    limit : int
+    line : Timeline
+        Of the unswapped iteration.
+
+    Returns
+    -------
+    list of Swap
+        In the order of `chosen`.
+
+    Notes
+    -----
+    Issue order decides who goes first on the link, so a copy that shall start late is issued late. What the load
+    leaves free goes to copies in first, then to the buffers whose copies out end last: an op that
+    needs room had better wait for a copy that ends soon. O(m (n + m)) at worst for m gaps.
+    """
+    load, size = load.copy(), trace.buffers.size[chosen.buffer]
+    begins = np.maximum.accumulate(np.concatenate([line.start, line.start + line.makespan]))
+    ends = np.maximum.accumulate(np.concatenate([line.end, line.end + line.makespan]))
+    order = largest_first(chosen, size, line).tolist()
+    leaves, gone, comes = _reserve(machine, chosen, size, order, line, ends[chosen.after], begins[chosen.before])
+    out, release, prefetch = chosen.after.copy(), chosen.after + 1, chosen.before.copy()
+    for k in order:
+        if comes[k] >= 0:
+            wanted = max(int(np.searchsorted(begins, comes[k], side="right")) - 1, int(release[k]))
+            prefetch[k] -= _hold(load, prefetch[k] - 1, min(wanted, prefetch[k]) - 1, size[k], limit)
+    until = np.clip(np.searchsorted(begins, gone), release, prefetch)
+    for k in np.argsort(-gone, kind="stable").tolist():
+        release[k] += _hold(load, release[k], until[k], size[k], limit)
+    late = np.searchsorted(ends, leaves, side="right") - 1  # the last op that has ended by then
+    out = np.clip(late, out, release - 1)
+    columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch, out)
+    return [Swap(*row) for row in zip(*(c.tolist() for c in columns))]
+
+
+def lasts(found: Gaps, line: Timeline) -> I64:
+    """Return the nanoseconds between the two accesses of each gap."""
+    n = len(line)
+    arrive: I64 = line.start[found.before % n] + np.where(found.before >= n, line.makespan, 0)
+    return arrive - line.end[found.after]
+
+
+def largest_first(found: Gaps, size: I64, line: Timeline) -> I64:
+    """Return the order by size, of equal gaps the longer in time first."""
+    return np.lexsort((-lasts(found, line), -size))
+
+
+def _reserve(
+    machine: Machine, chosen: Gaps, size: I64, order: list[int], line: Timeline, ready: I64, due: I64
+) -> tuple[I64, I64, I64]:
+    """Take link time for each gap: when its copy-out begins and ends, and its copy-in begins; -1 where none is free."""
+    out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
+    in_ns = machine.into.copy_ns(size)
+    outs = _Link(line.makespan)
+    ins = _Link(line.makespan) if machine.duplex else outs
+    leaves, comes, gone = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
+    for k in order:
+        if out_ns[k]:
+            leaves[k] = outs.earliest(int(ready[k]), int(due[k] - in_ns[k]), int(out_ns[k]))
+            gone[k] = max(int(leaves[k]), int(ready[k])) + out_ns[k]
+        comes[k] = ins.latest(int(gone[k]), int(due[k]), int(in_ns[k]))
+    return leaves, gone, comes
+
+
+def _hold(load: I64, at: int, until: int, size: int, limit: int) -> int:
+    """Hold `size` bytes from op `at` towards `until` (exclusive, either way) as far as the load allows; how far."""
+    row = np.arange(at, until, 1 if until >= at else -1) % len(load)
+    full = load[row] + size > limit
+    far = int(np.argmax(full)) if full.any() else len(row)
+    load[row[:far]] += size
+    return far
+
+
+@dataclass(slots=True)
+class _Link:
+    """Which times of the iteration's circle one direction of the link is taken, in ns."""
+
+    period: int
+    taken: list[tuple[int, int]] = field(default_factory=list)  # disjoint, ascending, within [0, period)
+
+    def earliest(self, start: int, end: int, length: int) -> int:
+        """Take the earliest `length` ns within `[start, end)`; return where they begin, or -1."""
+        at = start
+        for begin, over in self._busy(start, end):
+            if at + length <= begin:
+                break
+            at = max(at, over)
+        return self._take(at, length) if at + length <= end else -1
+
+    def latest(self, start: int, end: int, length: int) -> int:
+        """Take the latest `length` ns within `[start, end)`; return where they begin, or -1."""
+        at = end
+        for begin, over in reversed(self._busy(start, end)):
+            if at - length >= over:
+                break
+            at = min(at, begin)
+        return self._take(at - length, length) if at - length >= start else -1
+
+    def _busy(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What is taken of `[start, end)`, in the order of time."""
+        if not self.period:
+            return [(start, end)]
+        turns = range(start // self.period * self.period, max(end, start + 1), self.period)
+        return [(a + t, b + t) for t in turns for a, b in self.taken if b + t > start and a + t < end]
+
+    def _take(self, at: int, length: int) -> int:
+        if length > self.period:
+            return -1
+        begin, over = at % self.period, at % self.period + length
+        new = [(begin, min(over, self.period)), (0, over - self.period)]
+        merged: list[tuple[int, int]] = []
+        for a, b in sorted([*self.taken, *(x for x in new if x[1] > x[0])]):
+            if merged and merged[-1][1] == a:
+                a = merged.pop()[0]
+            merged.append((a, b))
+        self.taken = merged
+        return at
