@@ -1,0 +1,303 @@
+"""How the two copy engines would run if memory delayed nothing, and what the load would then be.
+
+The evaluator of `search`: copies out run as soon as they can, copies in as late as they can, each engine in its own
+order. The load is followed through op starts, ends of copies out and starts of copies in::
+
+    op starts       |--------|----|------------|-----|      load rises to what the op holds
+    out engine        [ x ][ y ]                            load falls where a copy ends
+    in engine                        [ y ]  [ x ]           load rises where a copy starts
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem.columns import I64, Bool
+
+FAR = 2**60
+
+
+class Problem(NamedTuple):
+    """What a search does not change. m gaps, n ops; `after` and `before` as op and turn of the circle."""
+
+    begin: I64  # n: when each op starts without swapping
+    end: I64  # n
+    held: I64  # n: bytes held at each op without swapping
+    points: I64  # ops at which the load can be too high, and the ops after them
+    after: I64  # m
+    after_turn: I64
+    before: I64
+    before_turn: I64
+    leaves: I64  # m: place in `points` from which on the gap is absent, if it needs no copy-out
+    size: I64
+    out_ns: I64
+    in_ns: I64
+    value: I64
+    first: I64  # of each value: its gaps are `first` up to `last`
+    last: I64
+    turn: int  # ns of an iteration
+    duplex: bool
+    pinned: int  # bytes, or -1 where all gaps together fit
+
+
+class State(NamedTuple):
+    """Which gaps are swapped, in which order each engine copies, and how long each op is made to wait."""
+
+    selected: Bool  # m
+    payer: I64  # m: the gap that copies the value out, -1 where none has to
+    outs: I64  # m: gaps in the order of their copies out; used[0] of them
+    ins: I64  # m: gaps in the order of their copies in; used[1] of them
+    used: I64
+    stall: I64  # n: ns
+
+    def copy(self) -> State:
+        """Return a copy that shares nothing."""
+        return State(
+            self.selected.copy(),
+            self.payer.copy(),
+            self.outs.copy(),
+            self.ins.copy(),
+            self.used.copy(),
+            self.stall.copy(),
+        )
+
+
+class Times(NamedTuple):
+    """What follows from a state: times in ns since the iteration in which a value was made."""
+
+    begin: I64  # n: op starts with stalls
+    end: I64
+    turn: I64  # 1: length of the iteration
+    opens: I64  # m: when the access before the gap ends
+    closes: I64  # m: when the access after it starts
+    gone: I64  # m: when the copy-out has ended
+    back: I64  # m: when the copy-in starts
+    kind: I64  # m
+    leaving: I64  # bytes that leave at each point
+    out_time: I64  # m: ends of copies out round the circle, ascending
+    out_size: I64
+    in_time: I64  # m: starts of copies in, ascending
+    in_size: I64
+    host: I64  # n: bytes on the host
+    worst: I64  # 1: the point at which the load is too high by most
+
+    @classmethod
+    def of(cls, p: Problem) -> Times:
+        """Make room."""
+        n, m = len(p.begin), len(p.size)
+        sizes = (n, n, 1, m, m, m, m, m, len(p.points) + 1, m, m, m, m, n + 1, 1)
+        return cls(*(np.zeros(size, np.int64) for size in sizes))
+
+
+COPIED, CLEAN, LATE, USELESS = range(4)
+
+
+@jit
+def retime(p: Problem, s: State, x: Times) -> None:
+    """Set the times of ops and accesses: each stall delays its op and all that follow."""
+    late = 0
+    for i in range(len(p.begin)):
+        late += s.stall[i]
+        x.begin[i], x.end[i] = p.begin[i] + late, p.end[i] + late
+    turn = p.turn + late
+    x.turn[0] = turn
+    for g in range(len(p.size)):
+        x.opens[g] = x.end[p.after[g]] + p.after_turn[g] * turn
+        x.closes[g] = x.begin[p.before[g]] + p.before_turn[g] * turn
+
+
+@jit
+def evaluate(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
+    """Return the cost of a state, and by how many bytes the load exceeds `limit` somewhere (0: the state will do).
+
+    The cost adds up: overload at all points, the largest overload, gaps that are back before they are gone,
+    host memory above the budget, and a little for the engines' time. O(points + m log points).
+    """
+    _run_in(p, s, x)
+    if p.duplex:
+        _run_out(p, s, x)
+    else:
+        _run_out_between(p, s, x)
+    bad, absent = _classify(p, s, x, limit)
+    total, worst = _overload(p, s, x, absent, limit)
+    used = 0
+    for q in range(s.used[0]):
+        used += p.out_ns[s.outs[q]]
+    for q in range(s.used[1]):
+        used += p.in_ns[s.ins[q]]
+    host = _host_excess(p, s, x) if p.pinned >= 0 else 0
+    cost = (total / len(p.points) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
+    return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
+
+
+@jit
+def _run_out(p: Problem, s: State, x: Times) -> None:
+    """Copies out, one after another, each as soon as its access has ended; the second turn knows the first."""
+    turn, clock = x.turn[0], -FAR
+    for _ in range(2):
+        for q in range(s.used[0]):
+            g = s.outs[q]
+            ready = x.opens[g] % turn
+            clock = max(clock, ready) + p.out_ns[g]
+            x.gone[g] = x.opens[g] + clock - ready
+        clock -= turn
+
+
+@jit
+def _run_in(p: Problem, s: State, x: Times) -> None:
+    """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
+    turn, clock = x.turn[0], FAR
+    for _ in range(2):
+        for q in range(s.used[1] - 1, -1, -1):
+            g = s.ins[q]
+            due = (x.closes[g] - 1) % turn + 1
+            clock = min(clock, due) - p.in_ns[g]
+            x.back[g] = x.closes[g] + clock - due
+        clock += turn
+
+
+@jit
+def _run_out_between(p: Problem, s: State, x: Times) -> None:
+    """Half duplex: copies out, each in the first hole between copies in that is long enough."""
+    turn, clock, count = x.turn[0], -FAR, s.used[1]
+    for _ in range(2):
+        q = -count  # copies in of the iteration before come first
+        for k in range(s.used[0]):
+            g = s.outs[k]
+            ready = x.opens[g] % turn
+            clock = max(clock, ready)
+            while q < 2 * count:
+                h = s.ins[q % count]
+                start = x.back[h] - x.closes[h] + (x.closes[h] - 1) % turn + 1 + (q // count) * turn
+                if start >= clock + p.out_ns[g]:
+                    break
+                clock = max(clock, start + p.in_ns[h])
+                q += 1
+            clock += p.out_ns[g]
+            x.gone[g] = x.opens[g] + clock - ready
+        clock -= turn
+
+
+@jit
+def _classify(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
+    """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
+    turn, bad, absent = x.turn[0], 0.0, 0
+    x.leaving[:] = 0
+    for q in range(s.used[1]):
+        g = s.ins[q]
+        payer = s.payer[g]
+        x.kind[g] = COPIED
+        if payer != g:
+            x.kind[g], x.gone[g] = CLEAN, x.opens[g]
+            if payer >= 0 and x.gone[payer] > x.opens[g]:
+                x.kind[g], x.gone[g] = LATE, x.gone[payer]
+        if x.back[g] <= x.gone[g]:
+            bad += (x.gone[g] - x.back[g]) / turn + p.size[g] / limit
+            x.kind[g] = USELESS
+            continue
+        if x.kind[g] == CLEAN:
+            x.leaving[p.leaves[g]] += p.size[g]
+        elif x.kind[g] == LATE:
+            x.leaving[_point(p, x, x.gone[g] % turn)] += p.size[g]
+        if (x.gone[g] // turn + 1) * turn < x.back[g]:
+            absent += p.size[g]
+    return bad, absent
+
+
+@jit
+def _point(p: Problem, x: Times, time: int) -> int:
+    """The first point whose op starts at `time` or later."""
+    low, high = 0, len(p.points)
+    while low < high:
+        middle = (low + high) // 2
+        if x.begin[p.points[middle]] < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@jit
+def _round(order: I64, count: int, when: I64, late: int, p: Problem, x: Times, time: I64, size: I64) -> None:
+    """Lay the times of an engine round the circle, ascending: its order, rotated to where time begins.
+
+    Times lie in `[late, turn + late)`: what happens at the boundary is an end at 0, but a start at `turn`.
+    """
+    turn = x.turn[0]
+    first, least = 0, turn + late
+    for q in range(count):
+        t = (when[order[q]] - late) % turn + late
+        if t < least:
+            first, least = q, t
+    for q in range(count):
+        g = order[q + first - count if q + first >= count else q + first]
+        time[q], size[q] = (when[g] - late) % turn + late, 0 if x.kind[g] == USELESS else p.size[g]
+
+
+@jit
+def _overload(p: Problem, s: State, x: Times, absent: int, limit: int) -> tuple[float, int]:
+    """Follow the load round the circle; return overload added up over points, and the largest."""
+    turn, outs, ins = x.turn[0], s.used[0], s.used[1]
+    _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
+    _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
+    total, worst, held, o, i = 0.0, 0, 0, 0, 0
+    for k in range(len(p.points) + 1):
+        now = x.begin[p.points[k]] if k < len(p.points) else turn
+        while True:
+            out = x.out_time[o] if o < outs else FAR
+            back = x.in_time[i] if i < ins else FAR
+            if min(out, back) > now:
+                break
+            if out <= back:
+                absent += x.out_size[o]
+                o += 1
+            else:
+                absent -= x.in_size[i]
+                i += 1
+                over = held - absent - limit
+                if over > 0 and back < now:
+                    total += over
+                    if over > worst:
+                        worst, x.worst[0] = over, k - 1
+        if k < len(p.points):
+            absent += x.leaving[k]
+            held = p.held[p.points[k]]
+            over = held - absent - limit
+            if over > 0:
+                total += over
+                if over > worst:
+                    worst, x.worst[0] = over, k
+    return total, worst
+
+
+@jit
+def _host_excess(p: Problem, s: State, x: Times) -> int:
+    """Bytes on the host above the budget, each value there from its first swapped gap through its last."""
+    n = len(p.begin)
+    x.host[:] = 0
+    for v in range(len(p.first)):
+        opens, closes = -1, -1
+        for g in range(p.first[v], p.last[v]):
+            if s.selected[g]:
+                opens = p.after[g] + n * p.after_turn[g] if opens < 0 else opens
+                closes = p.before[g] + n * p.before_turn[g]
+        if opens < 0:
+            continue
+        size = p.size[p.first[v]]
+        if closes - opens >= n - 1 or p.out_ns[p.first[v]] == 0:  # all round, or for ever
+            x.host[0] += size
+            continue
+        start, stop = opens % n, opens % n + closes - opens + 1
+        x.host[start] += size
+        if stop > n:
+            x.host[0] += size
+            stop -= n
+        x.host[stop] -= size
+    most, held = 0, 0
+    for i in range(n):
+        held += x.host[i]
+        most = max(most, held)
+    return max(most - p.pinned, 0)

@@ -1,0 +1,189 @@
+"""Annealing: a search's state on its way from nothing swapped, and the plan that a state stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from time import perf_counter
+
+import numpy as np
+
+from gpumem.columns import COMPUTE, I64
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap._engines import FAR, USELESS, Problem, State, Times, evaluate, retime
+from gpumem.swap._moves import MODULUS, anneal, assign, greedy, toggle
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.windows import Windows, windows
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost
+FACTOR = 0.995  # by which the greedy start lowers the limit
+WORK = 4e9  # the default effort, in looks at a point or a gap
+SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
+WEIGHT = 2.0  # of a stall of a whole iteration, in units of the evaluator's cost
+CHUNKS = 32  # of a phase, between which progress is told
+
+
+def problem(trace: Trace, machine: Machine, lowest: int) -> tuple[Problem, Windows]:
+    """Return what a search for limits from `lowest` on works on: the gaps that are long enough for a copy back."""
+    line, n = simulate(trace, machine), trace.n
+    begin = np.maximum.accumulate(line.start)
+    end, turn = np.maximum(line.end, begin), line.makespan
+    w, held = windows(trace, machine), trace.load()
+    opens = end[w.after % n] + w.after // n * turn
+    closes = begin[w.before % n] + w.before // n * turn
+    w = w.where((closes - opens > w.in_ns) & (w.size >= SMALLEST * held.max()))
+    value = np.unique(w.value, return_inverse=True)[1].astype(np.int64)
+    groups = np.arange(value.max(initial=-1) + 1)
+    first, last = np.searchsorted(value, groups), np.searchsorted(value, groups, side="right")
+    high = held > lowest
+    points = np.flatnonzero(high | np.roll(high, 1))
+    pinned = machine.pinned - int(trace.load(host=True).max())
+    return Problem(
+        begin,
+        end,
+        held,
+        points,
+        w.after % n,
+        w.after // n,
+        w.before % n,
+        w.before // n,
+        np.searchsorted(points, (w.after + 1) % n),
+        w.size,
+        w.out_ns,
+        w.in_ns,
+        value,
+        first,
+        last,
+        turn,
+        machine.duplex,
+        pinned if w.size[first].sum() > pinned else -1,
+    ), w
+
+
+def start(p: Problem) -> State:
+    """Return the state in which nothing is swapped."""
+    m, n = len(p.size), len(p.begin)
+    orders = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
+    return State(np.zeros(m, np.bool_), np.full(m, -1), *orders, np.zeros(2, np.int64), np.zeros(n, np.int64))
+
+
+def swaps(p: Problem, w: Windows, s: State, x: Times) -> list[Swap]:
+    """Return the decisions that make the engines run as the evaluator says.
+
+    A buffer is released at the first op that starts when its copy-out has ended, and a copy-in is issued
+    before the first op that starts after it. A copy-out is issued after the last op that ends before it
+    starts, since engines work in issue order. The list is in the order of the copies in.
+    """
+    retime(p, s, x)
+    evaluate(p, s, x, 1)
+    n, turn = len(p.begin), x.turn[0]
+    begins = np.concatenate([x.begin + turn * k for k in range(4)])
+    ends = np.concatenate([x.end + turn * k for k in range(4)])
+    after, before = w.after, w.before
+    release = np.clip(np.searchsorted(begins, x.gone), after + 1, before)
+    prefetch = np.clip(np.searchsorted(begins, x.back), release, before)
+    out = np.clip(np.searchsorted(ends, x.gone - p.out_ns, side="right") - 1, after, release - 1)
+    _keep_apart(s, out, release, n)
+    base = after // n * n
+    out = np.where(s.payer == np.arange(len(w)), out, after)
+    columns = (w.buffer, after - base, before - base, release - base, prefetch - base, out - base)
+    found = s.ins[: s.used[1]]
+    return [Swap(*row) for row in zip(*(column[found[x.kind[found] != USELESS]].tolist() for column in columns))]
+
+
+def _keep_apart(s: State, out: I64, release: I64, n: int) -> None:
+    """Issue copies out one op later where the order of the copies in, which breaks ties, would swap them."""
+    rank = np.zeros(len(out), np.int64)
+    rank[s.ins[: s.used[1]]] = np.arange(s.used[1])
+    order = s.outs[: s.used[0]].tolist()
+    for g, h in pairwise(order):
+        ahead = (out[g] - out[h]) % n  # g goes first
+        if ahead < n // 2:
+            out[h] = min(out[h] + ahead + (rank[h] < rank[g]), release[h] - 1)
+
+
+@dataclass(slots=True, eq=False)
+class Annealing:
+    """A search on its way; `best` is the best state so far, `limits[2]` the limit that it keeps to."""
+
+    trace: Trace
+    machine: Machine
+    effort: float
+    seed: int
+    until: float  # on the clock of `perf_counter`
+    progress: Callable[[str], None]
+    p: Problem
+    w: Windows
+    x: Times
+    now: State
+    best: State
+    limits: I64  # the limit now, the goal, the lowest one kept to, the stall that it took
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        machine: Machine,
+        goal: int,
+        effort: float,
+        seed: int,
+        seconds: float | None,
+        progress: Callable[[str], None],
+    ) -> Annealing:
+        """Begin with nothing swapped."""
+        if effort <= 0 or (seconds is not None and seconds <= 0):
+            raise ValueError(f"effort: {effort}, seconds: {seconds}: must be positive")
+        until = inf if seconds is None else perf_counter() + seconds
+        p, w = problem(trace, machine, goal)
+        x, now, peak = Times.of(p), start(p), trace.peak_load
+        retime(p, now, x)
+        limits = np.array([peak, goal, peak, 0])
+        return cls(trace, machine, effort, seed, until, progress, p, w, x, now, now.copy(), limits)
+
+    def without_stalls(self, share: float) -> bool:
+        """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
+        self.limits[0] = greedy(self.p, self.now, self.x, int(self.limits[0]), int(self.limits[1]), FACTOR)
+        return self.anneal(share, 0, 0.0)
+
+    def with_stalls(self, share: float, plan: Plan, line: Timeline) -> None:
+        """Start from a plan for the goal, with the stalls that it has in `line`, and look for less of them."""
+        self.now = start(self.p)
+        gaps = zip(self.w.buffer.tolist(), (self.w.after % self.trace.n).tolist())
+        place = {gap: g for g, gap in enumerate(gaps)}
+        for d in plan.swaps:
+            if (d.buffer, d.after) in place:
+                toggle(self.p, self.now, place[d.buffer, d.after])
+        computes = plan.apply(self.trace).ops.role == COMPUTE
+        self.now.stall[:] = line.wait[computes]
+        self.limits[0], self.limits[2:] = self.limits[1], FAR
+        self.anneal(share, FAR, WEIGHT)
+
+    def a_little_stall(self, share: float, budget: int) -> None:
+        """Go on from the best state, lowering the limit, with ops that wait for `budget` ns in all."""
+        assign(self.now, self.best, True)
+        self.limits[0], self.limits[3] = self.limits[2], FAR
+        self.anneal(share, budget, 0.0)
+
+    def anneal(self, share: float, budget: int, weight: float) -> bool:
+        """Anneal with a share of the effort; return whether the work was done before its end."""
+        random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
+        steps = max(int(self.effort * share * WORK / (len(self.p.points) + 5 * len(self.w)) / CHUNKS), 1)
+        for k in range(CHUNKS):
+            hot, cold = (HOT * (COLD / HOT) ** (part / CHUNKS) for part in (k, k + 1))
+            state = (self.p, self.now, self.best, spare, self.x, random, self.limits)
+            done = anneal(*state, steps, hot, cold, budget, weight)
+            self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
+            if done < steps:
+                return True
+            if perf_counter() > self.until:
+                break
+        return False
+
+    def plan(self) -> Plan:
+        """Return the plan that the best state stands for."""
+        return Plan(tuple(swaps(self.p, self.w, self.best, self.x)), self.trace.n, self.trace.name)

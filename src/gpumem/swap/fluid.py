@@ -1,0 +1,136 @@
+"""Swapping relaxed to fluid copies: windows of time for each gap, and the load that no swap takes away.
+
+An iteration of n ops has 2 n instants: `2 i` is the start of op i, `2 i + 1` its end. Where nothing stalls, the
+end of an op is the start of the next one, and only even instants are breakpoints. Instants count on from the
+iteration in which a value was made, so nothing wraps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64, Bool
+from gpumem.machine import Machine
+from gpumem.swap.gaps import eternal
+from gpumem.swap.windows import Windows, windows
+from gpumem.trace import Trace
+
+TINY = 5e-4  # gaps that add up to less than this part of the peak load at every op leave for nothing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fluid:
+    """What the program is made from.
+
+    `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and
+    the tiny ones away; instants of each gap of `w`: `opens` (its value may be copied out from then on),
+    `first` and `last` (the buffer may be away then), `closes` (it is back).
+    """
+
+    n: int
+    time: I64
+    held: I64
+    w: Windows
+    opens: I64
+    first: I64
+    last: I64
+    closes: I64
+    duplex: bool
+    stalls: bool
+
+    def where(self, chosen: Bool | I64) -> Fluid:
+        """Keep some of the gaps."""
+        columns = (self.opens[chosen], self.first[chosen], self.last[chosen], self.closes[chosen])
+        return Fluid(self.n, self.time, self.held, self.w.where(chosen), *columns, self.duplex, self.stalls)
+
+    def at(self, instant: I64) -> I64:
+        """When an instant comes, in ns, if nothing stalls."""
+        turn, within = np.divmod(instant, 2 * self.n)
+        when: I64 = turn * self.time[-1] + self.time[(within + 1) // 2]
+        return when
+
+
+def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
+    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait.
+
+    Notes
+    -----
+    A copy is whole: without stalls a buffer is away from the end of its copy-out to the start of its copy-in, at
+    the widest. A gap too short for its copies takes no part then.
+    """
+    n, w = trace.n, windows(trace, machine)
+    time = np.concatenate([[0], np.cumsum(machine.durations(trace))])
+    held = _held(trace)
+    if not stalls:
+        w = w.where(_ns(time, w.before) - _ns(time, w.after + 1) >= w.in_ns)
+    tiny = _tiny(w, n, TINY * trace.peak_load)
+    held, w = held - _covered(w.where(tiny), n), w.where(~tiny)
+    if stalls:
+        return Fluid(
+            n, time, held, w, 2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before, machine.duplex, True
+        )
+    return _whole_copies(Fluid(n, time, held, w, w.opens, w.opens, w.opens, 2 * w.before, machine.duplex, False))
+
+
+def _whole_copies(f: Fluid) -> Fluid:
+    """Set the windows where nothing stalls: a buffer is away only between whole copies."""
+    w, time = f.w, f.time
+    e, s = _ns(time, w.after + 1), _ns(time, w.before)
+    opens = np.full(int(w.value.max(initial=-1)) + 1, 2**61)  # of a value: the first gap that can hold both copies
+    alone = s - e >= w.in_ns + w.out_ns
+    np.minimum.at(opens, w.value[alone], w.after[alone] + 1)
+    can = opens[w.value] < 2**61
+    w, e, s, first_op = w.where(can), e[can], s[can], opens[w.value[can]]
+    starts = np.concatenate([time[:-1] + turn * time[-1] for turn in range(5)])
+    first = np.maximum(np.searchsorted(starts, np.maximum(e, _ns(time, first_op) + w.out_ns)), w.after + 1)
+    last = np.minimum(np.searchsorted(starts, s - w.in_ns, side="right") - 1, w.before)
+    fits = first <= last
+    w, first_op, first, last = w.where(fits), first_op[fits], first[fits], last[fits]
+    return Fluid(f.n, time, f.held, w, 2 * first_op, 2 * first, 2 * last, 2 * w.before, f.duplex, False)
+
+
+def _ns(time: I64, op: I64) -> I64:
+    """When op `op`, counted on over iterations, starts if nothing stalls."""
+    turn, within = np.divmod(op, len(time) - 1)
+    when: I64 = turn * time[-1] + time[within]
+    return when
+
+
+def _held(trace: Trace) -> I64:
+    """Bytes held at each op, from a buffer's allocation through its last access: what comes after may be reused."""
+    n, b, touched = trace.n, trace.buffers, trace.accesses().op
+    buffer = touched.rows()
+    last = np.full(len(b), -1)
+    np.maximum.at(last, buffer, (touched.idx - b.start[buffer]) % n)
+    last[eternal(trace)] = n - 1
+    mine = np.flatnonzero(~b.host & (last >= 0))
+    return _circle(b.start[mine], b.start[mine] + last[mine] + 1, b.size[mine], n)
+
+
+def _circle(start: I64, end: I64, size: I64, n: int) -> I64:
+    """Add up `size` over ops `[start, end)` of the circle; no arc is longer than n."""
+    change = np.zeros(2 * n + 1, np.int64)
+    np.add.at(change, start % n, size)
+    np.add.at(change, start % n + end - start, -size)
+    total: I64 = np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    return total
+
+
+def _covered(w: Windows, n: int) -> I64:
+    """Bytes at each op that lie in gaps."""
+    return _circle(w.after + 1, w.before, w.size, n)
+
+
+def _tiny(w: Windows, n: int, most: float) -> Bool:
+    """The smallest gaps, as many as cover at most `most` bytes at every op."""
+    order = np.argsort(w.size, kind="stable")
+    low, high = 0, len(w)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = _covered(w.where(order[:middle]), n).max() <= most
+        low, high = (middle, high) if fits else (low, middle - 1)
+    tiny = np.zeros(len(w), np.bool_)
+    tiny[order[:low]] = True
+    return tiny

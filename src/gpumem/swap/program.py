@@ -1,0 +1,228 @@
+"""The linear program behind `bound`: fluid copies between breakpoints of the iteration.
+
+::
+
+    breakpoint       |          |          |          |
+    O  copied out    0.3        1          1          1     <= what the engine can do since the value was made
+    I  to come back  1          1          0.6        0     <= what the engine can do until the access
+    A  absent        0.3        1          0.6        0     <= O, <= I
+    load             what is held without swapping, less bytes x A, <= M
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import F64, I64
+from gpumem.swap.fluid import Fluid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A solved program.
+
+    `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps
+    to, as a fraction of the peak; `absent[k]`: the fraction of gap `gap[k]` away at unrolled instant
+    `instant[k]`; `price`: what the time of each segment is worth, in units of the objective.
+    """
+
+    dual: float
+    level: float
+    gap: I64
+    instant: I64
+    absent: F64
+    price: F64
+
+
+class _Rows:
+    """Rows of `A x <= b`, collected as triplets, and the upper bounds of the variables."""
+
+    def __init__(self) -> None:
+        self.row: list[I64] = []
+        self.column: list[I64] = []
+        self.value: list[F64] = []
+        self.right: list[F64] = []
+        self.upper: list[F64] = []
+        self.rows = self.columns = 0
+
+    def variables(self, upper: F64) -> I64:
+        """Add variables in [0, upper]."""
+        self.upper.append(np.asarray(upper, np.float64))
+        self.columns += len(upper)
+        return np.arange(self.columns - len(upper), self.columns)
+
+    def add(self, right: F64) -> I64:
+        """Add rows with these right sides."""
+        self.right.append(np.asarray(right, np.float64))
+        self.rows += len(right)
+        return np.arange(self.rows - len(right), self.rows)
+
+    def put(self, row: I64, column: I64, value: F64 | float) -> None:
+        """Add `value` to the coefficient of `column` in `row`."""
+        self.row.append(row)
+        self.column.append(column)
+        self.value.append(np.broadcast_to(np.asarray(value, np.float64), row.shape))
+
+    def at_most(self, left: I64, right: I64) -> None:
+        """Add rows `left <= right` for pairs of variables; a variable is never held against itself."""
+        other = left != right
+        row = self.add(np.zeros(int(other.sum())))
+        self.put(row, left[other], 1.0)
+        self.put(row, right[other], -1.0)
+
+    def minimise(self, cost: F64) -> tuple[F64, F64, float]:
+        """Solve; return the variables, the prices of the rows, and a value that no solution is below."""
+        from scipy.optimize import linprog  # slow to import
+        from scipy.sparse import csr_array
+
+        upper, right = np.concatenate(self.upper), np.concatenate(self.right)
+        triplets = np.concatenate(self.value), (np.concatenate(self.row), np.concatenate(self.column))
+        matrix = csr_array(triplets, shape=(self.rows, self.columns))
+        bounds = np.stack([np.zeros(len(upper)), upper], axis=1)
+        found = linprog(cost, A_ub=matrix, b_ub=right, bounds=bounds, method="highs-ipm")
+        if found.x is None:
+            raise RuntimeError(f"the linear program was not solved: {found.message}")
+        price = np.maximum(-found.ineqlin.marginals, 0)
+        # Any prices >= 0 give a lower bound (weak duality), whatever the solver's tolerances.
+        dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
+        return found.x, price, dual
+
+
+def _expand(first: I64, stop: I64) -> tuple[I64, I64]:
+    """For items with places `[first, stop)`: the items and the places, one after another."""
+    count = np.maximum(stop - first, 0)
+    item = np.repeat(np.arange(len(count)), count)
+    return item, first[item] + np.arange(len(item)) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _offsets(first: I64, stop: I64) -> I64:
+    """What to add to a place of `_expand` to find it in the flat arrays."""
+    count = np.maximum(stop - first, 0)
+    offsets: I64 = np.cumsum(count) - count - first
+    return offsets
+
+
+class Program:
+    """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`."""
+
+    def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
+        self.breaks, self.peak, self.limit, self.rows = breaks, peak, limit, _Rows()
+        self.turns = np.concatenate([breaks + 2 * fluid.n * turn for turn in range(5)])
+        begin, end = np.searchsorted(self.turns, fluid.first), np.searchsorted(self.turns, fluid.last, side="right")
+        self.active = np.flatnonzero(begin < end)
+        self.begin, self.end = begin[self.active], end[self.active]
+        self.f = fluid.where(self.active)
+        self.time = self.f.at(self.turns)
+        self.unit = float(fluid.time[-1]) / 100 or 1.0  # of time: keeps coefficients near 1
+        self.level = self.rows.variables(np.ones(int(limit is None)))
+        self._engines()
+        self._copies_in()
+        self._copies_out()
+        self._absence()
+        self._loads()
+
+    def solve(self) -> Solution:
+        """Solve the program; see `Solution`."""
+        cost = np.zeros(self.rows.columns)
+        if self.limit is None:
+            cost[self.level] = 1.0
+        else:
+            cost[self.stall] = self.unit
+        x, price, dual = self.rows.minimise(cost)
+        k, absent = len(self.breaks), np.zeros(len(self.gap))
+        for columns, sign in self.away:
+            absent += np.where(columns >= 0, x[columns], 0) * sign
+        engines = price[: 2 * k if self.f.duplex else k].reshape(-1, k).sum(axis=0)
+        worth = engines * (self.time[1 : k + 1] - self.time[:k]) / self.unit
+        level = float(x[0]) if self.limit is None else self.limit / self.peak
+        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, worth)
+
+    def _engines(self) -> None:
+        """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
+        k, engines = len(self.breaks), 2 if self.f.duplex else 1
+        row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, engines))
+        self.out_row, self.in_row = row[:k], row[-k:]
+        grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
+        most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()) / self.unit  # one after another
+        self.stall = self.rows.variables(np.full(len(grows), most))
+        for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
+            self.rows.put(side[grows], self.stall, -1.0)
+
+    def _alone(self, copy_ns: I64, time: I64) -> F64:
+        """The part of a copy that its engine could do in `time` if it did nothing else, and nothing stalls."""
+        part: F64 = np.where((copy_ns > 0) & (not self.f.stalls), time / np.maximum(copy_ns, 1), 1.0)
+        return np.clip(part, 0, 1)
+
+    def _copies_in(self) -> None:
+        """I: from the first breakpoint where the buffer may be away until it is back."""
+        f, w, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
+        gap, place = _expand(self.begin, stop)
+        self.coming = self.rows.variables(self._alone(w.in_ns[gap], f.at(f.closes)[gap] - self.time[place]))
+        self.coming_at = _offsets(self.begin, stop)
+        cost, row, same = w.in_ns[gap] / self.unit, self.in_row[place % len(self.breaks)], gap[1:] == gap[:-1]
+        self.rows.put(row, self.coming, cost)
+        self.rows.put(row[:-1][same], self.coming[1:][same], -cost[:-1][same])
+        self.rows.at_most(self.coming[1:][same], self.coming[:-1][same])
+
+    def _copies_out(self) -> None:
+        """O: of each value, from when it is made to the last breakpoint where a gap of it may be away.
+
+        A value with one gap is copied in as far as it was copied out: the last O is the first I.
+        """
+        f, w = self.f, self.f.w
+        _, one, self.value, gaps = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
+        start, stop = np.searchsorted(self.turns, f.opens[one], side="right"), np.zeros(len(one), np.int64)
+        np.maximum.at(stop, self.value, self.end)
+        paid = w.out_ns[one] > 0
+        self.single, stop = (gaps == 1) & paid, np.where(paid, stop, start)
+        value, place = _expand(start, stop)
+        out = w.out_ns[one][value]
+        alone = self._alone(out, self.time[place] - f.at(f.opens[one])[value])
+        shared = self.single[value] & (place == stop[value] - 1)
+        self.gone, self.gone_at = np.empty(len(value), np.int64), _offsets(start, stop)
+        self.gone[~shared] = self.rows.variables(alone[~shared])
+        of = np.empty(len(one), np.int64)
+        of[self.value] = np.arange(len(w))  # the gap of a value that has one
+        gap = of[value[shared]]
+        self.gone[shared] = self.coming[self.coming_at[gap] + self.begin[gap]]
+        cost, row, same = out / self.unit, self.out_row[(place - 1) % len(self.breaks)], value[1:] == value[:-1]
+        self.rows.put(row, self.gone, cost)
+        self.rows.put(row[1:][same], self.gone[:-1][same], -cost[1:][same])
+        self.rows.at_most(self.gone[:-1][same], self.gone[1:][same])
+
+    def _absence(self) -> None:
+        """A, as columns and signs: O + I - w, I alone where no copy-out is needed, else a variable <= O, <= I."""
+        self.gap, self.place = _expand(self.begin, self.end)
+        value, none = self.value[self.gap], np.full(len(self.gap), -1)
+        paid, single = self.f.w.out_ns[self.gap] > 0, self.single[value]
+        coming = self.coming[self.coming_at[self.gap] + self.place]
+        gone, total = none.copy(), none.copy()
+        gone[paid] = self.gone[(self.gone_at[value] + self.place)[paid]]
+        total[single] = self.coming[(self.coming_at[self.gap] + self.begin[self.gap])[single]]
+        several = paid & ~single
+        mine = none.copy()
+        mine[several] = self.rows.variables(np.ones(int(several.sum())))
+        self.rows.at_most(mine[several], gone[several])
+        self.rows.at_most(mine[several], coming[several])
+        left = np.where(single, gone, mine)
+        self.away = [(left, 1.0), (np.where(several, -1, coming), 1.0), (total, -1.0)]
+
+    def _loads(self) -> None:
+        """The load at the start of the op at each breakpoint, and at the end of the op before it."""
+        f, w, n = self.f, self.f.w, self.f.n
+        for shift in (0, 1):
+            op = self.breaks // 2 - shift  # with stalls an odd breakpoint is the end of its op
+            if f.stalls and shift:
+                break
+            held = f.held[op % n] / self.peak
+            row = self.rows.add(-held if self.limit is None else self.limit / self.peak - held)
+            if self.limit is None:
+                self.rows.put(row, np.repeat(self.level, len(row)), -1.0)
+            at = self.turns[self.place] // 2 - shift
+            inside = (w.after[self.gap] < at) & (at < w.before[self.gap])
+            for columns, sign in self.away:
+                here = inside & (columns >= 0)
+                size = w.size[self.gap[here]] / self.peak
+                self.rows.put(row[self.place[here] % len(self.breaks)], columns[here], -sign * size)

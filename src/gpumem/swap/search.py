@@ -1,0 +1,173 @@
+"""Search: which gaps to swap, in which order the engines copy, and when, by annealing towards the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap._engines import FAR
+from gpumem.swap.annealing import Annealing
+from gpumem.swap.autoswap import autoswap, floor
+from gpumem.swap.plan import Plan
+from gpumem.swap.scores import SCORES
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+def search(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Plan swaps for a load limit by annealing: no stall where one such plan is found, else as little as possible.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives op and copy times, the pinned-host budget, and says whether both directions of the link run at once.
+    limit : int
+        Bytes that the load must not exceed at any op.
+    seed : int
+        Of the random steps. The same seed and effort give the same plan.
+    effort : float
+        Work, not time: 1 takes up to half a minute.
+    seconds : float, optional
+        Stop after about so many; then the plan depends on the machine that plans.
+    progress : callable
+        Told how far it got.
+
+    Returns
+    -------
+    Plan
+        By the capacity clock never slower than AutoSwap's best with any one of its scores.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is swapped.
+    NotReached
+        The pinned-host budget leaves a load above `limit`.
+    ValueError
+        An effort or a time that is not positive.
+
+    Notes
+    -----
+    A state says which gaps are swapped, in which order each engine copies, and how long each op waits. Its cost
+    is found without a clock (see `_engines`): O(ops + gaps), 5 to 40 us. First the limit sinks from the peak,
+    greedily and by annealing, no op waiting. If it does not get to the limit, AutoSwap's plan with its stalls
+    is annealed at the limit. The capacity clock judges what comes out. Gaps of less than 1/5000 of the peak are
+    left alone. With several compute streams, times are those of the unswapped iteration, and the clock may
+    find stalls that the state does not have.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 61 // 100
+    >>> plan = search(trace, machine, limit, effort=0.01)
+    >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
+    0.0
+    """
+    if trace.peak_load <= limit:
+        return Plan((), trace.n, trace.name)
+    op, needs = floor(trace)
+    if limit < needs:
+        raise Infeasible(op, needs, limit)
+    progress("AutoSwap")
+    judge = _Judge(trace, machine, limit)
+    for score in SCORES:
+        with suppress(NotReached):
+            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1))
+    found = Annealing.of(trace, machine, limit, effort, seed, seconds, progress)
+    if not len(found.w) or judge.stall == 0:
+        return judge.plan()
+    if found.without_stalls(0.4):
+        judge.offer(found.plan())
+    elif judge.line is not None:
+        found.with_stalls(0.6, judge.plan(), judge.line)
+        judge.offer(found.plan())
+    return judge.plan()
+
+
+def lowest(
+    trace: Trace,
+    machine: Machine,
+    *,
+    stall: float = 0.005,
+    seed: int = 0,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[Plan, int]:
+    """Plan for the lowest load limit that costs at most a fraction `stall` of an iteration.
+
+    Parameters, errors and notes are those of `search`.
+
+    Returns
+    -------
+    plan : Plan
+    limit : int
+        Bytes.
+    """
+    least = floor(trace)[1]
+    found = Annealing.of(trace, machine, least, effort, seed, seconds, progress)
+    if trace.peak_load <= least or not len(found.w):
+        return Plan((), trace.n, trace.name), trace.peak_load
+    found.without_stalls(0.6)
+    reached = [(found.plan(), int(found.limits[2]))]
+    if stall > 0:
+        found.a_little_stall(0.4, int(stall * found.p.turn))
+        reached.append((found.plan(), int(found.limits[2])))
+    base = simulate(trace, machine)
+    kept = [(Plan((), trace.n, trace.name), trace.peak_load)]
+    for plan, limit in reached:
+        swapped = plan.apply(trace)
+        limit = max(limit, swapped.peak_load)
+        if simulate(swapped, machine, capacity=limit).overhead(base) <= stall:
+            kept.append((plan, limit))
+    return min(kept, key=lambda row: row[1])
+
+
+@dataclass(slots=True, eq=False)
+class _Judge:
+    """Keeps the plan whose iteration is shortest by the capacity clock."""
+
+    trace: Trace
+    machine: Machine
+    limit: int
+    best: Plan | None = None
+    line: Timeline | None = None
+    lowest: int = FAR
+
+    def offer(self, plan: Plan) -> None:
+        """Judge a plan that may be above the limit, or above the pinned budget."""
+        swapped = plan.apply(self.trace)
+        self.lowest = min(self.lowest, swapped.peak_load)
+        if swapped.peak_load > self.limit or swapped.load(host=True).max() > self.machine.pinned:
+            return
+        line = simulate(swapped, self.machine, capacity=self.limit)
+        if self.line is None or line.makespan < self.line.makespan:
+            self.best, self.line = plan, line
+
+    @property
+    def stall(self) -> int:
+        """Nanoseconds that the best plan adds to an iteration; FAR without one."""
+        return self.line.makespan - simulate(self.trace, self.machine).makespan if self.line is not None else FAR
+
+    def plan(self) -> Plan:
+        """Return the best plan."""
+        if self.best is None:
+            raise NotReached(
+                min(self.lowest, self.trace.peak_load), self.limit, hint="the pinned budget may be too small"
+            )
+        return self.best

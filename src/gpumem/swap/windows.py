@@ -1,0 +1,82 @@
+"""Windows: what a planner or a bound needs to know of the gaps of a trace, as columns.
+
+A gap's two accesses count on from the start of its value, so that nothing wraps::
+
+    op         [ a ]                         [ b ]        a = after, b = before, up to 3 n
+    time          |E                        S|
+    copy out      |-------->                              first gap of a value: nobody else copies it out
+    copy in                         <--------|
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64, Bool
+from gpumem.machine import Machine
+from gpumem.swap.gaps import gaps
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Columns over gaps, ascending by value, then by `after`.
+
+    `buffer`, `size` in bytes; `after`, `before`: the accesses, in ops since the iteration in which the
+    value was made; `value`: gaps of one value share its host copy, which can be made from the end of op
+    `opens` on; `out_ns`, `in_ns`: the copies in ns, `out_ns` 0 where nothing ever writes the buffer, so
+    that the host always holds it.
+    """
+
+    buffer: I64
+    size: I64
+    after: I64
+    before: I64
+    value: I64
+    opens: I64
+    out_ns: I64
+    in_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def where(self, chosen: Bool | I64) -> Windows:
+        """Return some of the windows."""
+        return Windows(*(getattr(self, column)[chosen] for column in self.__slots__))
+
+
+def windows(trace: Trace, machine: Machine) -> Windows:
+    """Return a window for every gap of every device buffer that holds bytes and in which some op runs.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> ops = Ops.make([[], [0], [], [0]], [[], [], [0], []])
+    >>> found = windows(Trace(Buffers.make([8], [0], [4], persistent=[True]), ops), Machine.named("h200"))
+    >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none
+    (array([3]), array([5]))
+    """
+    n, g, b = trace.n, gaps(trace), trace.buffers
+    size = b.size[g.buffer]
+    # A value ends with a write; in a buffer that lives for ever, the last one goes on into the next iteration.
+    old = g.forever & (g.epoch == 0) & (g.writes > 0)
+    epoch = np.where(old, g.writes, g.epoch)
+    later = old | (~g.forever & (g.after < b.start[g.buffer]))
+    after = g.after + np.where(later, n, 0)
+    value = np.unique(g.buffer * (g.writes.max(initial=0) + 1) + epoch, return_inverse=True)[1].astype(np.int64)
+    opens = np.full(len(g), 3 * n)
+    np.minimum.at(opens, value, after)
+    w = Windows(
+        g.buffer,
+        size,
+        after,
+        after + g.before - g.after,
+        value,
+        opens[value],
+        np.where(g.forever & (g.writes == 0), 0, machine.out.copy_ns(size)),
+        machine.into.copy_ns(size),
+    )
+    w = w.where((size > 0) & (g.before > g.after + 1))
+    return w.where(np.lexsort((w.after, w.value)))

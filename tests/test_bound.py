@@ -1,0 +1,133 @@
+"""The certified bound: no plan beats it, however made; finer breakpoints never lower it; whole machines by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpumem.columns import Buffers, Ops
+from gpumem.errors import Infeasible, NotReached
+from gpumem.io import bundled
+from gpumem.machine import Link, Machine
+from gpumem.simulate import simulate
+from gpumem.swap import fluid
+from gpumem.swap.autoswap import autoswap, floor
+from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.program import Program
+from gpumem.swap.search import lowest
+from gpumem.trace import Trace
+
+from .strategies import plans, traces
+from .test_search import machine
+
+GTX = Machine.named("gtx1080ti")
+
+
+def stall(trace: Trace, target: Machine, swapped: Trace, capacity: int) -> float:
+    """Nanoseconds that an iteration takes longer, less the rounding of its mean."""
+    return simulate(swapped, target, capacity=capacity).makespan - simulate(trace, target).makespan + 0.5
+
+
+@given(st.data())
+def test_no_plan_runs_without_stall_below_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
+    target = machine(data)
+    bound = zero_stall_limit(trace, target)
+    assert floor(trace)[1] <= bound.limit <= bound.peak_load == trace.peak_load
+    swapped = data.draw(plans(trace)).apply(trace)
+    capacity = max(swapped.peak_load, 1)
+    if simulate(swapped, target, capacity=capacity).stalls == {"data": 0, "copy": 0, "memory": 0}:
+        assert capacity >= bound.limit
+
+
+@given(st.data())
+def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
+    target = machine(data)
+    swapped = data.draw(plans(trace)).apply(trace)
+    capacity = swapped.peak_load
+    assume(capacity)
+    assert stall(trace, target, swapped, capacity) >= least_stall(trace, target, capacity).stall_ns
+
+
+@given(st.data())
+def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=1, max_ops=12))
+    target = machine(data)
+    _, limit = lowest(trace, target, stall=0, effort=1e-5)
+    assert limit >= zero_stall_limit(trace, target).limit
+    assume(trace.peak_load > 1)
+    limit = data.draw(st.integers(1, trace.peak_load - 1))
+    try:
+        swapped = autoswap(trace, target, limit, peaks="all", threshold=1).apply(trace)
+    except (Infeasible, NotReached):
+        return
+    assert stall(trace, target, swapped, limit) >= least_stall(trace, target, limit).stall_ns
+
+
+def line() -> Trace:
+    """X of 8 bytes: written by op 0, read by op 4; Y of 8 bytes lives during op 2. Each op takes 10 ns."""
+    ops = Ops.make([[], [], [1], [], [0]], [[0], [], [1], [], []], duration=[10] * 5)
+    return Trace(Buffers.make([8, 8], [0, 2], [5, 3]), ops)
+
+
+@pytest.mark.parametrize(
+    "ns_per_byte, limit",
+    [
+        (1.0, 8),  # out 10..18, in 32..40: X is away while Y is there
+        (1.25, 8),  # out 10..20, in 30..40: just so
+        (1.5, 16),  # out 10..22: too late for op 2
+    ],
+)
+def test_whole_copies_by_hand(ns_per_byte: float, limit: int) -> None:
+    link = Link(0.0, ns_per_byte)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = zero_stall_limit(line(), target)
+    assert bound.limit == limit and bound.settled
+
+
+def test_a_stall_by_hand() -> None:
+    link = Link(0.0, 2.0)  # 16 ns a copy: out 10..26, op 2 26..36, in 36..52, op 4 from 52 instead of 40 on
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = least_stall(line(), target, 8)
+    assert bound.stall_ns == 12 and bound.settled
+    assert least_stall(line(), target, 16).stall_ns == 0
+
+
+def test_half_duplex_raises_the_bound() -> None:
+    trace = bundled("resnet18")
+    both, one = (zero_stall_limit(trace, GTX.with_(duplex=duplex), rounds=2) for duplex in (True, False))
+    assert both.limit < one.limit < trace.peak_load
+
+
+def test_several_streams_leave_the_static_bound() -> None:
+    trace = line()
+    ops = Ops.make(
+        trace.ops.reads, trace.ops.writes, duration=trace.ops.duration, stream=[0, 1, 0, 0, 0], streams=["a", "b"]
+    )
+    bound = zero_stall_limit(Trace(trace.buffers, ops), GTX)
+    assert (bound.limit, bound.breakpoints, bound.settled) == (8, 0, False)
+
+
+def test_below_the_floor_is_infeasible() -> None:
+    with pytest.raises(Infeasible):
+        least_stall(line(), GTX, 7)
+
+
+def test_finer_breakpoints_never_lower_the_bound() -> None:
+    trace = bundled("mlp3")
+    f = fluid.relax(trace, GTX, stalls=False)
+    values = [Program(f, np.arange(0, 2 * f.n, 2 * step), trace.peak_load, None).solve().dual for step in (8, 4, 2, 1)]
+    assert all(a <= b + 1e-9 for a, b in pairwise(values))
+
+
+def test_the_bound_of_vgg16() -> None:
+    trace = bundled("vgg16")
+    told: list[str] = []
+    bound = zero_stall_limit(trace, GTX, progress=told.append)
+    assert 0.585 < bound.limit / trace.peak_load < 0.6 and told[-1].endswith("of the peak")
+    assert zero_stall_limit(trace, GTX, rounds=1).limit <= bound.limit
