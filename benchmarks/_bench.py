@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from gpumem.columns import Buffers, Csr, Ops
+from gpumem.report import header as lines
 from gpumem.trace import Trace
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -18,23 +16,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def header(seed: int | None = None) -> str:
     """Return machine, versions, seed and command as comment lines."""
-    model = next(
-        (
-            line.split(":")[1].strip()
-            for line in (Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else [])
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "numba", "msgspec"))
-    return "\n".join(
-        [
-            f"# machine: {model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
-            f"# python {platform.python_version()}, {versions}",
-            f"# seed: {seed}",
-            f"# command: PYTHONPATH=src python {' '.join(['benchmarks/' + Path(sys.argv[0]).name, *sys.argv[1:]])}",
-        ]
-    )
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
+    return lines(f"PYTHONPATH=src python {' '.join([script, *sys.argv[1:]])}", seed)
 
 
 def synthetic(n: int, seed: int = 0) -> Trace:

@@ -19,7 +19,7 @@ LAYERS = [
     ["simulate", "_clock", "check"],
     ["pool", "swap", "io", "execute"],
     ["jobs", "models", "testing", "torch", "combined"],
-    ["plot", "report", "comparison", "commands", "cli", "__main__"],
+    ["plot", "report", "comparison", "knee", "commands", "cli", "__main__"],
 ]
 STRANGERS = [{"pool", "swap", "execute"}]
 CUDA = {"cuda", "numba_cuda", "cupy"}

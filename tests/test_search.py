@@ -95,6 +95,7 @@ def test_plans_pass_the_oracles_and_are_never_worse_than_autoswap(data: st.DataO
         assert overhead(trace, target, plan, limit) <= overhead(trace, target, greedy, limit)
 
 
+@pytest.mark.jit
 @given(st.data())
 def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> None:
     """Brute force: every set of up to 10 gaps, the engines in the order of the accesses."""
@@ -116,6 +117,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     assert overhead(trace, target, plan, limit) == 0
 
 
+@pytest.mark.jit
 @given(st.data())
 def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data: st.DataObject) -> None:
     trace = data.draw(traces())
@@ -127,6 +129,7 @@ def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data
         assert overhead(trace, target, plan, limit) <= 0.1
 
 
+@pytest.mark.jit
 def test_the_same_seed_gives_the_same_plan() -> None:
     trace = bundled("resnet18")
     limit = trace.peak_load * 42 // 100
@@ -134,6 +137,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert once == again != other
 
 
+@pytest.mark.jit
 def test_vgg16_needs_no_stall_at_60_percent_and_little_at_40() -> None:
     trace = bundled("vgg16")
     for percent, most in ((60, 0.0), (40, 0.16)):  # AutoSwap: 0.6 and 20 %
@@ -164,6 +168,7 @@ def test_an_effort_that_is_none_is_refused(wrong: dict[str, float]) -> None:
         search(trace, GTX, trace.peak_load * 95 // 100, **wrong)
 
 
+@pytest.mark.jit
 def test_time_up_returns_the_best_so_far() -> None:
     trace = bundled("vgg16")
     told: list[str] = []

@@ -92,6 +92,62 @@ def in_pool(
     raise NotReached(lowest, limit, "a pool")
 
 
+def settle(
+    trace: Trace,
+    limit: int,
+    first: Combined,
+    *,
+    swaps: Iterable[Callable[[Trace, int], Plan]],
+    pool: Callable[[Trace], Placement],
+    judge: Callable[[Combined], Timeline],
+    least: int = 0,
+    above: int = 2,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Combined:
+    """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes of the pool.
+    first : Combined
+        A plan whose placement fits.
+    swaps : iterable of callable
+        `swap(trace, load_limit) -> Plan`, each with another plan for the same load: those that do not wait are
+        equal swaps, among which the placement chooses.
+    pool, judge : callable
+        Place a trace; run a plan by the clock that counts.
+    least : int
+        Nanoseconds that no plan can beat, so that the search ends there.
+    above : int
+        Load limits that are tried above that of `first`, each by 1/200 of the peak load.
+
+    Returns
+    -------
+    Combined
+        The one whose iteration is shortest; `first` where none is better.
+    """
+    step = max(trace.peak_load // 200, 1)
+    best, shortest = first, judge(first).makespan
+    for swap in swaps:
+        for level in range(above, -1, -1):
+            if shortest <= least:
+                return best
+            load_limit = min(first.load_limit + level * step, limit)
+            progress(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+            try:
+                found = at_load(trace, load_limit, swap=swap, pool=pool)
+            except (NotReached, Infeasible):
+                continue
+            if found.placement.height > limit:
+                continue
+            makespan = judge(found).makespan
+            if makespan < shortest:
+                best, shortest = found, makespan
+            break
+    return best
+
+
 def cheapest(
     names: Iterable[str], solve: Callable[[str], Combined], judge: Callable[[Combined], Timeline], *, least: int = 0
 ) -> tuple[str, Combined, Timeline]:

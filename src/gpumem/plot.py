@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem.columns import I64, RECOMPUTE
 from gpumem.io import replacing
 from gpumem.placement import Placement
-from gpumem.report import Run
+from gpumem.report import Figure, Run
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -50,12 +51,29 @@ def pictures(folder: Path, before: Run, after: Run, limit: int) -> list[Path]:
 def profile(ax: Axes, before: Trace, after: Trace, limit: int | None = None) -> None:
     """Draw the load of both traces over the ops of the iteration, the rewritten one on the same axis."""
     ax.fill_between(np.arange(before.n), before.load() / _MIB, step="post", alpha=0.35, label="without swapping")
-    kept = np.flatnonzero(after.ops.of >= 0)
-    ax.step(np.arange(len(kept)), after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
+    ax.step(recorded(before), after.load()[recorded(after)] / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
         ax.axhline(limit / _MIB, linestyle="--", linewidth=0.8, color="black", label="limit")
     ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
     ax.legend()
+
+
+def recorded(trace: Trace) -> I64:
+    """Return the ops that a rewrite keeps: neither copies nor recomputations."""
+    return np.flatnonzero((trace.ops.of >= 0) & (trace.ops.role != RECOMPUTE))
+
+
+def curves(path: Path, figure: Figure) -> Path:
+    """Draw the curves of a figure; points without a value are left out."""
+
+    def draw(ax: Axes) -> None:
+        for series in figure.series:
+            y = np.array([np.nan if v is None else v for v in series.y], np.float64)
+            ax.plot(series.x, y, marker="" if len(y) > 50 else "o", markersize=3, label=series.name)
+        ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
+        ax.legend(fontsize="small")
+
+    return _save(path, draw)
 
 
 def layout(ax: Axes, trace: Trace, placement: Placement) -> None:

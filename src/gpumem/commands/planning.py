@@ -3,106 +3,230 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumem.commands.args import Parser, Progress, amount, choice, choices, self_check, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpumem.combined import Combined
     from gpumem.machine import Machine
+    from gpumem.placement import Placement
     from gpumem.report import Report
+    from gpumem.swap.plan import Plan
     from gpumem.timeline import Timeline
     from gpumem.trace import Trace
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
+SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
+OWN = ("seed", "seconds", "peaks", "threshold")  # options that some planners take
 
 
-def add_options(p: Parser) -> None:
-    """Add the options that `make` reads."""
-    size = "bytes, KiB/MiB/GiB or %% of the peak load"
-    p.add_argument("--limit", help=f"size of the pool: {size} (placed clock; default: the machine's memory)")
-    p.add_argument("--load-limit", help=f"the papers' limit, of the load: {size} (capacity clock)")
+def add_limits(p: Parser, otherwise: str = "") -> None:
+    """Add the two limits, the machine and how to place."""
+    p.add_argument("--limit", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
+    p.add_argument("--load-limit", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--swap", "--planner", default="autoswap", help="swap planner (default: %(default)s)")
-    score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
-    p.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
-    p.add_argument("--peaks", default="first", help="candidates straddle the first peak, or all (default: %(default)s)")
-    p.add_argument("--threshold", default="1MiB", help="smallest buffer to swap (default: %(default)s)")
     p.add_argument("--pool", default="best-fit", help="pool planner (default: %(default)s)")
     p.add_argument("--alignment", type=int, default=256, help="of offsets, in bytes (default: %(default)s)")
     p.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
 
 
-def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Report:
-    """Plan, place, simulate and check."""
-    from gpumem import pool, swap
-    from gpumem.combined import at_load, cheapest, in_pool
-    from gpumem.report import Report, Run
-    from gpumem.simulate import simulate
+def add_options(p: Parser) -> None:
+    """Add the options that `make` reads."""
+    add_limits(p, "; default: the machine's memory")
+    p.add_argument("--swap", "--planner", default="autoswap", help="swap planner (default: %(default)s)")
+    score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
+    p.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
+    p.add_argument("--peaks", default="first", help="candidates straddle the first peak, or all (default: %(default)s)")
+    p.add_argument("--threshold", default="1MiB", help="smallest buffer to swap (default: %(default)s)")
+
+
+def add_own(p: Parser) -> None:
+    """Add what some planners take and others do not; each has its own default."""
+    p.add_argument("--seed", type=int, help="of planners that draw random numbers")
+    p.add_argument("--seconds", type=float, help="budget of planners that search for as long as they may")
+    p.add_argument("--peaks", help="of AutoSwap and its kin: candidates straddle the first peak, or all")
+    p.add_argument("--threshold", help="of most planners: the smallest buffer to swap")
+
+
+def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., Plan]], whole: int) -> dict[str, Any]:
+    """Return the options of `add_own` that were given; each must be of use to one of the planners."""
+    given = {name: value for name in OWN if (value := getattr(args, name)) is not None}
+    if "threshold" in given:
+        given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
+    if given.get("seed", 0) < 0:
+        raise ValueError(f"--seed: {given['seed']} is below 0")
+    if not 0 < given.get("seconds", 1) < math.inf:
+        raise ValueError(f"--seconds: {given['seconds']} is not a time")
+    for name in given:
+        if not any(taken(planner, {name: 0}) for planner in planners.values()):
+            raise ValueError(f"--{name}: no use to {', '.join(planners)}")
+    return given
+
+
+def taken(planner: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the planner has a keyword for.
+
+    >>> taken(lambda trace, machine, limit, *, seed=0: None, {"seed": 3, "seconds": 2.0})
+    {'seed': 3}
+    """
+    known = inspect.signature(planner).parameters.values()
+    everything = any(p.kind is p.VAR_KEYWORD for p in known)
+    names = {p.name for p in known if p.kind is p.KEYWORD_ONLY}
+    return {name: value for name, value in options.items() if everything or name in names}
+
+
+def source_of(file: str | None) -> Path:
+    """Return the path of a trace: a file, the name of a bundled one, or the bundled VGG16."""
+    from pathlib import Path
+
+    from gpumem.io import BUNDLED, bundled_path
+
+    path = Path(file if file is not None else "vgg16")
+    return bundled_path(str(path)) if str(path) in BUNDLED and not path.exists() else path
+
+
+def read_with_ops(source: Path, machine: Machine, progress: Progress) -> Trace:
+    """Read a trace to plan for; say so where it brings the durations of another machine."""
+    from gpumem.io import load
+
+    progress(f"reading {source}")
+    loaded = load(source)
+    trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
+    if not len(trace.ops):
+        raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
+    if timed != machine.name:
+        tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
+    return trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
+
+    trace: Trace
+    machine: Machine
+    place: Callable[[Trace], Placement]
+    limit: int | None
+    load_limit: int | None
+    placement: Placement
+    line: Timeline
+
+    @classmethod
+    def of(cls, trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Task:
+        """Read the options of `add_limits` (the default is the machine's memory), and place the unswapped trace."""
+        from gpumem import pool
+        from gpumem.simulate import simulate
+
+        place = partial(choice(args.pool, pool.PLANNERS, "--pool"), alignment=args.alignment)
+        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+        limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+        if limit is None and load is None:
+            limit = machine.capacity
+        progress("placing the unswapped trace")
+        placement = place(trace)
+        line = simulate(trace, machine, None if load is not None else placement)
+        return cls(trace, machine, place, limit, load, placement, line)
+
+    def solve(self, plan: Callable[[Trace, int], Plan], progress: Callable[[str], None]) -> Combined:
+        """Plan and place."""
+        from gpumem.combined import at_load, in_pool
+
+        if self.limit is not None:
+            start = self.load_limit
+            return in_pool(self.trace, self.limit, swap=plan, pool=self.place, load_limit=start, progress=progress)
+        assert self.load_limit is not None
+        return at_load(self.trace, self.load_limit, swap=plan, pool=self.place)
+
+    def using(
+        self, name: str, planner: Callable[..., Plan], options: Mapping[str, Any], progress: Callable[[str], None]
+    ) -> Callable[[Trace, int], Plan]:
+        """Return the planner for this machine, with those of the options that it takes."""
+
+        def told(text: str) -> None:
+            progress(f"{name}: {text}")
+
+        chosen = taken(planner, {**options, "progress": told})
+        return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
+
+    def judge(self, found: Combined) -> Timeline:
+        """Run what was planned by the clock that the limit asks for."""
+        from gpumem.simulate import simulate
+
+        with self_check():
+            if self.load_limit is not None:
+                return simulate(found.trace, self.machine, capacity=self.load_limit)
+            return simulate(found.trace, self.machine, found.placement)
+
+    def report(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Report:
+        """Say what the plan costs and saves."""
+        from gpumem.report import Report, Run
+        from gpumem.simulate import simulate
+
+        capacity = self.load_limit is not None
+        placed = simulate(found.trace, self.machine, found.placement) if capacity else judged
+        before, after = Run(self.trace, self.placement, self.line), Run(found.trace, found.placement, judged)
+        clock = "capacity" if capacity else "placed"
+        name = self.machine.name
+        return Report(name, score, found.plan, before, after, self.limit, found.load_limit, clock, placed, planner)
+
+    def check(self, report: Report) -> None:
+        """Hold the result against the naive oracles; of huge traces not against the quadratic ones."""
+        from gpumem import check
+
+        after, machine = report.after, self.machine
+        swapped, duration, duplex = after.trace, machine.durations(after.trace), machine.duplex
+        with self_check():
+            check.placement(swapped, after.placement)
+            check.data_flow(self.trace, swapped)
+            if max(swapped.n, len(swapped.buffers)) > QUADRATIC:
+                tell(f"{swapped.n} ops are too many for the naive oracles of budget and timeline: not checked")
+                return
+            check.budget(swapped, report.load_limit, host=machine.pinned)
+            check.timeline(swapped, report.placed, duration, placement=after.placement, duplex=duplex)
+            if self.load_limit is not None:
+                check.timeline(swapped, after.timeline, duration, capacity=self.load_limit, duplex=duplex)
+
+
+def make(
+    trace: Trace,
+    machine: Machine,
+    args: argparse.Namespace,
+    progress: Progress,
+    own: Mapping[str, Any] | None = None,
+) -> Report:
+    """Plan, place, simulate and check; of a planner with scores, all that are asked for, the cheapest counts."""
+    from gpumem import swap
+    from gpumem.combined import cheapest
     from gpumem.swap.scores import SCORES
 
-    swapper, placer = choice(args.swap, swap.PLANNERS, "--swap"), choice(args.pool, pool.PLANNERS, "--pool")
+    planner = choice(args.swap, swap.PLANNERS, "--swap")
     scores = choices(args.score, SCORES, "--score")
-    options = {"peaks": args.peaks, "threshold": amount(args.threshold, trace.peak_load, "--threshold", least=0)}
-    capacity = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-    limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
-    if limit is None and capacity is None:
-        limit = machine.capacity
-    place = partial(placer, alignment=args.alignment)
+    threshold = amount(args.threshold, trace.peak_load, "--threshold", least=0)
+    options = taken(planner, {"peaks": args.peaks, "threshold": threshold, **(own or {})})
+    scored = bool(taken(planner, {"score": ""}))
+    if not scored and args.score != "all":
+        raise ValueError(f"--score: no use to {args.swap}")
+    task = Task.of(trace, machine, args, progress)
 
     def solve(score: str) -> Combined:
-        def plan(trace: Trace, load_limit: int) -> swap.Plan:
-            return swapper(trace, machine, load_limit, score=score, **options)
+        chosen = {**options, **({"score": score} if scored else {})}
 
-        if capacity is not None and limit is None:
-            return at_load(trace, capacity, swap=plan, pool=place)
-        assert limit is not None
-        told = partial(_told, progress, score)
-        return in_pool(trace, limit, swap=plan, pool=place, load_limit=capacity, progress=told)
+        def plan(trace: Trace, load_limit: int) -> Plan:
+            return planner(trace, machine, load_limit, **chosen)
 
-    def judge(found: Combined) -> Timeline:
-        if capacity is not None:
-            return simulate(found.trace, machine, capacity=capacity)
-        return simulate(found.trace, machine, found.placement)
+        return task.solve(plan, lambda text: progress(f"{score or args.swap}: {text}"))
 
-    progress("placing the unswapped trace")
-    placement = place(trace)
-    line = simulate(trace, machine, None if capacity is not None else placement)
-    score, found, judged = cheapest(scores, solve, judge, least=line.makespan)
-    placed = judged if capacity is None else simulate(found.trace, machine, found.placement)
+    score, found, judged = cheapest(scores if scored else [""], solve, task.judge, least=task.line.makespan)
+    report = task.report(found, judged, args.swap, score)
     if not args.no_check:
-        _check(trace, found, placed, judged, capacity, machine, progress)
-    before, after = Run(trace, placement, line), Run(found.trace, found.placement, judged)
-    clock = "placed" if capacity is None else "capacity"
-    return Report(machine.name, score, found.plan, before, after, limit, found.load_limit, clock, placed)
-
-
-def _told(progress: Progress, score: str, text: str) -> None:
-    progress(f"{score}: {text}")
-
-
-def _check(
-    trace: Trace,
-    found: Combined,
-    placed: Timeline,
-    judged: Timeline,
-    capacity: int | None,
-    machine: Machine,
-    progress: Progress,
-) -> None:
-    """Hold the result against the naive oracles; of huge traces not against the quadratic ones."""
-    from gpumem import check
-
-    progress("checking the plan")
-    swapped, duration, duplex = found.trace, machine.durations(found.trace), machine.duplex
-    with self_check():
-        check.placement(swapped, found.placement)
-        check.data_flow(trace, swapped)
-        if max(swapped.n, len(swapped.buffers)) > QUADRATIC:
-            tell(f"{swapped.n} ops are too many for the naive oracles of budget and timeline: not checked")
-            return
-        check.budget(swapped, found.load_limit, host=machine.pinned)
-        check.timeline(swapped, placed, duration, placement=found.placement, duplex=duplex)
-        if capacity is not None:
-            check.timeline(swapped, judged, duration, capacity=capacity, duplex=duplex)
+        progress("checking the plan")
+        task.check(report)
+    return report

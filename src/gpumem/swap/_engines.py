@@ -41,6 +41,7 @@ class Problem(NamedTuple):
     turn: int  # ns of an iteration
     duplex: bool
     pinned: int  # bytes, or -1 where all gaps together fit
+    placed: bool  # a copy-in needs its address from the start of the op in which it starts, not only bytes
 
 
 class State(NamedTuple):
@@ -121,6 +122,8 @@ def evaluate(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
         _run_out(p, s, x)
     else:
         _run_out_between(p, s, x)
+    if p.placed:
+        _back_with_ops(p, s, x)
     bad, absent = _classify(p, s, x, limit)
     total, worst = _overload(p, s, x, absent, limit)
     used = 0
@@ -179,6 +182,22 @@ def _run_out_between(p: Problem, s: State, x: Times) -> None:
             clock += p.out_ns[g]
             x.gone[g] = x.opens[g] + clock - ready
         clock -= turn
+
+
+@jit
+def _back_with_ops(p: Problem, s: State, x: Times) -> None:
+    """Let each buffer be back from the start of the op in which its copy-in starts."""
+    turn = x.turn[0]
+    for q in range(s.used[1]):
+        g = s.ins[q]
+        low, high, time = 0, len(x.begin), x.back[g] % turn
+        while low < high:
+            middle = (low + high) // 2
+            if x.begin[middle] <= time:
+                low = middle + 1
+            else:
+                high = middle
+        x.back[g] -= time - (x.begin[low - 1] if low else 0)
 
 
 @jit

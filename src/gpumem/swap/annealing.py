@@ -28,7 +28,7 @@ WEIGHT = 2.0  # of a stall of a whole iteration, in units of the evaluator's cos
 CHUNKS = 32  # of a phase, between which progress is told
 
 
-def problem(trace: Trace, machine: Machine, lowest: int) -> tuple[Problem, Windows]:
+def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False) -> tuple[Problem, Windows]:
     """Return what a search for limits from `lowest` on works on: the gaps that are long enough for a copy back."""
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
@@ -62,6 +62,7 @@ def problem(trace: Trace, machine: Machine, lowest: int) -> tuple[Problem, Windo
         turn,
         machine.duplex,
         pinned if w.size[first].sum() > pinned else -1,
+        placed,
     ), w
 
 
@@ -134,12 +135,14 @@ class Annealing:
         seed: int,
         seconds: float | None,
         progress: Callable[[str], None],
+        *,
+        placed: bool = False,
     ) -> Annealing:
         """Begin with nothing swapped."""
         if effort <= 0 or (seconds is not None and seconds <= 0):
             raise ValueError(f"effort: {effort}, seconds: {seconds}: must be positive")
         until = inf if seconds is None else perf_counter() + seconds
-        p, w = problem(trace, machine, goal)
+        p, w = problem(trace, machine, goal, placed=placed)
         x, now, peak = Times.of(p), start(p), trace.peak_load
         retime(p, now, x)
         limits = np.array([peak, goal, peak, 0])

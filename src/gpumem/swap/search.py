@@ -23,6 +23,7 @@ def search(
     machine: Machine,
     limit: int,
     *,
+    placed: bool = False,
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
@@ -37,6 +38,8 @@ def search(
         Gives op and copy times, the pinned-host budget, and says whether both directions of the link run at once.
     limit : int
         Bytes that the load must not exceed at any op.
+    placed : bool
+        Count a buffer from the start of the op in which its copy-in starts: for plans that will be placed.
     seed : int
         Of the random steps. The same seed and effort give the same plan.
     effort : float
@@ -88,7 +91,7 @@ def search(
     for score in SCORES:
         with suppress(NotReached):
             judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1))
-    found = Annealing.of(trace, machine, limit, effort, seed, seconds, progress)
+    found = Annealing.of(trace, machine, limit, effort, seed, seconds, progress, placed=placed)
     if not len(found.w) or judge.stall == 0:
         return judge.plan()
     if found.without_stalls(0.4):

@@ -1,0 +1,69 @@
+"""`gpumem bound`: what no swap plan can beat."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from gpumem.commands.args import Commands, Progress, amount, machine_of, tell_when_compiling
+from gpumem.commands.planning import SIZE, read_with_ops, source_of
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser("bound", help="certify what no swap plan can beat", description=run.__doc__)
+    p.add_argument("file", nargs="?", help="trace file, or vgg16, resnet18, mlp3, which are bundled (default: vgg16)")
+    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--load-limit", help=f"bound the stall at this load as well: {SIZE}")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
+    tell_when_compiling()
+    target, source = machine_of(args.machine), source_of(args.file)
+    with Progress() as progress:
+        trace = read_with_ops(source, target, progress)
+        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+        begin = time.perf_counter()
+        from gpumem.simulate import simulate
+        from gpumem.swap import bound
+
+        row: dict[str, Any] = {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
+        progress("bounding the limit without a stall")
+        row["zero_stall_limit"] = bound.zero_stall_limit(trace, target, progress=progress).limit
+        if load is not None:
+            progress("bounding the stall at the limit")
+            stall, base = (
+                bound.least_stall(trace, target, load, progress=progress).stall_ns,
+                simulate(trace, target).makespan,
+            )
+            overhead = stall / base if base else None
+            row |= {"load_limit": load, "least_stall_ns": stall, "least_overhead": overhead}
+        row["seconds"] = time.perf_counter() - begin
+    print(json.dumps(row) if args.json else _text(row))
+    return 0
+
+
+def _text(row: dict[str, Any]) -> str:
+    from gpumem.report import human, human_ns
+
+    peak, limit = row["peak_load"], row["zero_stall_limit"]
+    lines = [
+        f"{row['trace']} on {row['machine']}: what no swap plan can beat",
+        "",
+        f"{'peak load':26}{human(peak):>14}",
+        f"{'limit without a stall':26}{human(limit):>14}{_part(limit, peak):>10}",
+    ]
+    if "load_limit" in row:
+        lines.append(f"{'load limit':26}{human(row['load_limit']):>14}{_part(row['load_limit'], peak):>10}")
+        part = "" if row["least_overhead"] is None else f"{row['least_overhead']:+.2%}"
+        lines.append(f"{'least stall there':26}{human_ns(row['least_stall_ns']):>14}{part:>10}")
+    return "\n".join([*lines, f"{'seconds':26}{row['seconds']:>14.3f}"])
+
+
+def _part(size: int, whole: int) -> str:
+    return f"{size / whole:.1%}" if whole else ""

@@ -1,0 +1,189 @@
+"""Figures 8, 9 and 11 and Table II of the AutoSwap paper (Zhang et al. 2019, section VI), measured here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from gpumem.report import Figure, Series, columns, human
+
+if TYPE_CHECKING:
+    from gpumem.commands.planning import Task
+    from gpumem.knee import Knee
+    from gpumem.report import Report
+    from gpumem.swap.plan import Plan
+
+    Planners = Mapping[str, Callable[..., Plan]]
+
+MIB = 2**20
+TWO = (0.77, 0.62)  # of the peak load: the paper's 500 and 400 of 647 MB
+PAPER = {"vgg16": (647, 447), "resnet50": (4418, 2906)}  # Table II in MB, as far as section VI-B4 quotes it
+STRETCHES = 21  # lines of figure 8 as a table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What the figures of one trace share: the task, options for planners, whom to tell, whether to check."""
+
+    task: Task
+    options: Mapping[str, Any]
+    progress: Callable[[str], None]
+    check: bool = True
+
+    def at(self, limit: int, name: str, planner: Callable[..., Plan]) -> Report | None:
+        """Plan for a load limit, place, judge by both clocks and check; None where the planner does not get there."""
+        from gpumem.errors import Infeasible, NotReached
+
+        task = replace(self.task, load_limit=limit)
+        told = f"{task.trace.name}: {name} at a load of {human(limit)}"
+        self.progress(told)
+        plan = task.using(told, planner, self.options, self.progress)
+        try:
+            found = task.solve(plan, self.progress)
+        except (Infeasible, NotReached):
+            return None
+        return self._checked(task, task.report(found, task.judge(found), name))
+
+    def verify(self, knee: Knee) -> None:
+        """Hold the plan of a knee against the oracles."""
+        from gpumem.combined import at_load
+
+        task = replace(self.task, load_limit=knee.limit)
+        self.progress(f"{knee.trace}: checking {knee.planner}")
+        found = at_load(task.trace, knee.limit, swap=lambda trace, limit: knee.plan, pool=task.place)
+        self._checked(task, task.report(found, task.judge(found), knee.planner))
+
+    def _checked(self, task: Task, report: Report) -> Report:
+        if self.check:
+            task.check(report)
+        return report
+
+
+def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
+    """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
+    from gpumem.plot import recorded
+    from gpumem.swap.autoswap import candidates
+    from gpumem.swap.selection import without
+
+    trace, machine = run.task.trace, run.task.machine
+    found = candidates(trace, machine, 1)
+    loads = {"unswapped": trace.load()}
+    for part in TWO:
+        report = run.at(int(trace.peak_load * part), "autoswap", planner)
+        if report is not None:
+            loads[f"at {part:.0%}"] = report.after.trace.load()[recorded(report.after.trace)]
+    loads["load_min"] = without(found.load, found.gaps, found.size)
+    series = [
+        Series(name, list(map(float, range(len(load)))), [size / MIB for size in load.tolist()])
+        for name, load in loads.items()
+    ]
+    return Figure("fig8", f"{trace.name}: load over the iteration", "op", "load (MiB)", tuple(series))
+
+
+def scores(run: Run, limits: list[int], autoswap: Callable[..., Plan], bayes: Callable[..., Plan] | None) -> Figure:
+    """Return figure 9: the overhead over load limits of AutoSwap's four scores, and of their best weighted sum."""
+    from functools import partial
+
+    from gpumem.swap.scores import SCORES
+
+    trace = run.task.trace
+    planners = {name: partial(autoswap, score=name) for name in SCORES}
+    if bayes is not None:
+        planners["bayes"] = partial(bayes)
+    series = []
+    for name, planner in planners.items():
+        cost: list[float | None] = []
+        for limit in limits:
+            report = run.at(limit, name, planner)
+            cost.append(None if report is None else _hundred(report.row()["overhead"]))
+        series.append(Series(name, [100 * limit / trace.peak_load for limit in limits], cost))
+    x, y = "load limit (% of the peak load)", "overhead (%), capacity clock"
+    return Figure("fig9", f"{trace.name}: overhead over load limits", x, y, tuple(series))
+
+
+def reductions(run: Run, limits: list[int], planners: Planners) -> Figure:
+    """Return figure 11: the overhead by the placed clock over how much smaller the placed footprint is."""
+    from gpumem.simulate import simulate
+
+    task = run.task
+    base, whole = simulate(task.trace, task.machine, task.placement), task.placement.height
+    series = []
+    for name, planner in planners.items():
+        points = set()
+        for limit in limits:
+            report = run.at(limit, name, planner)
+            if report is not None:
+                saved = 100 * (1 - report.after.placement.height / whole)
+                points.add((saved, 100 * report.placed.overhead(base)))
+        ordered = sorted(p for p in points if math.isfinite(p[1]))
+        series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
+    x, y = "reduction of the placed footprint (%)", "overhead (%), placed clock"
+    return Figure("fig11", f"{task.trace.name}: overhead over the reduction of the footprint", x, y, tuple(series))
+
+
+def profile_table(figure: Figure) -> str:
+    """Return the largest load in each of some stretches of the iteration."""
+    n = len(figure.series[0].x)
+    edges = sorted({n * k // STRETCHES for k in range(STRETCHES + 1)})
+    rows = [["ops", *(s.name for s in figure.series)]]
+    for low, high in pairwise(edges):
+        rows.append([f"{low}-{high - 1}", *(f"{max(v or 0 for v in s.y[low:high]):.1f}" for s in figure.series)])
+    rows.append(["peak", *(f"{max(v or 0 for v in s.y):.1f}" for s in figure.series)])
+    return columns(rows)
+
+
+def shared_table(figure: Figure) -> str:
+    """Return a line an `x`, a column a curve; all curves have the same `x`."""
+    rows = [["limit %", *(s.name for s in figure.series)]]
+    for k, x in enumerate(figure.series[0].x):
+        rows.append([f"{x:.1f}", *(_cell(s.y[k]) for s in figure.series)])
+    return columns(rows)
+
+
+def point_table(figure: Figure) -> str:
+    """Return a line a point."""
+    rows = [["planner", "reduction %", "overhead %"]]
+    for s in figure.series:
+        rows += [[s.name, f"{x:.1f}", _cell(y)] for x, y in zip(s.x, s.y)] or [[s.name, "-", "-"]]
+    return columns(rows)
+
+
+def depths(knees: Iterable[Knee]) -> list[dict[str, Any]]:
+    """Return Table II: for each VGG and ResNet and each planner, the largest reduction of the load for nothing."""
+    rows = []
+    for k in knees:
+        net = re.match(r"(vgg|resnet)\d+", k.trace)
+        if net is None:
+            continue
+        paper = PAPER.get(net[0])
+        quoted = None if paper is None else 1 - paper[1] / paper[0]
+        rows.append(
+            {"net": k.trace, "planner": k.planner, "peak_load": k.peak_load, "limit": k.limit}
+            | {"reduction": k.reduction, "paper_reduction": quoted}
+        )
+    return rows
+
+
+def depth_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line a net, a column a planner."""
+    planners = list(dict.fromkeys(r["planner"] for r in rows))
+    lines = [["net", "peak MiB", *planners, "paper"]]
+    for net in dict.fromkeys(r["net"] for r in rows):
+        mine = {r["planner"]: r for r in rows if r["net"] == net}
+        first = next(iter(mine.values()))
+        paper = first["paper_reduction"]
+        cells = [_cell(_hundred(mine[p]["reduction"]), 1) if p in mine else "-" for p in planners]
+        lines.append([net, f"{first['peak_load'] / MIB:.1f}", *cells, _cell(_hundred(paper), 1)])
+    return columns(lines)
+
+
+def _hundred(part: float | None) -> float | None:
+    return None if part is None else 100 * part
+
+
+def _cell(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

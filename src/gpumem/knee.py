@@ -1,0 +1,307 @@
+"""Knees: the lowest load limit that a swap planner reaches at (almost) no cost, next to what is possible at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.report import columns
+from gpumem.simulate import simulate
+from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+FREE = 0.005  # an overhead up to this counts as none
+MIB = 2**20
+
+Planner = Callable[[Trace, Machine, int], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The lowest limit at which a planner costs nothing, in bytes.
+
+    Parameters
+    ----------
+    trace, machine, planner : str
+        Names.
+    peak_load : int
+        Of the trace without a plan.
+    limit : int
+        The lowest limit that was tried and cost at most `free`.
+    unbroken : int
+        Down to here every limit that was tried cost at most `free`; above `limit` where the overhead is not monotone.
+    overhead : float
+        At `limit`, by the capacity clock, as a fraction.
+    plan : Plan
+        For `limit`.
+    seconds : float
+        Spent on all limits together.
+    bound : int, optional
+        The certified limit below which every plan stalls.
+    """
+
+    trace: str
+    machine: str
+    planner: str
+    peak_load: int
+    limit: int
+    unbroken: int
+    overhead: float
+    plan: Plan
+    seconds: float
+    bound: int | None = None
+
+    @property
+    def reduction(self) -> float:
+        """What is saved, as a fraction of the peak load."""
+        return 1 - self.limit / self.peak_load if self.peak_load else 0.0
+
+    @property
+    def achieved(self) -> float | None:
+        """What is saved, as a fraction of what the bound leaves room for; None without a bound, or without room."""
+        return achieved(self.limit, self.bound, self.peak_load)
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures but the plan: bytes, fractions, seconds."""
+        fields = ("trace", "machine", "planner", "peak_load", "limit", "unbroken", "overhead", "bound", "seconds")
+        row = {name: getattr(self, name) for name in fields}
+        return row | {"reduction": self.reduction, "achieved": self.achieved}
+
+
+def achieved(limit: int, bound: int | None, peak: int) -> float | None:
+    """Return `(1 - limit / peak) / (1 - bound / peak)`: the part of the possible reduction that a limit is.
+
+    It may exceed 1 a little, since a knee may cost `FREE` and the bound nothing.
+
+    >>> achieved(60, 50, 100)
+    0.8
+    """
+    if bound is None or bound >= peak:
+        return None
+    return (peak - limit) / (peak - bound)
+
+
+def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) -> float | None:
+    """Return what a planner costs at a load limit.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+    planner : callable
+        `planner(trace, machine, limit) -> Plan`; give options by `functools.partial`.
+    limit : int
+        Bytes, of the load.
+
+    Returns
+    -------
+    float or None
+        By the capacity clock at the limit, as a fraction of the unswapped iteration; None where the planner raises
+        `Infeasible` or `NotReached`.
+
+    Raises
+    ------
+    ValueError
+        What the planner says of bad options; a plan whose load exceeds the limit.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap import autoswap
+    >>> trace = bundled("vgg16")
+    >>> overhead_at(trace, Machine.named("gtx1080ti"), autoswap, trace.peak_load * 7 // 10)
+    0.0
+    """
+    try:
+        return _planned(trace, machine, planner, limit, simulate(trace, machine))[1]
+    except (Infeasible, NotReached):
+        return None
+
+
+def knee(
+    trace: Trace,
+    machine: Machine,
+    planner: Planner,
+    *,
+    free: float = FREE,
+    step: float = 0.005,
+    patience: int = 10,
+    name: str = "",
+    bound: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Knee:
+    """Return the lowest load limit at which a planner costs at most `free`.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+    planner : callable
+        `planner(trace, machine, limit) -> Plan`.
+    free : float
+        An overhead, by the capacity clock at the limit.
+    step : float
+        Limits are tried downwards from the peak load, this fraction of it apart.
+    patience : int
+        The scan ends after so many limits in a row that cost more or are not reached.
+    name : str
+        Of the planner, for people; that of the function where left out.
+    bound : int, optional
+        What `achieved` compares with: `swap.bound.zero_stall_limit(trace, machine).limit`.
+    progress : callable
+        Told which limit is tried.
+
+    Returns
+    -------
+    Knee
+        At worst of the peak load and the empty plan.
+
+    Raises
+    ------
+    ValueError
+        A `step` outside (0, 1], a negative `free`, a `patience` below 1; what the planner says.
+
+    Notes
+    -----
+    At most 2 / step plans and simulations. Overheads are not monotone (Zhang et al. 2019, section VI-B2), hence `limit`
+    and `unbroken`; and since only limits a step apart are tried, a lower one in between may exist. Where the planner
+    says how far it got (`NotReached.reached`), that limit is tried as well: static planners have no other.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap import autoswap
+    >>> found = knee(bundled("vgg16"), Machine.named("gtx1080ti"), autoswap, step=0.1)
+    >>> found.planner, round(found.reduction, 3), found.limit == found.unbroken
+    ('autoswap', 0.3, True)
+    """
+    _check(free, step, patience)
+    begin, base, peak = time.perf_counter(), simulate(trace, machine), trace.peak_load
+    nothing = Plan((), trace.n, trace.name)
+    best = peak, _judged(trace, machine, nothing, peak, base), nothing
+    unbroken, misses, broken = peak, 0, False
+    for limit in _limits(peak, step):
+        if misses == patience:
+            break
+        progress(f"trying a limit of {limit / peak:.1%} of the peak load")
+        found = _attempt(trace, machine, planner, limit, base)
+        if isinstance(found, Infeasible):
+            break
+        missed = isinstance(found, NotReached)
+        if isinstance(found, NotReached) and limit < found.reached < best[0]:
+            limit, found = found.reached, _attempt(trace, machine, planner, found.reached, base)
+        if isinstance(found, tuple) and found[1] <= free:
+            best, misses = (limit, found[1], found[0]), 0
+            unbroken = unbroken if broken else limit
+        else:
+            missed = True
+        misses, broken = misses + missed, broken or missed
+    seconds = time.perf_counter() - begin
+    limit, cost, plan = best
+    return Knee(trace.name, machine.name, name or _name(planner), peak, limit, unbroken, cost, plan, seconds, bound)
+
+
+def knee_of(
+    trace: Trace,
+    machine: Machine,
+    lowest: Callable[[Trace, Machine], tuple[Plan, int]],
+    *,
+    name: str = "",
+    bound: int | None = None,
+) -> Knee:
+    """Return the knee of a planner that looks for the lowest limit itself.
+
+    Parameters
+    ----------
+    lowest : callable
+        `lowest(trace, machine) -> (plan, limit)`, say `functools.partial(swap.search.lowest, stall=0.005)`.
+    trace, machine, name, bound
+        As in `knee`.
+
+    Returns
+    -------
+    Knee
+        Its overhead is measured here, not taken on trust; one limit is known, so `unbroken` is that limit.
+
+    Raises
+    ------
+    ValueError
+        A plan whose load exceeds the limit.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap import autoswap
+    >>> def seventy(trace, machine):
+    ...     limit = trace.peak_load * 7 // 10
+    ...     return autoswap(trace, machine, limit), limit
+    >>> round(knee_of(bundled("vgg16"), Machine.named("gtx1080ti"), seventy).reduction, 3)
+    0.3
+    """
+    begin = time.perf_counter()
+    plan, limit = lowest(trace, machine)
+    seconds = time.perf_counter() - begin
+    cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
+    name, peak = name or _name(lowest), trace.peak_load
+    return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
+
+
+def table(knees: Iterable[Knee]) -> str:
+    """Return a line a knee; `all above` is said where a lower limit is free as well, but not all down to it."""
+    head = ["trace", "planner", "peak MiB", "limit MiB", "limit", "all above", "overhead", "bound", "achieved"]
+    rows = [[*head, "seconds"]]
+    for k in knees:
+        part = partial(_part, whole=k.peak_load)
+        got = "" if k.achieved is None else f"{k.achieved:.1%}"
+        above = part(k.unbroken) if k.unbroken != k.limit else ""
+        sizes = [f"{size / MIB:.1f}" for size in (k.peak_load, k.limit)]
+        shares = [part(k.limit), above, f"{k.overhead:.2%}", part(k.bound), got]
+        rows.append([f"{k.trace}", k.planner, *sizes, *shares, f"{k.seconds:.1f}"])
+    return columns(rows)
+
+
+def _part(size: int | None, whole: int) -> str:
+    return "" if size is None or not whole else f"{size / whole:.1%}"
+
+
+def _check(free: float, step: float, patience: int) -> None:
+    if not 0 < step <= 1:
+        raise ValueError(f"step: {step} is not in (0, 1]")
+    if not free >= 0:
+        raise ValueError(f"free: {free} is no overhead >= 0")
+    if patience < 1:
+        raise ValueError(f"patience: {patience} is below 1")
+
+
+def _limits(peak: int, step: float) -> list[int]:
+    """Limits below the peak, the highest first."""
+    found = [round(peak * (1 - step * k)) for k in range(1, int(1 / step) + 1)]
+    return [limit for limit in dict.fromkeys(found) if 0 < limit < peak]
+
+
+def _planned(trace: Trace, machine: Machine, planner: Planner, limit: int, base: Timeline) -> tuple[Plan, float]:
+    plan = planner(trace, machine, limit)
+    return plan, _judged(trace, machine, plan, limit, base)
+
+
+def _judged(trace: Trace, machine: Machine, plan: Plan, limit: int, base: Timeline) -> float:
+    return simulate(plan.apply(trace), machine, capacity=limit).overhead(base)
+
+
+def _attempt(
+    trace: Trace, machine: Machine, planner: Planner, limit: int, base: Timeline
+) -> tuple[Plan, float] | NotReached | Infeasible:
+    try:
+        return _planned(trace, machine, planner, limit, base)
+    except (NotReached, Infeasible) as stop:
+        return stop
+
+
+def _name(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", "planner"))
