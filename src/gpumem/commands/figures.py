@@ -41,9 +41,8 @@ class Run:
         task = replace(self.task, load_limit=limit)
         told = f"{task.trace.name}: {name} at a load of {human(limit)}"
         self.progress(told)
-        plan = task.using(told, planner, self.options, self.progress)
         try:
-            found = task.solve(plan, self.progress)
+            found = task.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
         except (Infeasible, NotReached):
             return None
         return self._checked(task, task.report(found, task.judge(found), name))

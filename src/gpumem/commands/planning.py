@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
-OWN = ("seed", "seconds", "peaks", "threshold")  # options that some planners take
+OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
+QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
+THOROUGH = {"effort": 0.15}  # of swap planners that are asked for several plans around it
+PLANS = 3
 
 
 def add_limits(p: Parser, otherwise: str = "") -> None:
@@ -33,7 +36,7 @@ def add_limits(p: Parser, otherwise: str = "") -> None:
     p.add_argument("--limit", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
     p.add_argument("--load-limit", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--pool", default="best-fit", help="pool planner (default: %(default)s)")
+    p.add_argument("--pool", help="pool planner (default: search for a pool that has a limit, else best-fit)")
     p.add_argument("--alignment", type=int, default=256, help="of offsets, in bytes (default: %(default)s)")
     p.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
 
@@ -51,6 +54,7 @@ def add_options(p: Parser) -> None:
 def add_own(p: Parser) -> None:
     """Add what some planners take and others do not; each has its own default."""
     p.add_argument("--seed", type=int, help="of planners that draw random numbers")
+    p.add_argument("--effort", type=float, help="of planners that search: 1 takes up to half a minute a plan")
     p.add_argument("--seconds", type=float, help="budget of planners that search for as long as they may")
     p.add_argument("--peaks", help="of AutoSwap and its kin: candidates straddle the first peak, or all")
     p.add_argument("--threshold", help="of most planners: the smallest buffer to swap")
@@ -63,8 +67,9 @@ def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., P
         given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
     if given.get("seed", 0) < 0:
         raise ValueError(f"--seed: {given['seed']} is below 0")
-    if not 0 < given.get("seconds", 1) < math.inf:
-        raise ValueError(f"--seconds: {given['seconds']} is not a time")
+    for name in ("seconds", "effort"):
+        if not 0 < given.get(name, 1) < math.inf:
+            raise ValueError(f"--{name}: {given[name]} is not positive and finite")
     for name in given:
         if not any(taken(planner, {name: 0}) for planner in planners.values()):
             raise ValueError(f"--{name}: no use to {', '.join(planners)}")
@@ -125,36 +130,55 @@ class Task:
         from gpumem import pool
         from gpumem.simulate import simulate
 
-        place = partial(choice(args.pool, pool.PLANNERS, "--pool"), alignment=args.alignment)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
         limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
         if limit is None and load is None:
             limit = machine.capacity
+        name = args.pool or ("best-fit" if limit is None else "search")
+        placer = partial(choice(name, pool.PLANNERS, "--pool"), alignment=args.alignment)
+        place = partial(placer, **taken(placer, {"target": limit}))
         progress("placing the unswapped trace")
-        placement = place(trace)
+        placement = placer(trace)
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, limit, load, placement, line)
 
-    def solve(self, plan: Callable[[Trace, int], Plan], progress: Callable[[str], None]) -> Combined:
-        """Plan and place."""
-        from gpumem.combined import at_load, in_pool
+    def solve(
+        self, planner: Callable[..., Plan], options: Mapping[str, Any], progress: Callable[[str], None]
+    ) -> Combined:
+        """Plan and place; a planner that can plan for a placement makes several plans around the first that fits."""
+        from gpumem.combined import at_load, in_pool, settle
 
-        if self.limit is not None:
-            start = self.load_limit
-            return in_pool(self.trace, self.limit, swap=plan, pool=self.place, load_limit=start, progress=progress)
-        assert self.load_limit is not None
-        return at_load(self.trace, self.load_limit, swap=plan, pool=self.place)
+        def plan(**more: Any) -> Callable[[Trace, int], Plan]:
+            chosen = taken(planner, {**more, **options, "progress": progress})
+            if "seed" in more:
+                chosen["seed"] = more["seed"] + options.get("seed", 0)
+            return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
 
-    def using(
-        self, name: str, planner: Callable[..., Plan], options: Mapping[str, Any], progress: Callable[[str], None]
-    ) -> Callable[[Trace, int], Plan]:
-        """Return the planner for this machine, with those of the options that it takes."""
-
-        def told(text: str) -> None:
-            progress(f"{name}: {text}")
-
-        chosen = taken(planner, {**options, "progress": told})
-        return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
+        if self.limit is None:
+            assert self.load_limit is not None
+            return at_load(self.trace, self.load_limit, swap=plan(), pool=self.place)
+        swap, pool = QUICK
+        quick, again = partial(self.place, **taken(self.place, pool)), bool(taken(planner, {"placed": True}))
+        first = in_pool(
+            self.trace,
+            self.limit,
+            swap=plan(placed=True, **swap) if again else plan(),
+            pool=quick,
+            load_limit=self.load_limit,
+            progress=progress,
+        )
+        if not again:
+            return first
+        return settle(
+            self.trace,
+            self.limit,
+            first,
+            swaps=[plan(**{"placed": True, **THOROUGH, "seed": k}) for k in range(PLANS)],
+            pool=self.place,
+            judge=self.judge,
+            least=self.line.makespan,
+            progress=progress,
+        )
 
     def judge(self, found: Combined) -> Timeline:
         """Run what was planned by the clock that the limit asks for."""
@@ -218,11 +242,7 @@ def make(
 
     def solve(score: str) -> Combined:
         chosen = {**options, **({"score": score} if scored else {})}
-
-        def plan(trace: Trace, load_limit: int) -> Plan:
-            return planner(trace, machine, load_limit, **chosen)
-
-        return task.solve(plan, lambda text: progress(f"{score or args.swap}: {text}"))
+        return task.solve(planner, chosen, lambda text: progress(f"{score or args.swap}: {text}"))
 
     score, found, judged = cheapest(scores if scored else [""], solve, task.judge, least=task.line.makespan)
     report = task.report(found, judged, args.swap, score)

@@ -103,7 +103,7 @@ def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Pr
     from gpumem.models import MODELS
     from gpumem.models.measure import measured, measured_machine
 
-    placer = choice(args.pool, pool.PLANNERS, "--pool")
+    placer = choice(args.pool or "best-fit", pool.PLANNERS, "--pool")
     room = _Room(device, args)
     if args.model not in MODELS:
         return _trace(args, room, machine, placer, progress)

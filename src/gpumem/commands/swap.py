@@ -71,11 +71,10 @@ def _try(
     from gpumem.errors import Infeasible, NotReached
 
     progress(f"{name}: planning")
-    plan = task.using(name, planner, options, progress)
     row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": task.limit or task.load_limit, "feasible": False}
     begin = time.perf_counter()
     try:
-        found = task.solve(plan, lambda text: progress(f"{name}: {text}"))
+        found = task.solve(planner, options, lambda text: progress(f"{name}: {text}"))
     except (Infeasible, NotReached) as stop:
         tell(f"{name}: {stop}")
         return row | {"seconds": time.perf_counter() - begin}, None

@@ -119,15 +119,17 @@ def _place(trace: Trace, alignment: int, *, smallest: bool) -> Placement:
     offset[~b.host & (b.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
     todo = np.flatnonzero(~b.host & (b.size > 0))
     order = todo[np.lexsort((todo, b.start[todo], -b.size[todo]))]
-    _fit(b.size, b.start, b.end, trace.n, order, alignment, smallest, offset)
+    _fit(b.size, b.start, b.end, trace.n, order, 0, alignment, smallest, offset)
     return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
 
 
 @jit
-def _fit(size: I64, start: I64, end: I64, n: int, order: I64, alignment: int, smallest: bool, offset: I64) -> None:
-    """Fill `offset` in the given order; `placed` keeps what is placed sorted by offset."""
-    placed = np.empty(len(order), np.int64)
-    for count in range(len(order)):
+def _fit(
+    size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
+) -> None:
+    """Fill `offset` for `order[first:]`; what comes before is placed already and sorted by offset, as `placed` is."""
+    placed = order.copy()
+    for count in range(first, len(order)):
         x = order[count]
         s, e, need = start[x], end[x], size[x]
         floor = 0  # lowest aligned byte above every overlapping buffer seen so far

@@ -1,0 +1,171 @@
+"""Simulated annealing over the order in which first fit takes the buffers; compiled loops over bare arrays.
+
+A state is an order. First fit turns it into offsets, and what reaches the top is held up by what lies under it::
+
+    address ^   +--------+
+            |   |   C    |          at the top: the buffer to move, or one of the stack below it
+            |   +-----+--+---+
+            |   |  B  |      |      B holds up C: they meet in time, and B ends where C begins
+            |   +-----+      |
+            |   |     A      |
+            +---------------------> time
+
+A move takes one of them to an earlier place in the order, or swaps it with any other buffer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem._jit import jit
+from gpumem.columns import F64, I64
+
+DRAWS = 6  # random numbers a move: see `anneal`
+OVERFLOW = 0.02  # what a byte above the target costs, in bytes of height: a slope where the height has none
+DEPTH = 1 / math.log(0.7)  # a walk down the stack goes on with probability 0.7
+
+
+@jit
+def meetings(start: I64, end: I64, n: int) -> NDArray[np.uint8]:
+    """Return the matrix that says which arcs meet."""
+    meet = np.zeros((len(start), len(start)), np.uint8)
+    for x in range(len(start)):
+        for y in range(x):
+            s, e, t, f = start[x], end[x], start[y], end[y]
+            if (s < f and t < e) or s + n < f or t + n < e:
+                meet[x, y] = meet[y, x] = 1
+    return meet
+
+
+@jit
+def refit(
+    size: I64, meet: NDArray[np.uint8], order: I64, first: int, limit: float, offset: I64, top: I64, stack: I64
+) -> tuple[int, int]:
+    """Place `order[first:]` by first fit; return the height and the placed buffers looked at.
+
+    `stack[:first]` are the buffers of `order[:first]` by offset. Gives up above `limit`, the rest unplaced.
+    """
+    height, work = 0, 0
+    for k in range(first):
+        height = max(height, top[order[k]])
+    for count in range(first, len(order)):
+        x = order[count]
+        row, floor, k = meet[x], 0, 0
+        while k < count:
+            y = stack[k]
+            if row[y]:
+                if offset[y] - floor >= size[x]:
+                    break
+                floor = max(floor, top[y])
+            k += 1
+        work += count
+        offset[x], top[x] = floor, floor + size[x]
+        height = max(height, top[x])
+        if height > limit:
+            break
+        k = count
+        while k > 0 and offset[stack[k - 1]] > floor:
+            stack[k] = stack[k - 1]
+            k -= 1
+        stack[k] = x
+    return height, work
+
+
+@jit
+def above(offset: I64, top: I64, target: int) -> float:
+    """Return the bytes of buffers above the target."""
+    total = 0.0
+    for x in range(len(top)):
+        if top[x] > target:
+            total += top[x] - max(target, offset[x])
+    return total
+
+
+@jit
+def _pick(meet: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: float, u: float) -> int:
+    """Return a buffer that reaches above `over`, or one `depth` places down the stack that holds it up."""
+    found = np.empty(len(top), np.int64)
+    count = 0
+    for x in range(len(top)):
+        if top[x] > over:
+            found[count] = x
+            count += 1
+    while True:
+        u *= count  # the digits of one random number choose at every place of the way down
+        place = int(u)
+        x, u = int(found[place]), u - place
+        if depth < 1 or offset[x] == 0:
+            return x
+        depth, count = depth - 1, 0
+        for y in range(len(top)):
+            if meet[x, y] and top[y] == offset[x]:
+                found[count] = y
+                count += 1
+
+
+@jit
+def _move(order: I64, new: I64, here: int, there: int, swap: bool) -> None:
+    """Write `order` to `new`: the entries at two places swapped, or the one `here` moved to before `there`."""
+    new[:] = order
+    new[there] = order[here]
+    if swap:
+        new[here] = order[there]
+    else:
+        new[there + 1 : here + 1] = order[there:here]
+
+
+@jit
+def anneal(
+    size: I64, meet: NDArray[np.uint8], order: I64, draws: F64, heat: float, effort: int, target: int, best: I64
+) -> tuple[int, int]:
+    """Walk from `order` at one temperature; return the least height met and the work done.
+
+    `order` becomes the last order, `best[0]`, `best[1]` the order and the offsets of the least height. Stops at
+    the target, or when draws or effort are used up. Of a move's draws: 0 decides on acceptance, 1 on the top or
+    anything above the target, 2 which, 3 how far down, 4 swap or move, 5 where to.
+    """
+    count = len(order)
+    offset, top, stack, rank = np.empty((4, count), np.int64)
+    height, work = refit(size, meet, order, 0, np.inf, offset, top, stack)
+    cost = height + OVERFLOW * above(offset, top, target)
+    least = height
+    best[0], best[1] = order, offset
+    new, other, new_top, new_stack = np.empty((4, count), np.int64)
+    rank[order] = np.arange(count)
+    for u in draws:
+        if least <= target or work >= effort:
+            break
+        over = height - 1 if u[1] < 0.5 else target
+        here = rank[_pick(meet, offset, top, over, math.log(1 - u[3]) * DEPTH, u[2])]
+        swap = u[4] < 0.5
+        there = int(u[5] * (count if swap else here))
+        work += 6 * count
+        if here == there:
+            continue
+        _move(order, new, here, there, swap)
+        first, k = min(here, there), 0
+        for y in stack:  # what stays as it is, by offset
+            if rank[y] < first:
+                new_stack[k] = y
+                k += 1
+        other[:], new_top[:] = offset, top
+        most = cost - heat * math.log(1 - u[0])  # what the move may cost to be accepted
+        reached, done = refit(size, meet, new, first, most, other, new_top, new_stack)
+        work += done
+        if reached > most:
+            continue
+        price = reached + OVERFLOW * above(other, new_top, target)
+        if price <= most:
+            cost, height = price, reached
+            order[:] = new
+            offset, other = other, offset
+            top, new_top = new_top, top
+            stack, new_stack = new_stack, stack
+            rank[order] = np.arange(count)
+            if height < least:
+                least = height
+                best[0], best[1] = order, offset
+    return least, work

@@ -1,0 +1,171 @@
+"""The placement search against the oracle, the greedy planners, brute force on orders, and its own promises."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem import check
+from gpumem.io import bundled, read
+from gpumem.machine import Machine
+from gpumem.pool import best_fit, first_fit, search
+from gpumem.pool._reorder import meetings, refit
+from gpumem.pool.smartpool import _fit
+from gpumem.swap.autoswap import autoswap
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+
+from .conftest import shared
+from .strategies import plans, traces
+
+ALIGNMENTS = st.sampled_from([1, 256, 512])
+LITTLE = 0.01
+
+
+@given(st.data(), traces(), ALIGNMENTS, st.integers(0, 3))
+def test_every_placement_is_valid_and_never_worse_than_greedy(
+    data: st.DataObject, trace: Trace, alignment: int, seed: int
+) -> None:
+    plan: Plan = data.draw(plans(trace))
+    trace = plan.apply(trace)  # short pieces, host buffers
+    placed = search(trace, alignment=alignment, seed=seed, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.alignment == alignment
+    assert trace.peak_load <= placed.height
+    assert placed.height <= min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
+
+
+def crowd(seed: int, count: int, n: int) -> Trace:
+    """Arcs of all lengths, many of them wrapping, a few alive all the time."""
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, n, count)
+    length = np.where(rng.random(count) < 0.1, n, rng.integers(1, n, count))
+    start[length == n] = 0
+    return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + length, n=n)
+
+
+def least_by_brute_force(trace: Trace) -> int:
+    """The lowest first fit over all orders. A lowest placement of all is among them: take it from the bottom up."""
+    b, least = trace.buffers, 2**62
+    for order in permutations(range(len(b))):
+        offset = np.zeros(len(b), np.int64)
+        _fit(b.size, b.start, b.end, trace.n, np.array(order), 0, 1, False, offset)
+        least = min(least, int((offset + b.size).max()))
+    return least
+
+
+@pytest.mark.parametrize("alignment", [1, 256])
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 5])
+def test_crowds_are_placed_validly_and_better_than_greedily(seed: int, alignment: int) -> None:
+    trace = crowd(seed, 60, 40)
+    greedily = min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
+    placed = search(trace, alignment=alignment, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.height < greedily
+
+
+def test_tiny_instances_reach_the_optimum_where_both_greedy_planners_miss_it() -> None:
+    tiny = [crowd(seed, 6, 7) for seed in range(150)]
+    hard = [trace for trace in tiny if greedy(trace) > trace.peak_load]
+    found = [search(trace, alignment=1) for trace in hard]
+    for trace, placed in zip(hard, found):
+        check.placement(trace, placed)
+    assert sum(placed.height < greedy(trace) for trace, placed in zip(hard, found)) >= 5
+    for trace, placed in list(zip(hard, found))[:10]:
+        assert placed.height == least_by_brute_force(trace)
+
+
+def greedy(trace: Trace) -> int:
+    return min(p(trace, alignment=1).height for p in (best_fit, first_fit))
+
+
+def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
+    b = (trace := crowd(1, 30, 20)).buffers
+    order = np.random.default_rng(0).permutation(30)
+    want = np.zeros(30, np.int64)
+    _fit(b.size, b.start, b.end, trace.n, order, 0, 1, False, want)
+    meet = meetings(b.start, b.end, trace.n)
+    offset, top, stack = np.zeros((3, 30), np.int64)
+    height, _ = refit(b.size, meet, order, 0, np.inf, offset, top, stack)
+    assert (offset.tolist(), height) == (want.tolist(), int((want + b.size).max()))
+    stack[:12] = order[:12][np.argsort(want[order[:12]], kind="stable")]
+    offset[order[12:]] = -1
+    assert refit(b.size, meet, order, 12, np.inf, offset, top, stack)[0] == height
+    assert offset.tolist() == want.tolist()
+
+
+def test_the_same_seed_gives_the_same_placement() -> None:
+    trace = crowd(3, 60, 40)
+    first = search(trace, alignment=1, seed=5, effort=LITTLE)
+    assert first.offset.tolist() == search(trace, alignment=1, seed=5, effort=LITTLE).offset.tolist()
+    heights = {search(trace, alignment=1, seed=seed, effort=LITTLE).height for seed in range(4)}
+    assert len(heights) > 1  # the seed does something
+
+
+def test_the_search_stops_at_the_target() -> None:
+    trace, told = crowd(3, 60, 40), list[str]()
+    far = search(trace, alignment=1, effort=LITTLE, progress=told.append).height
+    chunks = len(told)
+    assert trace.peak_load < far < greedy(trace)
+    target = greedy(trace) - 1
+    told.clear()
+    assert search(trace, alignment=1, effort=LITTLE, target=target, progress=told.append).height <= target
+    assert 0 < len(told) < chunks
+    told.clear()
+    assert search(trace, alignment=1, target=greedy(trace), progress=told.append).height == greedy(trace)
+    assert not told
+
+
+def test_no_effort_is_greedy_and_more_starts_are_never_worse() -> None:
+    trace = crowd(4, 20, 30)
+    heights = [search(trace, alignment=1, effort=effort).height for effort in (0, 1, 2, 4)]
+    assert heights[0] == greedy(trace)
+    assert heights[1] < heights[0]
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_nothing_to_place() -> None:
+    assert search(Trace.from_lifetimes([], [], [], n=3)).height == 0
+    assert search(Trace.from_lifetimes([0, 0], [0, 1], [2, 3])).height == 0
+
+
+def test_steps_may_be_nanoseconds() -> None:
+    n = 2**61
+    trace = Trace.from_lifetimes([4, 3, 2, 2], [0, 0, n // 2, n - 1], [n // 2, n, n, n + 9], n=n)
+    check.placement(trace, search(trace, effort=LITTLE))
+
+
+@pytest.mark.parametrize(
+    "options, what", [({"target": -1}, "target: -1"), ({"effort": -0.5}, "effort: -0.5"), ({"seed": -3}, "seed: -3")]
+)
+def test_bad_options_are_named(options: dict[str, float], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        search(bundled("mlp3"), **options)  # type: ignore[arg-type]
+
+
+def swapped(trace: Trace, percent: int) -> Trace:
+    machine = Machine.named("gtx1080ti")
+    limit = trace.peak_load * percent // 100
+    return autoswap(trace, machine, limit, score="swdoa", peaks="all").apply(trace)
+
+
+def test_a_rewritten_trace_comes_down() -> None:
+    trace = swapped(bundled("vgg16"), 50)
+    placed = search(trace, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.height < best_fit(trace).height
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("path", shared("traces/*_cifar_b100.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_rewritten_real_traces_are_placed_near_their_load(path: Path) -> None:
+    trace = swapped(read(path), 70)
+    placed = search(trace)
+    check.placement(trace, placed)
+    assert placed.ratio(trace) <= 1.05
