@@ -20,11 +20,12 @@ from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost
+HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
+WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
 FACTOR = 0.995  # by which the greedy start lowers the limit
 WORK = 4e9  # the default effort, in looks at a point or a gap
 SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
-WEIGHT = 2.0  # of a stall of a whole iteration, in units of the evaluator's cost
+WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
 CHUNKS = 32  # of a phase, between which progress is told
 
 
@@ -151,7 +152,7 @@ class Annealing:
     def without_stalls(self, share: float) -> bool:
         """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
         self.limits[0] = greedy(self.p, self.now, self.x, int(self.limits[0]), int(self.limits[1]), FACTOR)
-        return self.anneal(share, 0, 0.0)
+        return self.anneal(share, 0, 0.0, HOT, COLD)
 
     def with_stalls(self, share: float, plan: Plan, line: Timeline) -> None:
         """Start from a plan for the goal, with the stalls that it has in `line`, and look for less of them."""
@@ -164,22 +165,23 @@ class Annealing:
         computes = plan.apply(self.trace).ops.role == COMPUTE
         self.now.stall[:] = line.wait[computes]
         self.limits[0], self.limits[2:] = self.limits[1], FAR
-        self.anneal(share, FAR, WEIGHT)
+        for weight, part in WEIGHTS:
+            self.anneal(share * part, FAR, weight, WARM, FROZEN)
 
     def a_little_stall(self, share: float, budget: int) -> None:
         """Go on from the best state, lowering the limit, with ops that wait for `budget` ns in all."""
         assign(self.now, self.best, True)
         self.limits[0], self.limits[3] = self.limits[2], FAR
-        self.anneal(share, budget, 0.0)
+        self.anneal(share, budget, 0.0, HOT, COLD)
 
-    def anneal(self, share: float, budget: int, weight: float) -> bool:
+    def anneal(self, share: float, budget: int, weight: float, hot: float, cold: float) -> bool:
         """Anneal with a share of the effort; return whether the work was done before its end."""
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
         steps = max(int(self.effort * share * WORK / (len(self.p.points) + 5 * len(self.w)) / CHUNKS), 1)
         for k in range(CHUNKS):
-            hot, cold = (HOT * (COLD / HOT) ** (part / CHUNKS) for part in (k, k + 1))
+            heat, less = (hot * (cold / hot) ** (part / CHUNKS) for part in (k, k + 1))
             state = (self.p, self.now, self.best, spare, self.x, random, self.limits)
-            done = anneal(*state, steps, hot, cold, budget, weight)
+            done = anneal(*state, steps, heat, less, budget, weight)
             self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
                 return True
