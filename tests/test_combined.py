@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpumem import check, plot
 from gpumem.columns import COPY_IN, COPY_OUT
-from gpumem.combined import Combined, at_load, in_pool
+from gpumem.combined import Combined, at_load, in_pool, settle
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, chrome
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
+from gpumem.pool import search as pack
 from gpumem.report import Report, Run, human, human_ns
 from gpumem.simulate import simulate
-from gpumem.swap import Plan, autoswap
+from gpumem.swap import Plan, autoswap, search
+from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 GTX = Machine.named("gtx1080ti")
@@ -138,3 +141,39 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     paths = plot.pictures(tmp_path, r.before, r.after, limit)
     assert sorted(p.name for p in paths) == ["layout.png", "profile.png", "timeline.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
+
+
+def _by_search(trace: Trace, load_limit: int, *, seed: int = 0, placed: bool = True) -> Plan:
+    return search(trace, GTX, load_limit, placed=placed, seed=seed, effort=0.02)
+
+
+@pytest.mark.jit
+def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
+    trace = bundled("vgg16")
+    limit = trace.peak_load * 45 // 100
+    pool = partial(pack, target=limit, effort=0.2)
+    told: list[str] = []
+
+    def judge(found: Combined) -> Timeline:
+        return simulate(found.trace, GTX, found.placement)
+
+    first = in_pool(trace, limit, swap=swap, pool=pool)
+    swaps = [partial(_by_search, seed=seed) for seed in (0, 1)]
+    found = settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, progress=told.append)
+    assert found.placement.height <= limit and found.trace.peak_load <= limit
+    assert judge(found).makespan < judge(first).makespan and told
+    check.everything(trace, found.trace, found.placement, judge(found), GTX, limit=found.load_limit)
+    assert settle(trace, limit, first, swaps=[], pool=pool, judge=judge) is first
+    assert settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
+
+
+@pytest.mark.jit
+def test_a_plan_made_for_a_placement_runs_as_the_capacity_clock_says() -> None:
+    trace = bundled("vgg16")
+    limit, base = trace.peak_load * 40 // 100, simulate(trace, GTX)
+    over = {}
+    for placed in (True, False):
+        swapped = _by_search(trace, limit, placed=placed).apply(trace)
+        over[placed] = simulate(swapped, GTX, best_fit(swapped)).overhead(base)
+        assert simulate(swapped, GTX, capacity=limit).overhead(base) < 0.2
+    assert over[True] < 0.22 < over[False]

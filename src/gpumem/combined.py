@@ -1,4 +1,4 @@
-"""SmartPool and AutoSwap together: swap until the *placed* trace fits a pool."""
+"""Swap and placement together: swap until the *placed* trace fits a pool, then look for a better plan around that."""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""Every swap planner by the same oracles: data flow, budgets, the clock, and the certified bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpumem import check
+from gpumem.columns import RECOMPUTE
+from gpumem.errors import Infeasible, NotReached
+from gpumem.io import read
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap import PLANNERS, Plan
+from gpumem.swap.autoswap import floor
+from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.trace import Trace
+
+from .conftest import shared
+from .strategies import traces
+from .test_search import machine
+
+SMALL = {"search": {"effort": 1e-6}, "bayes": {"evaluations": 5}}
+THRESHOLDS = ("autoswap", "bayes", "capuchin")
+GTX = Machine.named("gtx1080ti")
+
+
+def quick(name: str) -> Callable[..., Plan]:
+    options = {**SMALL.get(name, {}), **({"threshold": 1} if name in THRESHOLDS else {})}
+    return partial(PLANNERS[name], **options)
+
+
+def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
+    """Hold a plan against all oracles; return its makespan by the capacity clock."""
+    swapped = plan.apply(trace)
+    check.data_flow(trace, swapped)
+    check.budget(swapped, limit, host=target.pinned)
+    line = simulate(swapped, target, capacity=limit)
+    if trace.n < 1000:
+        check.timeline(swapped, line, target.durations(swapped), capacity=limit, duplex=target.duplex)
+    return line.makespan
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@given(data=st.data())
+def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: st.DataObject) -> None:
+    trace = data.draw(traces())
+    target = machine(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
+    assume(trace.peak_load > 1)
+    limit = data.draw(st.integers(1, trace.peak_load))
+    try:
+        plan = quick(name)(trace, target, limit)
+    except Infeasible as stop:
+        assert stop.needs == floor(trace)[1] > limit
+        return
+    except NotReached as stop:
+        assert stop.reached > limit
+        return
+    makespan = judged(trace, target, plan, limit)
+    if (plan.apply(trace).ops.role == RECOMPUTE).any():
+        return  # the bound is for swaps
+    least = least_stall(trace, target, limit).stall_ns
+    assert makespan + 0.5 >= simulate(trace, target).makespan + least
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_every_planner_on_real_traces(path: Path, name: str) -> None:
+    trace = read(path)
+    options = {"search": {"effort": 0.02}, "bayes": {"evaluations": 8}}.get(name, {})
+    bound, base = zero_stall_limit(trace, GTX, rounds=1), simulate(trace, GTX).makespan
+    for percent in (90, 75, 60, 45):
+        limit = trace.peak_load * percent // 100
+        try:
+            plan = PLANNERS[name](trace, GTX, limit, **options)
+        except (Infeasible, NotReached):
+            continue
+        makespan = judged(trace, GTX, plan, limit)
+        recomputes = (plan.apply(trace).ops.role == RECOMPUTE).any()
+        assert recomputes or makespan > base or limit >= bound.limit
