@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ def best_of_four(trace: Trace, machine: Machine, limit: int, **options: Any) -> 
     return min(spans, default=None)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize(
     "name, percent", [("vgg16", 80), ("vgg16", 55), ("vgg16", 45), ("vgg16", 30), ("resnet18", 45), ("resnet18", 35)]
 )
@@ -62,6 +64,7 @@ def test_it_is_never_worse_than_the_best_score(name: str, percent: int) -> None:
     assert makespan(trace, GTX, limit, bayes(trace, GTX, limit, evaluations=4, peaks="all")) == best
 
 
+@pytest.mark.jit
 def test_it_finds_weights_that_beat_the_four() -> None:
     trace = bundled("vgg16")
     limit = trace.peak_load * 55 // 100
@@ -106,11 +109,13 @@ def test_threads_find_the_same(here: Plan) -> None:
         assert on(pool) == here
 
 
+@pytest.mark.jit
 def test_processes_find_the_same(here: Plan) -> None:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert on(pool) == here
 
 
+@pytest.mark.jit
 def test_a_dask_cluster_finds_the_same(here: Plan) -> None:
     distributed = pytest.importorskip("distributed")
     with (
@@ -177,7 +182,7 @@ def test_weights_that_miss_the_limit_do_not_abort(monkeypatch: pytest.MonkeyPatc
             raise NotReached(limit + 1, limit)
         return best_plan(*args, **kwargs)
 
-    monkeypatch.setattr("gpumem.swap.bayes.best_plan", sometimes)
+    monkeypatch.setattr(import_module("gpumem.swap.bayes"), "best_plan", sometimes)
     plan = bayes(trace, GTX, limit, evaluations=8, peaks="all")
     wdoa = autoswap(trace, GTX, limit, score="wdoa", peaks="all")
     assert len(calls) == 9  # and once more for the plan

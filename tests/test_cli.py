@@ -569,6 +569,7 @@ def test_a_plan_that_the_oracles_reject_is_never_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.jit
 def test_a_pool_and_a_load_limit_together(cli: Cli) -> None:
     row = cli("plan", "--limit", "75%", "--load-limit", "65%", "--json").json
     alone = cli("plan", "--load-limit", "65%", "--json").json
@@ -591,6 +592,7 @@ def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, 
     assert "holds the durations of v100" in ran.err[0]
 
 
+@pytest.mark.jit
 def test_the_cheapest_score_counts(cli: Cli) -> None:
     rows = {s: cli("plan", "--limit", "70%", "--score", s, "--json").json for s in ("doa", "aoa", "wdoa", "swdoa")}
     best = cli("plan", "--limit", "70%", "--json").json

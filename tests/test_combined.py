@@ -46,6 +46,7 @@ def test_the_pool_limit_holds_for_the_placement() -> None:
     check.placement(found.trace, found.placement)
 
 
+@pytest.mark.jit
 def test_the_highest_load_limit_that_fits_is_taken() -> None:
     trace = bundled("vgg16")
     limit = trace.peak_load * 7 // 10
@@ -63,6 +64,7 @@ def test_a_pool_that_is_large_enough_needs_no_plan() -> None:
     assert found.trace is trace
 
 
+@pytest.mark.jit
 def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
     trace = bundled("vgg16")
     with pytest.raises(Infeasible):
@@ -78,6 +80,7 @@ def test_a_pool_too_small_is_infeasible_or_not_reached() -> None:
     assert stop.value.reached >= 2 * 141_007_120  # twice the load_min
 
 
+@pytest.mark.jit
 def test_progress_is_told() -> None:
     told: list[str] = []
     trace = bundled("vgg16")

@@ -121,6 +121,7 @@ def test_the_search_stops_at_the_target() -> None:
     assert not told
 
 
+@pytest.mark.jit
 def test_no_effort_is_greedy_and_more_starts_are_never_worse() -> None:
     trace = crowd(4, 20, 30)
     heights = [search(trace, alignment=1, effort=effort).height for effort in (0, 1, 2, 4)]
@@ -154,6 +155,7 @@ def swapped(trace: Trace, percent: int) -> Trace:
     return autoswap(trace, machine, limit, score="swdoa", peaks="all").apply(trace)
 
 
+@pytest.mark.jit
 def test_a_rewritten_trace_comes_down() -> None:
     trace = swapped(bundled("vgg16"), 50)
     placed = search(trace, effort=LITTLE)

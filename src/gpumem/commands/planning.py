@@ -27,7 +27,7 @@ QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
-THOROUGH = {"effort": 0.15}  # of swap planners that are asked for several plans around it
+THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
 PLANS = 3
 
 

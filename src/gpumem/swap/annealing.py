@@ -23,7 +23,7 @@ from gpumem.trace import Trace
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
 FACTOR = 0.995  # by which the greedy start lowers the limit
-WORK = 4e9  # the default effort, in looks at a point or a gap
+WORK = 3e9  # the default effort, in looks at a point or a gap
 SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
 CHUNKS = 32  # of a phase, between which progress is told
