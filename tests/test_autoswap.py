@@ -18,8 +18,9 @@ from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulate import simulate
 from gpumem.swap import _tree
-from gpumem.swap.autoswap import PEAKS, TARGETS, autoswap, candidates, floor, load_min
+from gpumem.swap.autoswap import PEAKS, TARGETS, autoswap, candidates, load_min
 from gpumem.swap.gaps import gaps
+from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.schedule import schedule
 from gpumem.swap.scores import SCORES, Candidates

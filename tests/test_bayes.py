@@ -20,8 +20,9 @@ from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap._gaussian import Gaussian, matern
-from gpumem.swap.autoswap import PEAKS, autoswap, best_plan, candidates, floor
+from gpumem.swap.autoswap import PEAKS, autoswap, best_plan, candidates
 from gpumem.swap.bayes import Missed, _Search, bayes, standardised
+from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.scores import SCORES
 from gpumem.trace import Trace

@@ -15,8 +15,9 @@ from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap import fluid
-from gpumem.swap.autoswap import autoswap, floor
+from gpumem.swap.autoswap import autoswap
 from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.limits import floor
 from gpumem.swap.program import Program
 from gpumem.swap.search import lowest
 from gpumem.trace import Trace

@@ -15,8 +15,8 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.capuchin import Candidates, capuchin
+from gpumem.swap.limits import floor
 from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import recomputable

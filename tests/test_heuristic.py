@@ -16,8 +16,8 @@ from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import best_fit
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.heuristic import heuristic, select
+from gpumem.swap.limits import floor
 from gpumem.swap.overlap import _Link
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace

@@ -16,8 +16,8 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.gaps import gaps
+from gpumem.swap.limits import floor
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.swap.recompute import REASONS, checkpoint, recomputable, turn
 from gpumem.trace import Trace

@@ -18,7 +18,8 @@ from gpumem.simulate import simulate
 from gpumem.swap._engines import Times, evaluate, retime
 from gpumem.swap._moves import toggle
 from gpumem.swap.annealing import Annealing, problem, start, swaps
-from gpumem.swap.autoswap import autoswap, floor
+from gpumem.swap.autoswap import autoswap
+from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.scores import SCORES
 from gpumem.swap.search import lowest, search
@@ -142,7 +143,7 @@ def test_vgg16_needs_no_stall_at_60_percent_and_little_at_40() -> None:
     trace = bundled("vgg16")
     for percent, most in ((60, 0.0), (40, 0.16)):  # AutoSwap: 0.6 and 20 %
         limit = trace.peak_load * percent // 100
-        plan = search(trace, GTX, limit, effort=0.05)
+        plan = search(trace, GTX, limit, effort=0.1)
         assert overhead(trace, GTX, plan, limit) <= most
     plan, limit = lowest(trace, GTX, effort=0.1)
     assert limit < 0.6 * trace.peak_load

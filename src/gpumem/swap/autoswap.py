@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpumem.columns import I64
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import gaps
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.swap.schedule import schedule
 from gpumem.swap.scores import SCORES, Candidates
@@ -89,10 +90,9 @@ def autoswap(
     Zhang et al. 2019, section IV.
     """
     _one_of("score", score, SCORES)
-    check_options(limit, peaks, targets)
-    if trace.peak_load <= limit:
+    check_options(peaks, targets)
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    check_floor(trace, limit)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
     return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1)[0]
@@ -168,20 +168,11 @@ def candidates(
     )
 
 
-def check_options(limit: int, peaks: str, targets: tuple[float, ...]) -> None:
-    """Refuse what is no limit, no choice of peaks, no targets."""
+def check_options(peaks: str, targets: tuple[float, ...]) -> None:
+    """Refuse what is no choice of peaks, no targets."""
     _one_of("peaks", peaks, PEAKS)
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
     if not targets or not all(0 < t <= 1 for t in targets):
         raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
-
-
-def check_floor(trace: Trace, limit: int) -> None:
-    """Raise `Infeasible` where some op must hold more than the limit."""
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
 
 
 def _one_of(what: str, name: str, known: Iterable[str]) -> None:
@@ -198,13 +189,3 @@ def _hint(found: Candidates, reached: int, machine: Machine) -> str:
 def load_min(c: Candidates) -> int:
     """Return the peak with every candidate absent over its whole gap (section VI-B1)."""
     return int(without(c.load, c.gaps, c.size).max())
-
-
-def floor(trace: Trace) -> tuple[int, int]:
-    """Return the op that must hold the most bytes whatever is swapped, and how many.
-
-    No rewrite by gaps gets below: the op holds what it touches, and what is alive without a gap around it.
-    """
-    found = gaps(trace)
-    held = without(trace.load(), found, trace.buffers.size[found.buffer])
-    return int(np.argmax(held)), int(held.max())

@@ -16,7 +16,8 @@ from gpumem.columns import F64, I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap._gaussian import Gaussian
-from gpumem.swap.autoswap import TARGETS, best_plan, candidates, check_floor, check_options
+from gpumem.swap.autoswap import TARGETS, best_plan, candidates, check_options
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.swap.scores import SCORES, Candidates
 from gpumem.trace import Trace
@@ -87,12 +88,11 @@ def bayes(
     ----------
     Zhang et al. 2019, section IV-C.
     """
-    check_options(limit, peaks, targets)
+    check_options(peaks, targets)
     if evaluations < len(SCORES):
         raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    check_floor(trace, limit)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     search = _Search.start(found, np.random.default_rng(seed))
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)

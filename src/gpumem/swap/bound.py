@@ -15,8 +15,8 @@ import numpy as np
 from gpumem.columns import COMPUTE, F64, I64
 from gpumem.errors import Infeasible
 from gpumem.machine import Machine
-from gpumem.swap.autoswap import floor as static_floor
 from gpumem.swap.fluid import Fluid, relax
+from gpumem.swap.limits import floor as static_floor
 from gpumem.swap.program import Program, Solution
 from gpumem.trace import Trace
 

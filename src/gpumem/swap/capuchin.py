@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import F64, I64
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.cuts import find_cuts, issue_order
 from gpumem.swap.gaps import eternal
+from gpumem.swap.limits import fits
 from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.recompute import Recomputable, recomputable
@@ -98,11 +98,8 @@ def capuchin(
     for what, value, least in (("limit", limit, 1), ("feedback", feedback, 0), ("threshold", threshold, 0)):
         if value < least:
             raise ValueError(f"{what}: {value} is below {least}")
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     c = Candidates.of(trace, machine, limit, threshold)
     choice = _choose(c, limit, recompute, queue)
     return _with_feedback(c, choice, limit, feedback)

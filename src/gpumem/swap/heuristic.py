@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpumem.columns import I64
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.host import Host
+from gpumem.swap.limits import fits
 from gpumem.swap.overlap import largest_first, lasts, overlap
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
@@ -72,13 +72,8 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     ----------
     J. Lee's thesis, Seoul National University: the heuristic schedule (scanned, partly lost).
     """
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     line = simulate(trace, machine)
     chosen, load = select(trace, machine, limit, line)
     if load.max() > limit:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import I64
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.swap.autoswap import floor
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.host import Host
+from gpumem.swap.limits import fits
 from gpumem.swap.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
@@ -124,12 +124,9 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     ----------
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
-    _check(limit, victim, iterations)
-    if trace.peak_load <= limit:
+    _check(victim, iterations)
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if load.max() > limit:
@@ -162,7 +159,9 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     >>> seen.period, seen.short
     (1, 0)
     """
-    _check(limit, victim, iterations)
+    if limit < 1:
+        raise ValueError(f"limit: {limit} bytes is below 1")
+    _check(victim, iterations)
     state = State.make(trace)
     known: dict[bytes, int] = {}
     period = 0
@@ -195,9 +194,7 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     )
 
 
-def _check(limit: int, victim: str, iterations: int) -> None:
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
+def _check(victim: str, iterations: int) -> None:
     if victim not in VICTIMS:
         raise ValueError(f"victim {victim!r} is unknown; there are {', '.join(VICTIMS)}")
     if iterations < 1:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.swap.autoswap import floor
 from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.rerun import Producers
 from gpumem.trace import Trace
@@ -193,15 +193,10 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     ----------
     Chen, Xu, Zhang and Guestrin 2016, Training deep nets with sublinear memory cost, sections 4.1 and 4.2.
     """
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
     if segments is not None and segments < 1:
         raise ValueError(f"segments: {segments} is below 1")
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     found = recomputable(trace, machine)
     start, load = turn(trace), trace.peak_load
     mine = np.flatnonzero(over(found.gaps, start, trace.n) & (found.until >= start))

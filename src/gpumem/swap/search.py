@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap._engines import FAR
 from gpumem.swap.annealing import Annealing
-from gpumem.swap.autoswap import autoswap, floor
+from gpumem.swap.autoswap import autoswap
+from gpumem.swap.limits import fits, floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.scores import SCORES
 from gpumem.timeline import Timeline
@@ -81,11 +82,8 @@ def search(
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
     """
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     progress("AutoSwap")
     judge = _Judge(trace, machine, limit)
     for score in SCORES:

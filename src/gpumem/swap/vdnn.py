@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import I64, Bool
-from gpumem.errors import Infeasible, NotReached
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import floor
 from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import over, turn
 from gpumem.swap.room import Room
@@ -83,13 +83,8 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     """
     if layers not in LAYERS:
         raise ValueError(f"layers {layers!r} is unknown; there are {', '.join(LAYERS)}")
-    if limit < 1:
-        raise ValueError(f"limit: {limit} bytes is below 1")
-    if trace.peak_load <= limit:
+    if fits(trace, limit):
         return Plan((), trace.n, trace.name)
-    op, needs = floor(trace)
-    if limit < needs:
-        raise Infeasible(op, needs, limit)
     found = feature_maps(trace)
     chosen = found.offloaded(trace, layers, machine.pinned)
     maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
