@@ -178,3 +178,11 @@ def test_time_up_returns_the_best_so_far() -> None:
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "AutoSwap" and "% of the peak" in told[-1]
     assert np.all(np.diff(Annealing.of(trace, GTX, limit, 1.0, 0, None, told.append).p.points) > 0)
+
+
+def test_a_gap_that_pays_only_with_another_one_is_found() -> None:
+    """Found by brute force: the greedy start does not get below the peak, annealing has to go on from there."""
+    ops = Ops.make([[], [], [], [0], [], [], []], [[], [], [], [], [], [], [0]], duration=[0, 0, 2, 0, 0, 1, 0])
+    trace = Trace(Buffers.make([1, 1], [0, 4], [7, 5], persistent=[True, False]), ops)
+    target = Machine("m", 100, Link(1.0, 0.05), Link(0.0, 0.05), 1.0, 1.0)
+    assert lowest(trace, target, stall=0, effort=2e-4)[1] == 1

@@ -146,7 +146,7 @@ class Annealing:
         p, w = problem(trace, machine, goal, placed=placed)
         x, now, peak = Times.of(p), start(p), trace.peak_load
         retime(p, now, x)
-        limits = np.array([peak, goal, peak, 0])
+        limits = np.array([peak, goal, peak, FAR])
         return cls(trace, machine, effort, seed, until, progress, p, w, x, now, now.copy(), limits)
 
     def without_stalls(self, share: float) -> bool:
@@ -182,7 +182,8 @@ class Annealing:
             heat, less = (hot * (cold / hot) ** (part / CHUNKS) for part in (k, k + 1))
             state = (self.p, self.now, self.best, spare, self.x, random, self.limits)
             done = anneal(*state, steps, heat, less, budget, weight)
-            self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
+            if self.limits[3] < FAR:
+                self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
                 return True
             if perf_counter() > self.until:
