@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterator
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is slow on a busy machine
 if "gpu" not in sys.argv:  # pytest -m gpu
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # Numba's simulator, chosen before the first import
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpumem.cli import main
 from gpumem.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -41,3 +45,52 @@ def tiny_machine(*, duplex: bool = True) -> Machine:
     return Machine(
         "tiny", 10**6, Link(3, 0.5), Link(2, 0.25), flops=1e9, bandwidth=1e9, launch_ns=1, duplex=duplex, pinned=10**6
     )
+
+
+class Ran:
+    """What one call of `gpumem` did."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out = status, out
+        self.err = err.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """The one JSON value on stdout, in strict JSON."""
+        return json.loads(self.out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+
+
+class Cli:
+    """Calls `gpumem` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *args: object) -> Ran:
+        try:
+            status = main([str(a) for a in args])
+        except SystemExit as stop:
+            assert isinstance(stop.code, int)
+            status = stop.code
+        out, err = self.capsys.readouterr()
+        return Ran(status, out, err)
+
+    def refuses(self, *args: object, status: int = 2) -> str:
+        """Expect exactly one line on stderr and nothing on stdout; return that line."""
+        ran = self(*args)
+        assert (ran.status, ran.out, len(ran.err)) == (status, "", 1), ran.err
+        assert ran.err[0].startswith("gpumem")
+        return ran.err[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patience() -> Iterator[None]:
+    """What a command is at is not told, however slow this machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpumem.commands.args.Progress.__init__.__defaults__", (3600,))
+        yield

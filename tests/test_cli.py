@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,61 +30,12 @@ from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
-from .conftest import tiny_machine
+from .conftest import Cli, Ran, tiny_machine
 from .strategies import traces
 
 FILES = {"plan.json", "trace.json.gz", "timeline.json"}
 PICTURES = {"profile.png", "layout.png", "timeline.png"}
 MIB = 2**20
-NOTES = (
-    "gpumem: compiling",
-    "gpumem: trying",
-    "gpumem: checking",
-    "gpumem: placing",
-    "gpumem: reading",
-    "gpumem: working",
-)  # if something takes long
-
-
-class Ran:
-    """What one call of `gpumem` did."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out = status, out
-        self.err = [line for line in err.splitlines() if not line.startswith(NOTES)]
-
-    @property
-    def json(self) -> Any:
-        """The one JSON value on stdout, in strict JSON."""
-        return json.loads(self.out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
-
-
-class Cli:
-    """Calls `gpumem` in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *args: object) -> Ran:
-        try:
-            status = main([str(a) for a in args])
-        except SystemExit as stop:
-            assert isinstance(stop.code, int)
-            status = stop.code
-        out, err = self.capsys.readouterr()
-        return Ran(status, out, err)
-
-    def refuses(self, *args: object, status: int = 2) -> str:
-        """Expect exactly one line on stderr and nothing on stdout; return that line."""
-        ran = self(*args)
-        assert (ran.status, ran.out, len(ran.err)) == (status, "", 1), ran.err
-        assert ran.err[0].startswith("gpumem")
-        return ran.err[0]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 def net() -> Trace:
@@ -842,7 +792,7 @@ def test_a_long_command_says_what_it_is_at(
 
 
 def test_progress_says_each_thing_once_until_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    progress, steps = Progress(), iter(["one thing", "one thing", "another"])
+    progress, steps = Progress(2), iter(["one thing", "one thing", "another"])
 
     class Clock(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

@@ -13,7 +13,6 @@ import pytest
 
 import gpumem
 from gpumem import check
-from gpumem.commands.args import Progress
 from gpumem.commands.figures import profile_table
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
@@ -27,17 +26,11 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import checkpoint
 from gpumem.trace import Trace
 
-from .test_cli import BAD_AMOUNTS, BARE, FILES, KINDS, MIB, PEAK, PICTURES, Cli, bad_file, net, snapshot
+from .conftest import Cli
+from .test_cli import BAD_AMOUNTS, BARE, FILES, KINDS, MIB, PEAK, PICTURES, bad_file, net, snapshot
 
 KEYS = ["planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds"]
 GTX = Machine.named("gtx1080ti")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Call `gpumem`; what it is at is not told, however slow this machine is."""
-    monkeypatch.setattr(Progress, "_watch", lambda self: None)
-    return Cli(capsys)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +67,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Plan]]:
 
 
 @pytest.mark.parametrize("option", ["--limit", "--load-limit"])
-def test_a_row_has_exactly_these_keys(run: Cli, file: Path, table: object, option: str) -> None:
-    ran = run("swap", file, option, "75%", "--json")
+def test_a_row_has_exactly_these_keys(cli: Cli, file: Path, table: object, option: str) -> None:
+    ran = cli("swap", file, option, "75%", "--json")
     assert ran.status == 0
     assert [list(row) for row in ran.json] == [KEYS] * 3
     first, lost, third = ran.json
@@ -98,9 +91,9 @@ def test_a_row_has_exactly_these_keys(run: Cli, file: Path, table: object, optio
     ]
 
 
-def test_a_load_limit_is_judged_by_the_capacity_clock(run: Cli, file: Path) -> None:
+def test_a_load_limit_is_judged_by_the_capacity_clock(cli: Cli, file: Path) -> None:
     trace, limit = net(), PEAK * 60 // 100
-    (row,) = run("swap", file, "--load-limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
+    (row,) = cli("swap", file, "--load-limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     swapped = autoswap(trace, GTX, limit, peaks="all").apply(trace)
     assert row["peak_load"] == swapped.peak_load <= limit
     assert row["footprint"] == best_fit(swapped).height
@@ -108,59 +101,59 @@ def test_a_load_limit_is_judged_by_the_capacity_clock(run: Cli, file: Path) -> N
     assert row["overhead"] == cost > 0
 
 
-def test_a_pool_is_judged_by_the_placed_clock(run: Cli, file: Path) -> None:
+def test_a_pool_is_judged_by_the_placed_clock(cli: Cli, file: Path) -> None:
     trace, limit = net(), PEAK * 60 // 100
-    (row,) = run("swap", file, "--limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
+    (row,) = cli("swap", file, "--limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     assert row["footprint"] <= row["limit"] == limit
-    plan = run("plan", file, "--limit", "60%", "--score", "swdoa", "--peaks", "all", "--json").json
+    plan = cli("plan", file, "--limit", "60%", "--score", "swdoa", "--peaks", "all", "--json").json
     assert row["overhead"] == plan["overhead"] and row["footprint"] == plan["footprint_after"]
     assert plan["makespan_before_ns"] == simulate(trace, GTX, best_fit(trace)).makespan
 
 
-def test_a_limit_that_binds_nothing_costs_nothing(run: Cli, file: Path) -> None:
+def test_a_limit_that_binds_nothing_costs_nothing(cli: Cli, file: Path) -> None:
     for option in ("--limit", "--load-limit"):
-        (row,) = run("swap", file, option, "1GiB", "--planner", "autoswap", "--json").json
+        (row,) = cli("swap", file, option, "1GiB", "--planner", "autoswap", "--json").json
         assert (row["overhead"], row["bytes_out"], row["bytes_in"], row["peak_load"]) == (0.0, 0, 0, PEAK)
 
 
-def test_swap_prints_a_table(run: Cli, file: Path, table: object) -> None:
-    lines = run("swap", file, "--load-limit", "75%").out.splitlines()
+def test_swap_prints_a_table(cli: Cli, file: Path, table: object) -> None:
+    lines = cli("swap", file, "--load-limit", "75%").out.splitlines()
     assert lines[0].startswith("net: peak load 24.00 MiB, footprint ")
     assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (capacity clock)")
     heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "overhead", "seconds"]
     assert [cell.strip() for cell in lines[2].split("  ") if cell.strip()] == heads
     assert [line.split()[0] for line in lines[3:]] == ["autoswap", "gives-up", "seeded"]
     assert lines[4].split()[1:3] == ["not", "reached"]
-    assert "pool of 18.00 MiB (placed clock)" in run("swap", file, "--limit", "75%").out
+    assert "pool of 18.00 MiB (placed clock)" in cli("swap", file, "--limit", "75%").out
 
 
-def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(run: Cli) -> None:
+def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(cli: Cli) -> None:
     limit = gpumem.bundled("vgg16").peak_load * 7 // 10
-    assert run("swap", "--load-limit", "70%", "--planner", "autoswap", "--json").json[0]["limit"] == limit
-    mlp = run("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap", "--json").json
+    assert cli("swap", "--load-limit", "70%", "--planner", "autoswap", "--json").json[0]["limit"] == limit
+    mlp = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap", "--json").json
     assert mlp[0]["limit"] == gpumem.bundled("mlp3").peak_load
 
 
-def test_options_go_to_the_planners_that_take_them(run: Cli, file: Path, table: object) -> None:
-    ran = run("swap", file, "--load-limit", "75%", "--seed", "5", "--seconds", "0.5", "--json")
+def test_options_go_to_the_planners_that_take_them(cli: Cli, file: Path, table: object) -> None:
+    ran = cli("swap", file, "--load-limit", "75%", "--seed", "5", "--seconds", "0.5", "--json")
     assert ran.status == 0 and TOLD == [(5, 0.5)]
     assert f"a peak load of {PEAK - 5}" in ran.err[0]
-    run("swap", file, "--load-limit", "75%")
+    cli("swap", file, "--load-limit", "75%")
     assert TOLD == [(5, 0.5), (0, 60.0)]
 
 
-def test_every_planner_of_the_package_plans_or_says_why_not(run: Cli, file: Path) -> None:
+def test_every_planner_of_the_package_plans_or_says_why_not(cli: Cli, file: Path) -> None:
     short = ["--seconds", "1"] if "search" in gpumem.swap.PLANNERS else []  # type: ignore[attr-defined]
-    ran = run("swap", file, "--load-limit", "70%", "--threshold", "0", "--json", *short)
+    ran = cli("swap", file, "--load-limit", "70%", "--threshold", "0", "--json", *short)
     assert ran.status == 0
     assert [row["planner"] for row in ran.json] == list(gpumem.swap.PLANNERS)  # type: ignore[attr-defined]
     assert len(ran.err) == sum(not row["feasible"] for row in ran.json)
 
 
 @pytest.mark.parametrize("option", ["--limit", "--load-limit"])
-def test_out_writes_a_folder_for_each_planner(run: Cli, file: Path, table: object, tmp_path: Path, option: str) -> None:
+def test_out_writes_a_folder_for_each_planner(cli: Cli, file: Path, table: object, tmp_path: Path, option: str) -> None:
     folder = tmp_path / "new" / "out"
-    ran = run("swap", file, option, "75%", "--json", "--out", folder)
+    ran = cli("swap", file, option, "75%", "--json", "--out", folder)
     assert ran.status == 0
     assert {p.name for p in folder.iterdir()} == {"swap.json", "autoswap", "seeded"}
     assert json.loads((folder / "swap.json").read_text()) == ran.json
@@ -179,25 +172,25 @@ def test_out_writes_a_folder_for_each_planner(run: Cli, file: Path, table: objec
         check.everything(net(), written.trace, written.placement, line, GTX)
     before = snapshot(folder)
     again = ["--planner", "autoswap", "--out", folder]  # over what is there
-    assert run("swap", file, option, "75%", *again).status == 0
+    assert cli("swap", file, option, "75%", *again).status == 0
     after = snapshot(folder)
     assert {name for name in before if before[name] != after[name]} <= {"swap.json"}  # seconds
 
 
-def test_nobody_gets_there(run: Cli, file: Path, table: object, tmp_path: Path) -> None:
-    ran = run("swap", file, "--load-limit", "9MiB", "--planner", "gives-up", "--json", "--out", tmp_path / "out")
+def test_nobody_gets_there(cli: Cli, file: Path, table: object, tmp_path: Path) -> None:
+    ran = cli("swap", file, "--load-limit", "9MiB", "--planner", "gives-up", "--json", "--out", tmp_path / "out")
     assert (ran.status, len(ran.err), len(ran.json)) == (3, 1, 1)
-    ran = run("swap", file, "--limit", "1MiB", "--json", "--out", tmp_path / "out")
+    ran = cli("swap", file, "--limit", "1MiB", "--json", "--out", tmp_path / "out")
     assert (ran.status, len(ran.err), len(ran.json)) == (3, 3, 3)
     assert ran.err[0].startswith("gpumem: autoswap: infeasible: op ")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_a_line_says_so_once(
-    run: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpumem.plot.available", lambda: False)
-    ran = run("swap", file, "--load-limit", "75%", "--planner", "autoswap,seeded", "--out", tmp_path)
+    ran = cli("swap", file, "--load-limit", "75%", "--planner", "autoswap,seeded", "--out", tmp_path)
     assert (ran.status, len(ran.err)) == (0, 1)
     assert "no pictures: matplotlib is not installed" in ran.err[0]
     assert {p.name for p in (tmp_path / "seeded").iterdir()} == FILES
@@ -217,20 +210,20 @@ def wrong(kind: str) -> Callable[..., Plan]:
 
 @pytest.mark.parametrize("kind", ["limit", "pinned"])
 def test_what_the_oracles_reject_is_never_shown(
-    run: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("gpumem.swap.PLANNERS", {"wrong": wrong(kind)})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))
     args = ["--machine", tmp_path / "small.json", "--load-limit", "60%", "--out", tmp_path / "out"]
-    line = run.refuses("swap", file, *args, status=1)
+    line = cli.refuses("swap", file, *args, status=1)
     assert line.startswith("gpumem: internal error: the result failed its own check, please report this: ")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_disk_that_fills_up_leaves_no_half_of_the_folders(
-    run: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, *args: object) -> None:
         if path.parent.name == "seeded":
@@ -238,19 +231,19 @@ def test_a_disk_that_fills_up_leaves_no_half_of_the_folders(
 
     monkeypatch.setattr("gpumem.io.chrome.write", full)
     options = ["--load-limit", "75%", "--planner", "autoswap,seeded", "--out"]
-    line = run.refuses("swap", file, *options, tmp_path / "out")
+    line = cli.refuses("swap", file, *options, tmp_path / "out")
     assert line == f"gpumem: error: --out: {tmp_path / 'out'}: cannot write (No space left on device)"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["autoswap", "swap.json", "autoswap/plan.json"])
-def test_something_in_the_way_is_one_line_and_nothing_changes(run: Cli, file: Path, tmp_path: Path, place: str) -> None:
+def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Path, tmp_path: Path, place: str) -> None:
     if place == "autoswap":
         (tmp_path / place).write_text("mine")
     else:
         (tmp_path / place).mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    line = run.refuses("swap", file, "--load-limit", "75%", "--planner", "autoswap", "--out", tmp_path)
+    line = cli.refuses("swap", file, "--load-limit", "75%", "--planner", "autoswap", "--out", tmp_path)
     assert line.startswith(f"gpumem: error: --out: {tmp_path / place} is ")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -294,45 +287,45 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(run: Cli, file: Pa
     ],
 )
 def test_bad_usage_is_one_line(
-    run: Cli, file: Path, table: object, tmp_path: Path, args: list[str], message: str
+    cli: Cli, file: Path, table: object, tmp_path: Path, args: list[str], message: str
 ) -> None:
     bare = tmp_path / "bare.csv"
     bare.write_bytes(BARE)
     names = {"FILE": str(file), "BARE": str(bare)}
-    assert message in run.refuses(*[names.get(a, a) for a in args])
+    assert message in cli.refuses(*[names.get(a, a) for a in args])
     assert list(tmp_path.iterdir()) == [bare]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_file_is_one_line_that_names_it(run: Cli, tmp_path: Path, kind: str) -> None:
+def test_a_bad_file_is_one_line_that_names_it(cli: Cli, tmp_path: Path, kind: str) -> None:
     path = bad_file(tmp_path, kind)
     for args in (
         ("swap", path, "--limit", "70%", "--out", tmp_path / "out"),
         ("bound", path),
         ("bench", "swap", "mlp3", path, "--out", tmp_path / "out"),
     ):
-        assert run.refuses(*args).startswith(f"gpumem: error: {path}: ")
+        assert cli.refuses(*args).startswith(f"gpumem: error: {path}: ")
     assert {p.name for p in tmp_path.iterdir()} <= {path.name}
 
 
 @pytest.mark.parametrize("text", BAD_AMOUNTS)
-def test_a_bad_amount_is_one_line_that_names_option_and_value(run: Cli, file: Path, text: str) -> None:
+def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, file: Path, text: str) -> None:
     for command, option in ((["swap"], "--limit"), (["swap"], "--load-limit"), (["bound"], "--load-limit")):
-        line = run.refuses(*command, file, f"{option}={text}")
+        line = cli.refuses(*command, file, f"{option}={text}")
         assert line.startswith(f"gpumem: error: {option}: ")
         assert repr(text[:40])[:-1] in line
 
 
-def test_a_plan_may_come_from_any_planner(run: Cli, file: Path, table: object) -> None:
-    row = run("plan", file, "--swap", "seeded", "--load-limit", "75%", "--json").json
+def test_a_plan_may_come_from_any_planner(cli: Cli, file: Path, table: object) -> None:
+    row = cli("plan", file, "--swap", "seeded", "--load-limit", "75%", "--json").json
     assert (row["planner"], row["score"]) == ("seeded", "")
-    assert "gaps by seeded:" in run("plan", file, "--swap", "seeded", "--load-limit", "75%").out
-    assert "gaps by swdoa:" in run("plan", file, "--score", "swdoa", "--load-limit", "75%").out
+    assert "gaps by seeded:" in cli("plan", file, "--swap", "seeded", "--load-limit", "75%").out
+    assert "gaps by swdoa:" in cli("plan", file, "--score", "swdoa", "--load-limit", "75%").out
 
 
-def test_a_plan_that_recomputes_says_so_and_is_drawn(run: Cli, tmp_path: Path) -> None:
+def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -> None:
     path, out = bundled_path("resnet18"), tmp_path / "out"
-    ran = run("plan", path, "--swap", "checkpoint", "--load-limit", "80%", "--out", out)
+    ran = cli("plan", path, "--swap", "checkpoint", "--load-limit", "80%", "--out", out)
     trace = load(path).trace
     swapped = checkpoint(trace, GTX, trace.peak_load * 8 // 10).apply(trace)
     assert "\nrecomputed                " in ran.out
@@ -358,11 +351,11 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpumem.swap.bound.least_stall", lambda t, m, limit, **_: FakeBound(limit, 10**6))
 
 
-def test_bound_prints_json(run: Cli, file: Path, bounded: None) -> None:
-    row = run("bound", file, "--json").json
+def test_bound_prints_json(cli: Cli, file: Path, bounded: None) -> None:
+    row = cli("bound", file, "--json").json
     assert row.pop("seconds") >= 0
     assert row == {"trace": "net", "machine": "gtx1080ti", "peak_load": PEAK, "zero_stall_limit": PEAK // 2}
-    row = run("bound", file, "--load-limit", "40%", "--machine", "v100", "--json").json
+    row = cli("bound", file, "--load-limit", "40%", "--machine", "v100", "--json").json
     assert row.pop("seconds") >= 0
     assert row == {
         "trace": "net",
@@ -375,24 +368,24 @@ def test_bound_prints_json(run: Cli, file: Path, bounded: None) -> None:
     }
 
 
-def test_bound_prints_a_table(run: Cli, file: Path, bounded: None) -> None:
-    out = run("bound", file, "--load-limit", "40%").out
+def test_bound_prints_a_table(cli: Cli, file: Path, bounded: None) -> None:
+    out = cli("bound", file, "--load-limit", "40%").out
     assert out.startswith("net on gtx1080ti: what no swap plan can beat\n")
     assert "limit without a stall          12.00 MiB     50.0%\n" in out
     assert "least stall there                1.00 ms   +10.00%\n" in out
 
 
-def test_a_real_bound(run: Cli) -> None:
+def test_a_real_bound(cli: Cli) -> None:
     trace = gpumem.bundled("mlp3")
-    row = run("bound", "mlp3", "--json").json
+    row = cli("bound", "mlp3", "--json").json
     assert 0.9 * trace.peak_load < row["zero_stall_limit"] <= trace.peak_load == row["peak_load"]
 
 
 # --- bench -----------------------------------------------------------------------------------------------
 
 
-def test_bench_prints_knees_and_the_figures(run: Cli, file: Path, table: object, bounded: None) -> None:
-    ran = run("bench", "swap", file, "--quick", "--seed", "4")
+def test_bench_prints_knees_and_the_figures(cli: Cli, file: Path, table: object, bounded: None) -> None:
+    ran = cli("bench", "swap", file, "--quick", "--seed", "4")
     assert (ran.status, ran.err) == (0, [])
     lines = ran.out.splitlines()
     assert lines[0].startswith("# machine: ") and lines[1].startswith("# gpumem 0.1.0, python ")
@@ -403,8 +396,8 @@ def test_bench_prints_knees_and_the_figures(run: Cli, file: Path, table: object,
     assert [line.split()[:2] for line in lines[knees + 1 : knees + 4]] == [["net", name] for name in (*table,)]
 
 
-def test_bench_prints_json_and_writes_files(run: Cli, file: Path, table: object, bounded: None, tmp_path: Path) -> None:
-    ran = run("bench", "swap", file, "--quick", "--json", "--planner", "autoswap", "--out", tmp_path / "out")
+def test_bench_prints_json_and_writes_files(cli: Cli, file: Path, table: object, bounded: None, tmp_path: Path) -> None:
+    ran = cli("bench", "swap", file, "--quick", "--json", "--planner", "autoswap", "--out", tmp_path / "out")
     found = ran.json
     assert list(found) == ["header", "knees", "fig8", "fig9", "fig11", "table2"]
     (knee,) = found["knees"]
@@ -422,9 +415,9 @@ def test_bench_prints_json_and_writes_files(run: Cli, file: Path, table: object,
     assert text.splitlines()[0] == found["header"][0] and "Figure 11" in text
 
 
-def test_figure_8_is_what_the_traces_hold(run: Cli) -> None:
+def test_figure_8_is_what_the_traces_hold(cli: Cli) -> None:
     args = ["--what", "fig8", "--planner", "autoswap", "--json", "--no-check"]
-    (figure,) = run("bench", "swap", "vgg16", *args).json["fig8"]
+    (figure,) = cli("bench", "swap", "vgg16", *args).json["fig8"]
     trace = gpumem.bundled("vgg16")
     assert [s["name"] for s in figure["series"]] == ["unswapped", "at 77%", "at 62%", "load_min"]
     loads = [np.array(s["y"]) * MIB for s in figure["series"]]
@@ -435,9 +428,9 @@ def test_figure_8_is_what_the_traces_hold(run: Cli) -> None:
     assert loads[3].max() == load_min(candidates(trace, GTX, 1)) < loads[2].max()
 
 
-def test_figures_9_and_11_by_hand(run: Cli, file: Path) -> None:
+def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:
     args = ["--what", "fig9,fig11", "--planner", "autoswap", "--limits", "75%,9MiB,5MiB", "--peaks", "all", "--json"]
-    found = run("bench", "swap", file, *args).json
+    found = cli("bench", "swap", file, *args).json
     trace, limits = net(), [18 * MIB, 9 * MIB]
     base, placed = simulate(trace, GTX), best_fit(trace)
     scores = {s["name"]: s["y"] for s in found["fig9"][0]["series"]}
@@ -456,27 +449,27 @@ def test_figures_9_and_11_by_hand(run: Cli, file: Path) -> None:
 
 
 @pytest.mark.jit
-def test_table_2_is_the_knees_of_vggs_and_resnets(run: Cli, bounded: None) -> None:
+def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> None:
     args = ["--planner", "autoswap", "--step", "0.1", "--json"]
-    found = run("bench", "swap", "vgg16", "mlp3", "--what", "knees,table2", *args).json
+    found = cli("bench", "swap", "vgg16", "mlp3", "--what", "knees,table2", *args).json
     assert [k["trace"] for k in found["knees"]] == ["vgg16_cifar_b100", "mlp3_b128_sgd"]
     (row,) = found["table2"]
     assert row["reduction"] == found["knees"][0]["reduction"] == pytest.approx(0.3, abs=1e-6)
     assert (row["net"], row["paper_reduction"]) == ("vgg16_cifar_b100", pytest.approx(0.309, abs=1e-3))
-    text = run("bench", "swap", "vgg16", "--what", "table2", *args[:-1]).out
+    text = cli("bench", "swap", "vgg16", "--what", "table2", *args[:-1]).out
     assert text.splitlines()[-1].split() == ["vgg16_cifar_b100", "462.0", "30.0", "30.9"]
 
 
 @pytest.mark.jit
-def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(run: Cli, table: object, bounded: None) -> None:
-    found = run("bench", "swap", "--quick", "--planner", "autoswap", "--json", "--no-check").json
+def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(cli: Cli, table: object, bounded: None) -> None:
+    found = cli("bench", "swap", "--quick", "--planner", "autoswap", "--json", "--no-check").json
     assert {k["trace"] for k in found["knees"]} == set(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]
     assert [f["trace"] for f in (*found["fig8"], *found["fig9"], *found["fig11"])] == ["vgg16_cifar_b100"] * 3
     assert [r["net"] for r in found["table2"]] == ["vgg16_cifar_b100", "resnet18_cifar_b100"]
 
 
 def test_search_looks_for_the_lowest_limit_itself(
-    run: Cli, file: Path, bounded: None, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, file: Path, bounded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lowest(trace: Trace, machine: Machine, *, stall: float = 0.005, seed: int = 0) -> tuple[Plan, int]:
         assert (stall, seed) == (0.005, 7)
@@ -486,25 +479,25 @@ def test_search_looks_for_the_lowest_limit_itself(
     module = importlib.import_module("gpumem.swap.search")  # the package has a function of that name
     monkeypatch.setattr(module, "lowest", lowest)
     args = ["--what", "knees", "--planner", "search", "--seed", "7", "--json"]
-    (knee,) = run("bench", "swap", file, *args).json["knees"]
+    (knee,) = cli("bench", "swap", file, *args).json["knees"]
     assert (knee["planner"], knee["limit"], knee["unbroken"]) == ("search", 20 * MIB, 20 * MIB)
 
 
 def test_a_knee_that_the_oracles_reject_is_never_shown(
-    run: Cli, file: Path, bounded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, file: Path, bounded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))
     args = ["--machine", tmp_path / "small.json", "--planner", "wrong", "--what", "knees", "--quick"]
-    line = run.refuses("bench", "swap", file, *args, "--out", tmp_path / "out", status=1)
+    line = cli.refuses("bench", "swap", file, *args, "--out", tmp_path / "out", status=1)
     assert "the result failed its own check" in line and not (tmp_path / "out").exists()
 
 
-def test_two_traces_of_one_name_get_two_pictures(run: Cli, file: Path, table: object, tmp_path: Path) -> None:
+def test_two_traces_of_one_name_get_two_pictures(cli: Cli, file: Path, table: object, tmp_path: Path) -> None:
     args = ["--what", "fig9", "--quick", "--planner", "autoswap", "--out", tmp_path]
-    assert run("bench", "swap", file, file, *args).status == 0
+    assert cli("bench", "swap", file, file, *args).status == 0
     assert {p.name for p in tmp_path.glob("*.png")} == {"fig9-net.png", "fig9-net-2.png"}
 
 
