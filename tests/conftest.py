@@ -90,7 +90,8 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 @pytest.fixture(autouse=True, scope="session")
 def patience() -> Iterator[None]:
-    """What a command is at is not told, however slow this machine is."""
+    """What a command is at is not told, however slow this machine is, nor what it compiles."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpumem._jit.on_first_compile", lambda say: None)
         patch.setattr("gpumem.commands.args.Progress.__init__.__defaults__", (3600,))
         yield
