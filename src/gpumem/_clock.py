@@ -169,9 +169,7 @@ class Clock:
 
 def _rows(step: I64, mine: Bool, n: int) -> Csr:
     """Group the buffers that are `mine` by `step`."""
-    chosen = np.flatnonzero(mine)
-    order = chosen[np.argsort(step[chosen], kind="stable")]
-    return Csr(np.searchsorted(step[order], np.arange(n + 1)).astype(np.int64), order)
+    return Csr.grouped(step[mine], np.flatnonzero(mine), n)
 
 
 @jit

@@ -61,6 +61,16 @@ class Csr:
         np.cumsum([len(r) for r in rows], out=ptr[1:])
         return cls(ptr, int_column([x for r in rows for x in r], what))
 
+    @classmethod
+    def grouped(cls, row: I64, idx: I64, count: int) -> Csr:
+        """Put each entry of `idx` into its row, of `count` rows; within a row the order stays.
+
+        >>> Csr.grouped(np.array([2, 0, 2]), np.array([7, 8, 9]), 3).tolist()
+        [[8], [], [7, 9]]
+        """
+        order = np.argsort(row, kind="stable")
+        return cls(np.searchsorted(row[order], np.arange(count + 1)).astype(np.int64), idx[order])
+
     def __len__(self) -> int:
         return len(self.ptr) - 1
 

@@ -11,6 +11,8 @@ from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
+STEPS = 200  # load limits are tried 1/200 of the peak load apart
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combined:
@@ -39,7 +41,7 @@ def in_pool(
     pool: Callable[[Trace], Placement],
     load_limit: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
-    steps: int = 200,
+    steps: int = STEPS,
 ) -> Combined:
     """Lower the load limit until the placement fits a pool of `limit` bytes.
 
@@ -127,7 +129,7 @@ def settle(
     Combined
         The one whose iteration is shortest; `first` where none is better.
     """
-    step = max(trace.peak_load // 200, 1)
+    step = max(trace.peak_load // STEPS, 1)
     best, shortest = first, judge(first).makespan
     for swap in swaps:
         for level in range(above, -1, -1):

@@ -66,7 +66,7 @@ def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
     from gpumem.plot import recorded
     from gpumem.swap.autoswap import candidates
-    from gpumem.swap.selection import without
+    from gpumem.swap.gaps import without
 
     trace, machine = run.task.trace, run.task.machine
     found = candidates(trace, machine, 1)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.gaps import gaps
-from gpumem.swap.limits import fits
+from gpumem.swap.gaps import gaps, lasts, straddle, without
+from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan
 from gpumem.swap.schedule import schedule
 from gpumem.swap.scores import SCORES, Candidates
-from gpumem.swap.selection import select, without
+from gpumem.swap.selection import select
 from gpumem.trace import Trace
 
 PEAKS = ("first", "all")
@@ -89,7 +87,7 @@ def autoswap(
     ----------
     Zhang et al. 2019, section IV.
     """
-    _one_of("score", score, SCORES)
+    one_of("score", score, SCORES)
     check_options(peaks, targets)
     if fits(trace, limit):
         return Plan((), trace.n, trace.name)
@@ -140,24 +138,16 @@ def candidates(
     trace: Trace, machine: Machine, limit: int, *, peaks: str = "first", threshold: int = 2**20
 ) -> Candidates:
     """Return the gaps that AutoSwap considers (section IV-A); parameters as in `autoswap`."""
-    _one_of("peaks", peaks, PEAKS)
-    load, n = trace.load(), trace.n
-    high = np.zeros(n, np.bool_)
-    if peaks == "first":
-        high[trace.peak[0]] = True
-    else:
-        high = load > limit
-    found = gaps(trace)
-    seen = np.concatenate([[0], np.cumsum(np.tile(high, 2))])
-    straddles = seen[found.before] > seen[found.after + 1]
-    found = found.where(straddles & (trace.buffers.size[found.buffer] >= max(threshold, 1)))
+    one_of("peaks", peaks, PEAKS)
+    load, found = trace.load(), gaps(trace)
+    high = np.arange(trace.n) == trace.peak[0] if peaks == "first" else load > limit
+    found = found.where(straddle(found, high) & (trace.buffers.size[found.buffer] >= max(threshold, 1)))
     size = trace.buffers.size[found.buffer]
     line = simulate(trace, machine)
-    arrive = line.start[found.before % n] + np.where(found.before >= n, line.makespan, 0)
     return Candidates(
         found,
         size,
-        arrive - line.end[found.after],
+        lasts(found, line),
         machine.out.copy_ns(size),
         machine.into.copy_ns(size),
         load,
@@ -170,14 +160,9 @@ def candidates(
 
 def check_options(peaks: str, targets: tuple[float, ...]) -> None:
     """Refuse what is no choice of peaks, no targets."""
-    _one_of("peaks", peaks, PEAKS)
+    one_of("peaks", peaks, PEAKS)
     if not targets or not all(0 < t <= 1 for t in targets):
         raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
-
-
-def _one_of(what: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise ValueError(f"{what} {name!r} is unknown; there are {', '.join(known)}")
 
 
 def _hint(found: Candidates, reached: int, machine: Machine) -> str:

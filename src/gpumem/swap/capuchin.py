@@ -18,7 +18,7 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.cuts import find_cuts, issue_order
-from gpumem.swap.gaps import eternal
+from gpumem.swap.gaps import eternal, straddle
 from gpumem.swap.limits import fits
 from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute, Swap
@@ -95,9 +95,9 @@ def capuchin(
     ----------
     Peng, Shi, Dai, Jin, Ma, Xiong, Yang and Qian, Capuchin, ASPLOS 2020, sections 4.3 to 4.5, algorithms 1 and 2.
     """
-    for what, value, least in (("limit", limit, 1), ("feedback", feedback, 0), ("threshold", threshold, 0)):
-        if value < least:
-            raise ValueError(f"{what}: {value} is below {least}")
+    for what, value in (("feedback", feedback), ("threshold", threshold)):
+        if value < 0:
+            raise ValueError(f"{what}: {value} is below 0")
     if fits(trace, limit):
         return Plan((), trace.n, trace.name)
     c = Candidates.of(trace, machine, limit, threshold)
@@ -129,12 +129,11 @@ class Candidates:
         size = trace.buffers.size[g.buffer]
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
-        high = np.concatenate([[0], np.cumsum(trace.load() > limit)])
-        mine = (g.before < n) & (size >= max(threshold, 1))
-        mine &= high[np.minimum(g.before, n)] > high[g.after + 1]
+        high = trace.load() > limit
+        mine = (g.before < n) & (size >= max(threshold, 1)) & straddle(g, high)
         rows = np.flatnonzero(mine)
         rows = rows[np.lexsort((-size[rows], -free_ns[rows]))]
-        ops = np.flatnonzero(trace.load() > limit)
+        ops = np.flatnonzero(high)
         first, last = np.searchsorted(ops, g.after + 1), np.searchsorted(ops, g.before) - 1
         go = line.start[ops[np.minimum(first, len(ops) - 1)]]
         come = line.end[ops[np.maximum(last, 0)]]

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.swap.gaps import eternal
+from gpumem.swap.gaps import around, eternal
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 
@@ -106,21 +106,12 @@ def _held(trace: Trace) -> I64:
     np.maximum.at(last, buffer, (touched.idx - b.start[buffer]) % n)
     last[eternal(trace)] = n - 1
     mine = np.flatnonzero(~b.host & (last >= 0))
-    return _circle(b.start[mine], b.start[mine] + last[mine] + 1, b.size[mine], n)
-
-
-def _circle(start: I64, end: I64, size: I64, n: int) -> I64:
-    """Add up `size` over ops `[start, end)` of the circle; no arc is longer than n."""
-    change = np.zeros(2 * n + 1, np.int64)
-    np.add.at(change, start % n, size)
-    np.add.at(change, start % n + end - start, -size)
-    total: I64 = np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
-    return total
+    return around(b.start[mine], b.start[mine] + last[mine] + 1, b.size[mine], n)
 
 
 def _covered(w: Windows, n: int) -> I64:
     """Bytes at each op that lie in gaps."""
-    return _circle(w.after + 1, w.before, w.size, n)
+    return around(w.after + 1, w.before, w.size, n)
 
 
 def _tiny(w: Windows, n: int, most: float) -> Bool:

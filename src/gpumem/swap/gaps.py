@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import I64, Bool
+from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 
@@ -95,3 +96,44 @@ def needs_copy_out(chosen: Gaps) -> Bool:
     dirty = np.concatenate([[True], chosen.epoch[1:] > chosen.epoch[:-1]])
     dirty[first] = ~chosen.forever[first] | (chosen.epoch[first] + chosen.writes[first] > chosen.epoch[last])
     return dirty
+
+
+def values(found: Gaps) -> I64:
+    """Return which value of its buffer each gap keeps: gaps between which nothing writes keep the same.
+
+    With a buffer that lives for ever, what comes before the first write is the last one of the iteration before.
+    """
+    turns = found.forever & (found.writes > 0)
+    return np.where(turns, found.epoch % np.maximum(found.writes, 1), found.epoch)
+
+
+def lasts(found: Gaps, line: Timeline) -> I64:
+    """Return the nanoseconds between the two accesses of each gap."""
+    n = len(line)
+    arrive: I64 = line.start[found.before % n] + np.where(found.before >= n, line.makespan, 0)
+    return arrive - line.end[found.after]
+
+
+def straddle(found: Gaps, ops: Bool) -> Bool:
+    """Return which gaps have one of `ops`, bool[n], between their accesses."""
+    seen = np.concatenate([[0], np.cumsum(np.tile(ops, 2))])
+    inside: Bool = seen[found.before] > seen[found.after + 1]
+    return inside
+
+
+def without(load: I64, found: Gaps, size: I64) -> I64:
+    """Return the load with `size` bytes absent over each whole gap."""
+    return load - around(found.after + 1, found.before, size, len(load))
+
+
+def around(start: I64, end: I64, size: I64, n: int) -> I64:
+    """Add up `size` over the ops `[start, end)` of the circle of `n`; no arc is longer than that.
+
+    >>> around(np.array([1, 3]), np.array([3, 6]), np.array([1, 10]), 4)
+    array([10, 11,  1, 10])
+    """
+    change = np.zeros(2 * n + 1, np.int64)
+    np.add.at(change, start % n, size)
+    np.add.at(change, start % n + end - start, -size)
+    total: I64 = np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    return total

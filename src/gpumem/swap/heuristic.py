@@ -10,10 +10,10 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.gaps import Gaps, gaps, lasts, straddle, values
 from gpumem.swap.host import Host
 from gpumem.swap.limits import fits
-from gpumem.swap.overlap import largest_first, lasts, overlap
+from gpumem.swap.overlap import largest_first, overlap
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -128,9 +128,7 @@ class _Selection:
     @classmethod
     def make(cls, trace: Trace, pinned: int, limit: int) -> _Selection:
         load, found = trace.load(), gaps(trace)
-        seen = np.concatenate([[0], np.cumsum(np.tile(load > limit, 2))])
-        helps = seen[found.before] > seen[found.after + 1]
-        found = found.where(helps & (trace.buffers.size[found.buffer] > 0))
+        found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
         size = trace.buffers.size[found.buffer]
         return cls(found, size, load, limit, Host(found, size, pinned, np.zeros(trace.n, np.int64)))
 
@@ -148,14 +146,9 @@ class _Selection:
 
 
 def _same_value(found: Gaps) -> list[list[int]]:
-    """For each gap, those of the same buffer in which it has the same value.
-
-    Accesses that write a buffer tell its values apart; one that lives for ever keeps the last over the boundary.
-    """
-    turns = found.forever & (found.writes > 0)
-    value = np.where(turns, found.epoch % np.maximum(found.writes, 1), found.epoch)
+    """For each gap, those of the same buffer in which it has the same value."""
     groups: dict[tuple[int, int], list[int]] = {}
-    keys = list(zip(found.buffer.tolist(), value.tolist()))
+    keys = list(zip(found.buffer.tolist(), values(found).tolist()))
     for k, key in enumerate(keys):
         groups.setdefault(key, []).append(k)
     return [groups[key] for key in keys]

@@ -37,20 +37,19 @@ class State:
     def make(cls, trace: Trace) -> State:
         """Set up the first iteration: all that crosses the boundary is on the device, and newer there."""
         b, n, found = trace.buffers, trace.n, gaps(trace)
-        who = trace.accesses()
-        order = np.lexsort((who.op.rows(), who.op.idx))
-        op, buffer = who.op.idx[order], who.op.rows()[order]
-        ptr = np.searchsorted(op, np.arange(n + 1)).astype(np.int64)
+        who = trace.accesses()  # by buffer, in issue order
+        entry = Csr.grouped(who.op.idx, np.arange(len(who.op.idx)), n)
+        buffer = who.op.rows()[entry.idx]
         row = {key: k for k, key in enumerate(zip(found.buffer.tolist(), found.after.tolist()))}
-        begins = np.array([row.get(key, -1) for key in zip(buffer.tolist(), op.tolist())], np.int64)
+        begins = np.array([row.get(key, -1) for key in zip(buffer.tolist(), entry.rows().tolist())], np.int64)
         mortal = ~b.host & ~eternal(trace)
         count, crosses = np.zeros(8, np.int64), ~b.host & ((b.end > n) | eternal(trace))
         count[ON_DEVICE] = b.size[crosses].sum()
         state = cls(
             found,
             b.size,
-            Csr(ptr, buffer),
-            who.writes[order],
+            Csr(entry.ptr, buffer),
+            who.writes[entry.idx],
             begins,
             _by_op(b.start, mortal, n),
             _by_op((b.end - 1) % n, mortal, n),
@@ -99,8 +98,7 @@ class State:
 
 def _by_op(op: I64, mine: Bool, n: int) -> Csr:
     """The buffers of `mine` by their op."""
-    order = np.flatnonzero(mine)[np.argsort(op[mine], kind="stable")]
-    return Csr(np.searchsorted(op[order], np.arange(n + 1)).astype(np.int64), order.astype(np.int64))
+    return Csr.grouped(op[mine], np.flatnonzero(mine), n)
 
 
 @jit

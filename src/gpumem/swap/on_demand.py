@@ -19,7 +19,7 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.host import Host
-from gpumem.swap.limits import fits
+from gpumem.swap.limits import fits, one_of
 from gpumem.swap.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
@@ -195,8 +195,7 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
 
 
 def _check(victim: str, iterations: int) -> None:
-    if victim not in VICTIMS:
-        raise ValueError(f"victim {victim!r} is unknown; there are {', '.join(VICTIMS)}")
+    one_of("victim", victim, VICTIMS)
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is below 1")
 

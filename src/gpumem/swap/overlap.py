@@ -8,8 +8,9 @@ import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.swap.gaps import Gaps, needs_copy_out
+from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
 from gpumem.swap.plan import Swap
+from gpumem.swap.room import Room
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -39,7 +40,7 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
     leaves free goes to copies in first, then to the buffers whose copies out end last: an op that
     needs room had better wait for a copy that ends soon. O(m (n + m)) at worst for m gaps.
     """
-    load, size = load.copy(), trace.buffers.size[chosen.buffer]
+    room, size = Room(load.copy(), limit), trace.buffers.size[chosen.buffer]
     begins = np.maximum.accumulate(np.concatenate([line.start, line.start + line.makespan]))
     ends = np.maximum.accumulate(np.concatenate([line.end, line.end + line.makespan]))
     order = largest_first(chosen, size, line).tolist()
@@ -48,21 +49,14 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
     for k in order:
         if comes[k] >= 0:
             wanted = max(int(np.searchsorted(begins, comes[k], side="right")) - 1, int(release[k]))
-            prefetch[k] -= _hold(load, prefetch[k] - 1, min(wanted, prefetch[k]) - 1, size[k], limit)
+            prefetch[k] = room.fetch(min(wanted, prefetch[k]), prefetch[k], size[k])
     until = np.clip(np.searchsorted(begins, gone), release, prefetch)
     for k in np.argsort(-gone, kind="stable").tolist():
-        release[k] += _hold(load, release[k], until[k], size[k], limit)
+        release[k] = room.hold(release[k], until[k], size[k])
     late = np.searchsorted(ends, leaves, side="right") - 1  # the last op that has ended by then
     out = np.clip(late, out, release - 1)
     columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch, out)
     return [Swap(*row) for row in zip(*(c.tolist() for c in columns))]
-
-
-def lasts(found: Gaps, line: Timeline) -> I64:
-    """Return the nanoseconds between the two accesses of each gap."""
-    n = len(line)
-    arrive: I64 = line.start[found.before % n] + np.where(found.before >= n, line.makespan, 0)
-    return arrive - line.end[found.after]
 
 
 def largest_first(found: Gaps, size: I64, line: Timeline) -> I64:
@@ -85,15 +79,6 @@ def _reserve(
             gone[k] = max(int(leaves[k]), int(ready[k])) + out_ns[k]
         comes[k] = ins.latest(int(gone[k]), int(due[k]), int(in_ns[k]))
     return leaves, gone, comes
-
-
-def _hold(load: I64, at: int, until: int, size: int, limit: int) -> int:
-    """Hold `size` bytes from op `at` towards `until` (exclusive, either way) as far as the load allows; how far."""
-    row = np.arange(at, until, 1 if until >= at else -1) % len(load)
-    full = load[row] + size > limit
-    far = int(np.argmax(full)) if full.any() else len(row)
-    load[row[:far]] += size
-    return far
 
 
 @dataclass(slots=True)

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool
+from gpumem.columns import I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.rerun import Producers
+from gpumem.swap.rerun import COPY, FINE, Producers
 from gpumem.trace import Trace
 
-FINE, WRAPS, NO_PRODUCER, OVER_BOUNDARY, IN_PLACE, RANDOM, COPY, NO_INPUT, INPUT_LOST = range(9)
-REASONS = (
+WRAPS, NO_INPUT, INPUT_LOST = range(COPY + 1, COPY + 4)
+REASONS = (  # those of `rerun` first
     "",
-    "the gap wraps the iteration boundary",
     "no op of its lifetime makes it",
     "it was made before the iteration boundary",
     "an op changed it in place",
     "its producer draws random numbers",
     "it came by a copy",
+    "the gap wraps the iteration boundary",
     "its producer reads nothing: its data comes from outside",
     "an input of its producer is overwritten or freed",
 )
@@ -126,18 +126,8 @@ def recomputable(trace: Trace, machine: Machine) -> Recomputable:
 def _row(trace: Trace, makers: Producers, buffer: int, after: int, before: int) -> tuple[int, int, int]:
     """The producer, why not, and until when."""
     ops, op = trace.ops, makers.made_by(buffer, after)
-    why = FINE
-    if before >= trace.n:
-        why = WRAPS
-    elif op < 0 or op > after:
-        why = NO_PRODUCER if op < 0 else OVER_BOUNDARY
-    elif buffer in ops.reads[op]:
-        why = IN_PLACE
-    elif ops.rng[op]:
-        why = RANDOM
-    elif ops.role[op] not in (COMPUTE, RECOMPUTE):
-        why = COPY
-    elif not len(ops.reads[op]):
+    why = WRAPS if before >= trace.n else makers.never(buffer, op, after)
+    if why == FINE and not len(ops.reads[op]):
         why = NO_INPUT
     if why:
         return op, why, 0

@@ -13,6 +13,16 @@ from gpumem.trace import Trace
 
 WORKSPACE = "workspace"  # the kind of a buffer that only one op uses
 
+FINE, NO_PRODUCER, OVER_BOUNDARY, IN_PLACE, RANDOM, COPY = range(6)
+NEVER = (
+    "",
+    "no op of its lifetime makes it before op {after}",
+    "op {op} made it before the iteration boundary",
+    "op {op} changes it in place, so running it again would not make the same value",
+    "op {op} ({name}) draws random numbers or is a copy",
+    "op {op} ({name}) draws random numbers or is a copy",
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Producers:
@@ -24,10 +34,8 @@ class Producers:
     @classmethod
     def of(cls, trace: Trace) -> Producers:
         """Look up the writers of every buffer: O(accesses log accesses)."""
-        op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
-        order = np.lexsort((op, buffer))
-        ptr = np.searchsorted(buffer[order], np.arange(len(trace.buffers) + 1)).astype(np.int64)
-        return cls(trace, Csr(ptr, op[order]).tolist())
+        writes = trace.ops.writes
+        return cls(trace, Csr.grouped(writes.idx, writes.rows(), len(trace.buffers)).tolist())
 
     def made_by(self, buffer: int, after: int) -> int:
         """Return the last op through `after` that writes `buffer` in that lifetime, -1 if there is none."""
@@ -37,18 +45,18 @@ class Producers:
             (i for i in self.written[buffer] if (i - start) % n <= life), key=lambda i: (i - start) % n, default=-1
         )
 
-    def never(self, buffer: int, op: int, after: int) -> str:
-        """Return why running `op` again can never give what `buffer` holds after op `after`; "" if it can."""
+    def never(self, buffer: int, op: int, after: int) -> int:
+        """Return why running `op` again can never give what `buffer` holds after op `after`; FINE if it can."""
         ops = self.trace.ops
         if op < 0:
-            return f"no op of its lifetime makes it before op {after}"
+            return NO_PRODUCER
         if op > after:
-            return f"op {op} made it before the iteration boundary"
+            return OVER_BOUNDARY
         if buffer in ops.reads[op]:
-            return f"op {op} changes it in place, so running it again would not make the same value"
-        if ops.rng[op] or ops.role[op] not in (COMPUTE, RECOMPUTE):
-            return f"op {op} ({ops.name[op]}) draws random numbers or is a copy"
-        return ""
+            return IN_PLACE
+        if ops.rng[op]:
+            return RANDOM
+        return FINE if ops.role[op] in (COMPUTE, RECOMPUTE) else COPY
 
     def written_at(self, buffer: int, made: int) -> int:
         """Return the first position from `made` on at which `buffer` is written; beyond a whole turn if none."""
@@ -81,7 +89,7 @@ class Producers:
             raise ValueError(f"{d}: wraps the iteration boundary, over which a recomputation does not carry a value")
         op = self.made_by(d.buffer, d.after)
         if why := self.never(d.buffer, op, d.after):
-            raise ValueError(f"{d}: {why}")
+            raise ValueError(f"{d}: " + NEVER[why].format(op=op, after=d.after, name=self.trace.ops.name[op]))
         reads = list(dict.fromkeys(self.trace.ops.reads[op].tolist()))
         for b in reads:
             if self.written_at(b, op) < d.at:

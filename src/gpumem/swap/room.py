@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import I64, Bool
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.gaps import Gaps, without
 from gpumem.trace import Trace
 
 
@@ -26,25 +26,23 @@ class Room:
     @classmethod
     def without(cls, trace: Trace, chosen: Gaps, limit: int) -> Room:
         """Return what is left when every chosen gap is absent from its first op through its last."""
-        load, size = trace.load(), trace.buffers.size[chosen.buffer]
-        for after, before, bytes_ in zip(chosen.after.tolist(), chosen.before.tolist(), size.tolist()):
-            load[np.arange(after + 1, before) % trace.n] -= bytes_
-        return cls(load, limit)
+        return cls(without(trace.load(), chosen, trace.buffers.size[chosen.buffer]), limit)
 
     def hold(self, at: int, until: int, size: int) -> int:
         """Hold `size` bytes from op `at` on; return `until` or the first op where they would exceed the limit."""
-        while at < until and self.load[at % len(self.load)] + size <= self.limit:
-            self.load[at % len(self.load)] += size
-            at += 1
-        return at
+        return at + self._take(np.arange(at, until), size)
 
     def fetch(self, earliest: int, before: int, size: int) -> int:
         """Hold `size` bytes up to op `before`; return `earliest` or the first op from which they fit the limit."""
-        at = before
-        while at > earliest and self.load[(at - 1) % len(self.load)] + size <= self.limit:
-            at -= 1
-            self.load[at % len(self.load)] += size
-        return at
+        return before - self._take(np.arange(before - 1, earliest - 1, -1), size)
+
+    def _take(self, ops: I64, size: int) -> int:
+        """Hold `size` bytes at `ops`, one after another, until the limit ends it; return at how many."""
+        ops = ops % len(self.load)
+        full = self.load[ops] + size > self.limit
+        far = int(np.argmax(full)) if full.any() else len(ops)
+        self.load[ops[:far]] += size
+        return far
 
 
 @dataclass(frozen=True, slots=True, eq=False)

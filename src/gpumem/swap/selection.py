@@ -7,7 +7,7 @@ import numpy as np
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool
 from gpumem.swap import _tree
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.gaps import Gaps, values, without
 from gpumem.swap.scores import Candidates
 
 
@@ -57,16 +57,6 @@ def select(c: Candidates, order: I64, limit: int, pinned: int) -> tuple[I64, I64
     return chosen, without(c.load, c.gaps.where(chosen), c.size[chosen])
 
 
-def without(load: I64, gaps: Gaps, size: I64) -> I64:
-    """Return the load with `size` bytes absent over each whole gap."""
-    n = len(load)
-    change = np.zeros(2 * n + 1, np.int64)
-    np.add.at(change, gaps.after + 1, -size)
-    np.add.at(change, gaps.before, size)
-    left: I64 = load + np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
-    return left
-
-
 def host_spans(gaps: Gaps, n: int) -> tuple[I64, I64, I64]:
     """Return for each gap which value the host keeps in it, and where: right before the ops `[start, stop)`.
 
@@ -74,10 +64,8 @@ def host_spans(gaps: Gaps, n: int) -> tuple[I64, I64, I64]:
     swapped through the last, so `start` and `stop` count on from where that value's first gap can begin. A value
     that lives for ever and is never written stays on the host all the time.
     """
-    turns = gaps.forever & (gaps.writes > 0)
-    epoch = np.where(turns, gaps.epoch % np.maximum(gaps.writes, 1), gaps.epoch)
-    _, value = np.unique(np.stack([gaps.buffer, epoch]), axis=1, return_inverse=True)
-    constant = gaps.forever & (gaps.writes == 0)
+    turns, constant = gaps.forever & (gaps.writes > 0), gaps.forever & (gaps.writes == 0)
+    _, value = np.unique(np.stack([gaps.buffer, values(gaps)]), axis=1, return_inverse=True)
     first = np.concatenate([[True], gaps.buffer[1:] != gaps.buffer[:-1]]) if len(gaps) else np.zeros(0, np.bool_)
     begin = gaps.after[np.maximum.accumulate(np.where(first, np.arange(len(gaps)), 0))]
     life = (gaps.after - begin) % n + np.where(turns & (gaps.epoch == 0), n, 0)  # before the first write: last turn's

@@ -18,7 +18,7 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.limits import fits
+from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import over, turn
 from gpumem.swap.room import Room
@@ -81,8 +81,7 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
     """
-    if layers not in LAYERS:
-        raise ValueError(f"layers {layers!r} is unknown; there are {', '.join(LAYERS)}")
+    one_of("layers", layers, LAYERS)
     if fits(trace, limit):
         return Plan((), trace.n, trace.name)
     found = feature_maps(trace)
