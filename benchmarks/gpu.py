@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 from _bench import header
+from _requests import TITLE as REQUESTS
+from _requests import requests
 from cuda.bindings import driver as api
 from cuda.core import Buffer, Device, EventOptions, LegacyPinnedMemoryResource
 
@@ -293,6 +295,7 @@ def main() -> None:
         "executor": overhead([100] if args.quick else [100, 1000]),
         "models": planned(args.quick),
         "allocators": allocators(device, args.quick),
+        "requests": show(REQUESTS, requests(3 if args.quick else 21)),
     }
     print(f"\n# took {time.perf_counter() - begin:.0f} s")
     if args.json:

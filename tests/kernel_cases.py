@@ -130,6 +130,40 @@ def cross_entropy_gradient(pick: Pick) -> Arguments:
     return {"probs": forward["logits"], "labels": forward["labels"], "dlogits": forward["probs"]}
 
 
+def lifetimes(pick: Pick, steps: int) -> Arguments:
+    """Columns of up to 70 buffers, more than a block has threads; some take no bytes, some wrap."""
+    count = pick.integer(0, 70)
+    start = pick.rng.integers(0, steps, count)
+    return {
+        "size": pick.rng.integers(0, 9, count),
+        "start": start,
+        "end": start + pick.rng.integers(1, steps + 1, count),
+    }
+
+
+def overlap(pick: Pick) -> Arguments:
+    steps = pick.integer(1, 40)
+    columns = lifetimes(pick, steps)
+    offset = pick.rng.integers(-1, 2 ** pick.integer(2, 12), len(columns["size"]))  # crowded, or hardly anybody meets
+    return {"offset": offset, **columns, "steps": steps, "pair": pick.rng.integers(-9, 9, 2)}
+
+
+def load_profile(pick: Pick) -> Arguments:
+    steps = pick.integer(1, 150)
+    return lifetimes(pick, steps) | {"out": pick.rng.integers(-9, 9, steps)}
+
+
+def placement(pick: Pick) -> Arguments:
+    case = overlap(pick)
+    host = case["offset"] < 0  # as it must be, but for one buffer now and then
+    if len(host) and pick.integer(0, 3) == 0:
+        host[pick.rng.integers(len(host))] ^= True
+    limits = {"alignment": 2 ** pick.integer(0, 1), "height": pick.integer(0, 5000)}
+    case["offset"] = np.where(host, case["offset"], case["offset"] // limits["alignment"] * limits["alignment"])
+    columns = {name: case[name] for name in ("offset", "size", "start", "end")}
+    return columns | {"host": host, "steps": case["steps"]} | limits | {"found": pick.rng.integers(-9, 9, 3)}
+
+
 def sgd(pick: Pick) -> Arguments:
     return alike("w", "dw", "velocity")(pick) | {"rate": 0.1, "momentum": 0.9, "decay": 0.01}
 
@@ -157,10 +191,13 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "copy": copy,
     "delay": lambda pick: {"steps": pick.integer(0, 200), "out": pick.word()},
     "fill": fill,
+    "load_profile": load_profile,
     "matmul": matmul,
     "max_pool": max_pool,
     "max_pool_gradient": max_pool_gradient,
     "mean": lambda pick: alike("x")(pick) | {"out": pick.floats(1)},
+    "overlap": overlap,
+    "placement": placement,
     "relu": alike("x", "out"),
     "relu_gradient": alike("y", "dy", "dx"),
     "sgd": sgd,

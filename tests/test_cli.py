@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,10 @@ from gpumem.commands.args import Progress, amount, choices
 from gpumem.errors import NotReached
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
-from gpumem.pool import PLANNERS
+from gpumem.placement import Placement
+from gpumem.pool import ALLOCATORS, PLANNERS
+from gpumem.pool.native import Native
+from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.recorder import Recorder
 from gpumem.simulate import simulate
@@ -440,6 +444,12 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
         (["pool"], "gpumem pool: error: the following arguments are required: file"),
         (["pool", "FILE", "--planner", "magic"], "gpumem: error: --planner: 'magic' is unknown; there are best-fit"),
         (["pool", "FILE", "--planner", "best-fit,"], "gpumem: error: --planner: '' is unknown"),
+        (["pool", "FILE", "--allocator", "magic"], "gpumem: error: --allocator: 'magic' is unknown; there are native"),
+        (["pool", "FILE", "--allocator", ""], "gpumem: error: --allocator: '' is unknown"),
+        (["pool", "FILE", "--seed", "1"], "gpumem: error: --seed: no use to best-fit"),
+        (["pool", "FILE", "--planner", "search", "--seed", "-1"], "gpumem: error: --seed: -1 is below 0"),
+        (["pool", "FILE", "--planner", "search", "--effort", "nan"], "gpumem: error: --effort: nan is not positive"),
+        (["pool", "FILE", "--planner", "search", "--seconds", "0"], "gpumem: error: --seconds: 0.0 is not positive"),
         (["pool", "FILE", "--alignment", "0"], "gpumem: error: alignment: 0 is not in [1, 2**40]"),
         (["pool", "FILE", "--out", "x.png"], "gpumem: error: --out: 'x.png' ends in none of .csv, .json, .json.gz"),
         (["pool", "FILE", "--out", ""], "gpumem: error: --out: '' ends in none of"),
@@ -604,7 +614,7 @@ def test_any_trace_is_planned_or_one_line_says_why_not(
 
 # --- pool ------------------------------------------------------------------------------------------------
 
-ROW_KEYS = {"file", "planner", "buffers", "peak_load", "footprint", "ratio", "seconds", "feasible"}
+ROW_KEYS = {"file", "planner", "buffers", "peak_load", "footprint", "ratio", "bound", "optimal", "seconds", "feasible"}
 
 
 @pytest.fixture
@@ -618,8 +628,10 @@ def test_pool_prints_a_table(cli: Cli, net_file: Path, bare_file: Path) -> None:
     ran = cli("pool", net_file, bare_file, "--planner", "all")
     lines = ran.out.splitlines()
     assert (ran.status, ran.err, len(lines)) == (0, [], 1 + 2 * len(PLANNERS))
-    assert lines[0].split() == ["file", "planner", "buffers", "peak", "load", "footprint", "ratio", "seconds", "fits"]
-    assert [line.split()[-7] for line in lines[1:]] == [*PLANNERS, *PLANNERS]
+    heads = ["file", "planner", "buffers", "peak", "load", "footprint", "ratio", "bound", "seconds", "fits"]
+    assert lines[0].split() == heads
+    assert [line.split()[-8] for line in lines[1:]] == [*PLANNERS, *PLANNERS]
+    assert {line.split()[-3] for line in lines[1:]} == {"optimal"}
     assert {line.split()[-1] for line in lines[1:]} == {"yes"}
 
 
@@ -636,6 +648,118 @@ def test_pool_prints_rows_of_json_for_every_file_and_planner(cli: Cli, net_file:
         assert row["footprint"] == placed.height
         assert row["ratio"] == placed.height / trace.peak_load
         assert row["seconds"] >= 0 and row["feasible"] is True
+        assert row["bound"] == trace.peak_load and row["optimal"] is (placed.height == trace.peak_load)
+
+
+def proves(trace: Trace, *, alignment: int = 1, seed: int = 0, effort: float = 1.0) -> Placement:
+    """A planner that places 100 bytes too high, and knows a bound that depends on what it was told."""
+    placed = best_fit(trace, alignment=alignment)
+    return Placement(placed.offset + 100, placed.height + 100, bound=trace.peak_load + seed)
+
+
+def test_a_bound_that_one_planner_proves_holds_for_all(
+    cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PLANNERS, "proves", proves)
+    args = ["pool", bare_file, "--planner", "best-fit,proves"]  # the peak load is 9
+    for options, bound, optimal in (([], 9, [True, False]), (["--seed", "100", "--effort", "2"], 109, [True, True])):
+        rows = cli(*args, *options, "--json").json
+        assert [(row["bound"], row["optimal"]) for row in rows] == [(bound, o) for o in optimal]
+    assert [line.split()[-3] for line in cli(*args).out.splitlines()[1:]] == ["optimal", "1.0000"]
+    rows = cli("pool", bare_file, "--planner", "proves", "--seed", "50", "--json").json
+    assert (rows[0]["bound"], rows[0]["optimal"]) == (59, False)
+    assert cli("pool", bare_file, "--planner", "proves", "--seed", "9").out.splitlines()[1].split()[-3] == "2.0000"
+
+
+def test_options_reach_only_the_planners_that_take_them(
+    cli: Cli, bare_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, ...]] = []
+
+    def listens(
+        trace: Trace,
+        *,
+        alignment: int,
+        effort: float = 1.0,
+        seconds: float = 9.0,
+        seed: int = 0,
+        progress: object = None,
+    ) -> Placement:
+        told.append((alignment, effort, seconds, seed, callable(progress)))
+        return best_fit(trace, alignment=alignment)
+
+    monkeypatch.setitem(PLANNERS, "listens", listens)
+    options = ["--effort", "0.5", "--seconds", "3", "--seed", "7", "--alignment", "2"]
+    assert cli("pool", bare_file, "--planner", "best-fit,listens", *options).status == 0
+    assert told == [(2, 0.5, 3.0, 7, True)] * 2  # the first for what has to be compiled
+    line = cli.refuses("pool", bare_file, "--seed", "7")
+    assert line == "gpumem: error: --seed: no use to best-fit"
+
+
+def test_pool_replays_through_allocators(cli: Cli, net_file: Path, bare_file: Path) -> None:
+    rows = cli("pool", net_file, bare_file, "--allocator", "all", "--json").json
+    names = ["best-fit", *ALLOCATORS]
+    assert [(row["file"], row["planner"]) for row in rows] == [
+        (str(f), n) for f in (net_file, bare_file) for n in names
+    ]
+    for row in rows:
+        trace = load(row["file"]).trace
+        assert set(row) == ROW_KEYS
+        if row["planner"] == "best-fit":
+            continue
+        allocator = ALLOCATORS[row["planner"]]()
+        replay(trace, allocator)
+        assert row["footprint"] == allocator.statistics.reserved.peak
+        assert (row["peak_load"], row["bound"]) == (trace.peak_load, trace.peak_load)
+        assert row["optimal"] is (row["footprint"] == trace.peak_load)
+    ran = cli("pool", bare_file, "--allocator", "cnmem", "--capacity", "9")
+    assert [line.split()[-1] for line in ran.out.splitlines()[1:]] == ["yes", "no"]
+
+
+def test_an_allocator_in_pieces_may_fit_where_no_placement_does(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the last buffer finds 2 + 2 bytes free, on either side of the second: in pieces that is enough
+    trace = Trace.from_lifetimes([2, 2, 2, 4], [0, 0, 0, 1], [1, 2, 1, 2], name="holes")
+    write(tmp_path / "holes.json", trace, trace.ops.duration)
+    monkeypatch.setitem(PLANNERS, "wide", lambda t, *, alignment: Placement(np.array([0, 2, 4, 6]), 10))
+    monkeypatch.setitem(ALLOCATORS, "bytes", partial(Native, granularity=1))
+    args = ["--planner", "wide", "--allocator", "bytes", "--capacity", "6", "--out", tmp_path / "out.csv", "--json"]
+    ran = cli("pool", tmp_path / "holes.json", *args)
+    assert (ran.status, [row["feasible"] for row in ran.json]) == (0, [False, True])
+    assert [row["footprint"] for row in ran.json] == [10, 6]
+    assert ran.err == [f"gpumem: {tmp_path}/holes.json: no placement fits 6 bytes, the lowest takes 8"]
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("kind", ["overlap", "moves", "full"])
+def test_an_allocator_that_does_wrong_is_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    class Wrong(Native):
+        """Hands out what another one has, never the same twice, or nothing at all."""
+
+        calls = 0
+
+        def allocate(self, size: int, *, stream: int = 0) -> int:
+            if kind == "full":
+                raise MemoryError("no room")
+            self.calls += 1
+            return 0 if kind == "overlap" else self.calls * 2**20
+
+        def free(self, offset: int, *, stream: int = 0) -> None:
+            pass
+
+    monkeypatch.setitem(ALLOCATORS, "wrong", Wrong)
+    trace = Trace.from_lifetimes([1, 4], [0, 2], [3, 4], n=3, name="arc")
+    write(tmp_path / "arc.json", trace, trace.ops.duration)
+    line = cli.refuses("pool", tmp_path / "arc.json", "--allocator", "wrong", status=1 if kind == "overlap" else 2)
+    message = {
+        "overlap": "gpumem: internal error: the result failed its own check, please report this: buffers ",
+        "moves": "gpumem: error: arc: wrong: buffer 1: wraps, but lies at ",
+        "full": "gpumem: error: arc: wrong: buffer 0, before the first iteration: no room",
+    }
+    assert line.startswith(message[kind])
 
 
 def test_pool_takes_best_fit_unless_told_otherwise(cli: Cli, net_file: Path) -> None:
@@ -761,7 +885,17 @@ def test_help_and_version(cli: Cli) -> None:
     assert all(command in ran.out for command in ("plan", "pool", "info"))
     for command, options in {
         "plan": ["--limit", "--load-limit", "--machine", "--swap", "--score", "--pool", "--out", "--json"],
-        "pool": ["--planner", "--capacity", "--alignment", "--out", "--json"],
+        "pool": [
+            "--planner",
+            "--allocator",
+            "--effort",
+            "--seconds",
+            "--seed",
+            "--capacity",
+            "--alignment",
+            "--out",
+            "--json",
+        ],
         "info": ["--json"],
     }.items():
         ran = cli(command, "--help")

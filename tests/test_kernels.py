@@ -35,7 +35,15 @@ pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
 # Barriers cost the simulator up to 50 ms each, so these get few examples beside the smallest and the largest sizes.
-BARRIERS = {"bias_gradient", "checksum", "matmul", "mean", "softmax_cross_entropy", "conv2d_weight_gradient"}
+BARRIERS = {
+    "bias_gradient",
+    "checksum",
+    "load_profile",
+    "matmul",
+    "mean",
+    "softmax_cross_entropy",
+    "conv2d_weight_gradient",
+}
 BARRIERS |= {name for name in CASES if name.endswith("im2col")}
 
 
@@ -104,6 +112,34 @@ def test_kernels_agree_with_numpy(device: ModuleType, name: str, data: st.DataOb
 @settings(max_examples=3)
 def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:
     compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
+
+
+def few(data: st.DataObject, count: int, steps: int) -> dict[str, Array]:
+    """Columns of a few buffers that are often just beside each other."""
+
+    def column(low: int, high: int) -> Array:
+        return np.array([data.draw(st.integers(low, high)) for _ in range(count)], np.int64)
+
+    columns = {"offset": column(-2, 4), "size": column(0, 3), "start": column(0, steps - 1), "end": column(1, steps)}
+    return columns | {"end": columns["start"] + columns["end"], "host": column(0, 3) == 0}
+
+
+@given(data=st.data(), steps=st.integers(1, 5), count=st.integers(1, 2), alignment=st.integers(1, 2))
+@settings(max_examples=30)
+def test_checks_of_a_placement_agree_on_one_or_two_buffers(
+    device: ModuleType, data: st.DataObject, steps: int, count: int, alignment: int
+) -> None:
+    columns = few(data, count, steps)
+    host = columns.pop("host")
+    compare(device, "overlap", columns | {"steps": steps, "pair": np.full(2, -7)})
+    limits = {"steps": steps, "alignment": alignment, "height": 6, "found": np.full(3, -7)}
+    compare(device, "placement", columns | {"host": host} | limits)
+
+
+def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> None:
+    start, length = np.divmod(np.arange(9), 3)  # all arcs of a circle of three steps
+    arcs = {"size": 10 ** np.arange(9), "start": start, "end": start + length + 1}
+    compare(device, "load_profile", arcs | {"out": np.full(3, -7)})
 
 
 @pytest.mark.parametrize(
@@ -496,9 +532,12 @@ def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str
     assert all(".visible .entry" in code for codes in ptx.values() for code in codes)
 
 
+ATOMICS = {"checksum._checksum", "load_profile._changes", "overlap._overlap", "placement._alone"}
+
+
 def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str]]) -> None:
     for name, codes in ptx.items():
         for line in "\n".join(codes).splitlines():
             assert ".f64" not in line, f"{name}: {line}"
             if line.strip().startswith(("atom.", "red.")):
-                assert name == "checksum._checksum" and ".u64" in line
+                assert name in ATOMICS and (".u64" in line or ".s64" in line), f"{name}: {line}"

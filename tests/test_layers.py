@@ -15,11 +15,11 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "gpumem"
 LAYERS = [
     ["errors", "columns", "_jit", "kernels"],
     ["trace"],
-    ["recorder", "machine", "period", "hazards", "timeline", "placement"],
+    ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],
     ["pool", "swap", "io", "execute"],
     ["jobs", "models", "testing", "torch", "combined"],
-    ["plot", "report", "comparison", "knee", "commands", "cli", "__main__"],
+    ["plot", "report", "comparison", "knee", "footprint", "call_cost", "commands", "cli", "__main__"],
 ]
 STRANGERS = [{"pool", "swap", "execute"}]
 CUDA = {"cuda", "numba_cuda", "cupy"}

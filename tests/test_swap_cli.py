@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +13,21 @@ import pytest
 
 import gpumem
 from gpumem import check
-from gpumem.commands.figures import profile_table
+from gpumem.batch import rebatch
+from gpumem.commands.figures import batch_table, profile_table
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.plot import recorded
+from gpumem.pool.cnmem import CnMem
+from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap import autoswap, candidates, load_min
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import checkpoint
+from gpumem.swap.scores import SCORES
 from gpumem.trace import Trace
 
 from .conftest import Cli
@@ -273,8 +277,12 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Pa
         (["bound", "FILE", "--limit", "70%"], "unrecognized arguments: --limit 70%"),
         (["bound", "BARE"], "a bare instance has no ops to swap between"),
         (["bench"], "gpumem bench: error: the following arguments are required: SUITE"),
-        (["bench", "pool"], "gpumem bench: error: argument SUITE: invalid choice: 'pool'"),
-        (["bench", "swap", "FILE", "--what", "fig10"], "--what: 'fig10' is unknown; there are knees, fig8, fig9"),
+        (["bench", "jobs"], "gpumem bench: error: argument SUITE: invalid choice: 'jobs'"),
+        (["bench", "swap", "FILE", "--what", "fig12"], "--what: 'fig12' is unknown; there are knees, fig8, fig9"),
+        (["bench", "swap", "FILE", "--batches", "1,x"], "--batches: '1,x' is no list of numbers"),
+        (["bench", "swap", "FILE", "--batches", "1,0"], "--batches: 0.0 is not positive and finite"),
+        (["bench", "swap", "FILE", "--batches", "nan"], "--batches: nan is not positive and finite"),
+        (["bench", "swap", "FILE", "--what", "fig10", "--batches", "1e12"], "2**62"),
         (["bench", "swap", "FILE", "--planner", "x"], "--planner: 'x' is unknown"),
         (["bench", "swap", "FILE", "--limits", "70%,"], "--limits: '' is not an amount"),
         (["bench", "swap", "FILE", "--limits", ""], "--limits: '' is not an amount"),
@@ -390,7 +398,7 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, file: Path, table: object,
     lines = ran.out.splitlines()
     assert lines[0].startswith("# machine: ") and lines[1].startswith("# gpumem 0.1.0, python ")
     assert lines[2:4] == ["# seed: 4", f"# command: gpumem bench swap {file} --quick --seed 4"]
-    for title in ("Lowest load limit", "Figure 8", "Figure 9", "Figure 11", "Table II"):
+    for title in ("Lowest load limit", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table II"):
         assert sum(line.startswith(title) for line in lines) == 1
     knees = next(k for k, line in enumerate(lines) if line.startswith("trace "))
     assert [line.split()[:2] for line in lines[knees + 1 : knees + 4]] == [["net", name] for name in (*table,)]
@@ -399,7 +407,7 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, file: Path, table: object,
 def test_bench_prints_json_and_writes_files(cli: Cli, file: Path, table: object, bounded: None, tmp_path: Path) -> None:
     ran = cli("bench", "swap", file, "--quick", "--json", "--planner", "autoswap", "--out", tmp_path / "out")
     found = ran.json
-    assert list(found) == ["header", "knees", "fig8", "fig9", "fig11", "table2"]
+    assert list(found) == ["header", "knees", "fig8", "fig9", "fig10", "fig11", "table2"]
     (knee,) = found["knees"]
     assert knee["limit"] <= knee["unbroken"] <= knee["peak_load"] == PEAK and knee["bound"] == PEAK // 2
     assert knee["achieved"] == pytest.approx((PEAK - knee["limit"]) / (PEAK / 2))
@@ -409,7 +417,7 @@ def test_bench_prints_json_and_writes_files(cli: Cli, file: Path, table: object,
     assert all(s["x"] == pytest.approx([90, 75, 60], abs=1e-4) for s in nine["series"])
     assert [s["name"] for s in eleven["series"]] == ["autoswap"]
     names = {p.name for p in (tmp_path / "out").iterdir()}
-    assert names == {"bench.txt", "bench.json", "fig8-net.png", "fig9-net.png", "fig11-net.png"}
+    assert names == {"bench.txt", "bench.json"} | {f"fig{number}-net.png" for number in (8, 9, 10, 11)}
     assert json.loads((tmp_path / "out" / "bench.json").read_text()) == found
     text = (tmp_path / "out" / "bench.txt").read_text()
     assert text.splitlines()[0] == found["header"][0] and "Figure 11" in text
@@ -448,6 +456,65 @@ def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:
     assert list(zip(series["x"], series["y"])) == [pytest.approx(p) for p in sorted(points)]
 
 
+def test_figure_10_by_hand(cli: Cli, file: Path) -> None:
+    parts = (0.8, 0.55, 0.4)
+    args = ["--what", "fig10", "--batches", "1,2.5", "--limits", ",".join(f"{p:.0%}" for p in parts), "--peaks", "all"]
+    (figure,) = cli("bench", "swap", file, *args, "--json").json["fig10"]
+    assert all(s["x"] == [1, 2.5] for s in figure["series"])
+    sizes = {s["name"]: s["y"] for s in figure["series"]}
+    for k, factor in enumerate((1, 2.5)):
+        trace = rebatch(net(), factor)
+        cnmem, placed = CnMem(), best_fit(trace)
+        replay(trace, cnmem)
+        base, ways = simulate(trace, GTX, placed), [(placed.height, 0.0)]
+        for part in parts:
+            for score in SCORES:
+                try:
+                    after = autoswap(trace, GTX, int(trace.peak_load * part), score=score, peaks="all").apply(trace)
+                except NotReached:
+                    continue
+                where = best_fit(after)
+                ways.append((where.height, simulate(after, GTX, where).overhead(base)))
+        want = [trace.peak_load, cnmem.statistics.reserved.peak, placed.height]
+        want += [min(height for height, cost in ways if cost <= most) for most in (0.005, 0.15)]
+        assert [y[k] * MIB for y in sizes.values()] == want
+        assert want[4] < want[3] <= want[2]
+    assert list(sizes) == ["native", "cnmem", "smartpool", "with autoswap, 0.5%", "with autoswap, 15.0%"]
+
+
+def test_figure_10_as_a_table_says_how_far_below_cnmem() -> None:
+    series = (Series("native", [0.25, 2.0], [50.0, 190.0]), Series("cnmem", [0.25, 2.0], [100.0, 200.0]))
+    assert [line.split() for line in batch_table(Figure("fig10", "", "", "", series)).splitlines()] == [
+        ["batch", "native", "cnmem"],
+        ["0.25", "50.0", "(-50.0", "%)", "100.0"],
+        ["2", "190.0", "(-5.0", "%)", "200.0"],
+    ]
+
+
+def test_without_buffers_of_the_batch_there_is_no_figure_10(cli: Cli, tmp_path: Path, bounded: None) -> None:
+    trace = net()
+    bare = replace(trace, buffers=replace(trace.buffers, kind=("param",) * len(trace.buffers)))
+    write(tmp_path / "net.json", bare, bare.ops.duration)
+    ran = cli("bench", "swap", tmp_path / "net.json", "--what", "fig9,fig10", "--quick", "--json")
+    assert (ran.status, ran.json["fig10"], len(ran.json["fig9"])) == (0, [], 1)
+    assert ran.err == ["gpumem: net: no figure 10: no buffer is of a kind that depends on the batch"]
+
+
+@pytest.mark.parametrize("part", ["fig9", "fig10", "knees"])
+def test_what_is_shown_was_held_against_the_oracles_by_both_clocks(
+    cli: Cli, file: Path, bounded: None, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("gpumem.check.timeline", lambda *args, **options: asked.append(options))
+    args = ["--what", part, "--quick", "--planner", "autoswap", "--batches", "1"]
+    assert cli("bench", "swap", file, *args, "--no-check").status == 0
+    assert asked == []
+    assert cli("bench", "swap", file, *args).status == 0
+    assert (
+        {"placement" in options for options in asked} == {"capacity" in options for options in asked} == {True, False}
+    )
+
+
 @pytest.mark.jit
 def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> None:
     args = ["--planner", "autoswap", "--step", "0.1", "--json"]
@@ -464,7 +531,9 @@ def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> No
 def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(cli: Cli, table: object, bounded: None) -> None:
     found = cli("bench", "swap", "--quick", "--planner", "autoswap", "--json", "--no-check").json
     assert {k["trace"] for k in found["knees"]} == set(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]
-    assert [f["trace"] for f in (*found["fig8"], *found["fig9"], *found["fig11"])] == ["vgg16_cifar_b100"] * 3
+    assert [f["trace"] for f in (*found["fig8"], *found["fig9"], *found["fig10"], *found["fig11"])] == [
+        "vgg16_cifar_b100"
+    ] * 4
     assert [r["net"] for r in found["table2"]] == ["vgg16_cifar_b100", "resnet18_cifar_b100"]
 
 

@@ -24,6 +24,8 @@ class Placement:
         Bytes of the pool (the footprint).
     alignment : int
         Bytes that every offset is a multiple of.
+    bound : int
+        Bytes that no placement of the trace goes below, as far as the planner knows; 0 where it says nothing.
 
     Examples
     --------
@@ -35,6 +37,12 @@ class Placement:
     offset: I64
     height: int
     alignment: int = 1
+    bound: int = 0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the planner proved that no placement is lower."""
+        return self.height <= self.bound
 
     @classmethod
     def at(cls, trace: Trace, offset: list[int] | I64, *, alignment: int = 1) -> Placement:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands import figures
-from gpumem.commands.args import Commands, Parser, Progress, amount, choices, machine_of, tell_when_compiling
+from gpumem.commands import bench_pool, figures
+from gpumem.commands.args import Commands, Parser, Progress, amount, choices, machine_of, tell, tell_when_compiling
 from gpumem.commands.planning import Task, add_own, own_options, read_with_ops, source_of, taken
 from gpumem.commands.saving import check_name, staged, tell_without_pictures
 
@@ -28,24 +29,27 @@ PARTS = {
     "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
     "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
     "fig9": "Figure 9: overhead in % by load limit in % of the peak load, capacity clock",
+    "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
     "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock",
     "table2": "Table II: the largest reduction of the load in % at no more than 0.5 % overhead",
 }
 LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
 FEW = "90%,75%,60%"
+BATCHES, TWO = "0.25,0.5,1,2,4", "0.5,1"
 FINE, COARSE = 0.005, 0.05  # parts of the peak load
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    suites = commands.add_parser("bench", help="measure planners against the bound and the papers")
+    suites = commands.add_parser("bench", help="measure planners and allocators against bounds and the papers")
     suite = suites.add_subparsers(required=True, metavar="SUITE", parser_class=Parser)
     p = suite.add_parser("swap", help="swap planners", description=run.__doc__)
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
     p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
     p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(PARTS)}")
-    p.add_argument("--limits", metavar="L[,L]", help="of figures 9 and 11, bytes or %% (default: 90%% to 30%% by 5%%)")
+    p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
+    p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
     p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
     p.add_argument("--quick", action="store_true", help="few limits and coarse steps, to try it out")
     p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
@@ -53,10 +57,11 @@ def add(commands: Commands) -> None:
     p.add_argument("--out", metavar="DIR", help="write bench.txt, bench.json and pictures there")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
+    bench_pool.add(suite)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the knees of swap planners next to the bound, and figures 8, 9, 11 and Table II of the AutoSwap paper."""
+    """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
     check_name(args.out)
     tell_when_compiling()
     from gpumem.report import header
@@ -66,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
     planners = {name: PLANNERS[name] for name in choices(args.planner, PLANNERS, "--planner")}
-    machine = machine_of(args.machine)
+    machine, factors = machine_of(args.machine), _factors(args)
     seed = "each planner's own" if args.seed is None else args.seed
     with Progress() as progress:
         traces = _traces(args.trace, machine, progress)
         limits = [_limits(args, trace) for trace in traces]
-        bench = Bench(args, planners, machine, progress, header(args.command, seed).splitlines())
+        bench = Bench(args, planners, machine, progress, header(args.command, seed).splitlines(), factors)
         for trace, mine in zip(traces, limits):
             shown = args.trace or trace.name.startswith("vgg16")
             bench.measure(trace, mine, parts if shown else [p for p in parts if not p.startswith("fig")])
@@ -95,6 +100,18 @@ def _limits(args: argparse.Namespace, trace: Trace) -> list[int]:
     return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
 
 
+def _factors(args: argparse.Namespace) -> list[float]:
+    text = args.batches if args.batches is not None else TWO if args.quick else BATCHES
+    try:
+        factors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--batches: {text!r} is no list of numbers") from None
+    for factor in factors:
+        if not 0 < factor < math.inf:
+            raise ValueError(f"--batches: {factor} is not positive and finite")
+    return factors
+
+
 @dataclass(slots=True, eq=False)
 class Bench:
     """What was measured so far."""
@@ -104,6 +121,7 @@ class Bench:
     machine: Machine
     progress: Progress
     header: list[str]
+    factors: list[float]
     knees: list[Knee] = field(default_factory=list)
     drawn: list[tuple[str, Figure]] = field(default_factory=list)  # with the name of the trace
 
@@ -116,6 +134,7 @@ class Bench:
 
     def measure(self, trace: Trace, limits: list[int], parts: list[str]) -> None:
         """Measure the parts that were asked for, for one trace."""
+        from gpumem.batch import KINDS
         from gpumem.pool import best_fit
         from gpumem.simulate import simulate
         from gpumem.swap import PLANNERS
@@ -130,6 +149,10 @@ class Bench:
         if "fig9" in parts:
             found = figures.scores(run, limits, PLANNERS["autoswap"], PLANNERS.get("bayes"))
             self.drawn.append((trace.name, found))
+        if "fig10" in parts and KINDS.isdisjoint(trace.buffers.kind):
+            tell(f"{trace.name}: no figure 10: no buffer is of a kind that depends on the batch")
+        elif "fig10" in parts:
+            self.drawn.append((trace.name, figures.batches(run, limits, self.factors, PLANNERS["autoswap"])))
         if "fig11" in parts:
             self.drawn.append((trace.name, figures.reductions(run, limits, self.planners)))
 
@@ -176,7 +199,12 @@ class Bench:
         from gpumem.knee import table
 
         blocks = ["\n".join(self.header)]
-        show = {"fig8": figures.profile_table, "fig9": figures.shared_table, "fig11": figures.point_table}
+        show = {
+            "fig8": figures.profile_table,
+            "fig9": figures.shared_table,
+            "fig10": figures.batch_table,
+            "fig11": figures.point_table,
+        }
         for part in parts:
             if part == "knees":
                 blocks.append(f"{PARTS[part]}\n\n{table(self.knees)}")

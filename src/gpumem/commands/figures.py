@@ -1,4 +1,4 @@
-"""Figures 8, 9 and 11 and Table II of the AutoSwap paper (Zhang et al. 2019, section VI), measured here."""
+"""Figures 8 to 11 and Table II of the AutoSwap paper (Zhang et al. 2019, section VI), measured here."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ MIB = 2**20
 TWO = (0.77, 0.62)  # of the peak load: the paper's 500 and 400 of 647 MB
 PAPER = {"vgg16": (647, 447), "resnet50": (4418, 2906)}  # Table II in MB, as far as section VI-B4 quotes it
 STRETCHES = 21  # lines of figure 8 as a table
+OVERHEADS = (0.005, 0.15)  # of figure 10: none to speak of, and the paper's 15 %
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +46,7 @@ class Run:
             found = task.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
         except (Infeasible, NotReached):
             return None
-        return self._checked(task, task.report(found, task.judge(found), name))
+        return self.checked(task.report(found, task.judge(found), name))
 
     def verify(self, knee: Knee) -> None:
         """Hold the plan of a knee against the oracles."""
@@ -54,11 +55,12 @@ class Run:
         task = replace(self.task, load_limit=knee.limit)
         self.progress(f"{knee.trace}: checking {knee.planner}")
         found = at_load(task.trace, knee.limit, swap=lambda trace, limit: knee.plan, pool=task.place)
-        self._checked(task, task.report(found, task.judge(found), knee.planner))
+        self.checked(task.report(found, task.judge(found), knee.planner))
 
-    def _checked(self, task: Task, report: Report) -> Report:
+    def checked(self, report: Report) -> Report:
+        """Hold a report against the oracles, if asked to."""
         if self.check:
-            task.check(report)
+            replace(self.task, load_limit=report.load_limit).check(report)
         return report
 
 
@@ -122,6 +124,66 @@ def reductions(run: Run, limits: list[int], planners: Planners) -> Figure:
         series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
     x, y = "reduction of the placed footprint (%)", "overhead (%), placed clock"
     return Figure("fig11", f"{task.trace.name}: overhead over the reduction of the footprint", x, y, tuple(series))
+
+
+def batches(run: Run, limits: list[int], factors: list[float], autoswap: Callable[..., Plan]) -> Figure:
+    """Return figure 10: the footprint over batch sizes of cudaMalloc, CnMem, SmartPool, and SmartPool with AutoSwap.
+
+    AutoSwap's four scores are tried at each limit, and the lowest footprint counts.
+    """
+    from functools import partial
+
+    from gpumem.batch import rebatch
+    from gpumem.pool import best_fit
+    from gpumem.simulate import simulate
+    from gpumem.swap.scores import SCORES
+
+    planners = {name: partial(autoswap, score=name) for name in SCORES}
+    task, names = run.task, ("native", "cnmem", "smartpool", *(f"with autoswap, {part:.1%}" for part in OVERHEADS))
+    sizes: list[list[float]] = [[] for _ in names]
+    for factor in factors:
+        trace = rebatch(task.trace, factor)
+        mine = replace(task, trace=trace, placement=best_fit(trace), line=simulate(trace, task.machine))
+        scaled = [max(limit * trace.peak_load // max(task.trace.peak_load, 1), 1) for limit in limits]
+        for size, found in zip(sizes, _schemes(replace(run, task=mine), scaled, planners)):
+            size.append(found / MIB)
+    series = tuple(Series(name, factors, list(size)) for name, size in zip(names, sizes))
+    title = f"{task.trace.name}: footprint over batch sizes"
+    return Figure("fig10", title, "batch size over the recorded one", "footprint (MiB)", series)
+
+
+def _schemes(run: Run, limits: list[int], planners: Planners) -> list[int]:
+    """The footprints of figure 10 for one batch size; each overhead is judged by the placed clock of its footprint."""
+    from gpumem.commands.placing import by_allocators
+    from gpumem.pool import ALLOCATORS
+    from gpumem.simulate import simulate
+
+    task, unchecked = run.task, replace(run, check=False)
+    (cnmem,) = by_allocators(task.trace, {"cnmem": ALLOCATORS["cnmem"]}, run.progress)
+    base = simulate(task.trace, task.machine, task.placement)
+    reports = [unchecked.at(limit, name, planner) for name, planner in planners.items() for limit in limits]
+    swapped = []
+    for most in OVERHEADS:
+        cheap = [r for r in reports if r is not None and r.placed.overhead(base) <= most]
+        lowest = min(cheap, key=lambda r: r.after.placement.height, default=None)
+        if lowest is None or lowest.after.placement.height >= task.placement.height:
+            swapped.append(task.placement.height)  # no swap is a plan as well
+        else:
+            swapped.append(run.checked(lowest).after.placement.height)
+    return [task.trace.peak_load, cnmem.size, task.placement.height, *swapped]
+
+
+def batch_table(figure: Figure) -> str:
+    """Return a line a batch size, a column a way: MiB, and how far below CnMem."""
+    base = next(s for s in figure.series if s.name == "cnmem")
+    rows = [["batch", *(s.name for s in figure.series)]]
+    for k, factor in enumerate(base.x):
+        cells = []
+        for s in figure.series:
+            size, whole = s.y[k] or 0.0, base.y[k] or 1.0
+            cells.append(f"{size:.1f}" if s is base else f"{size:.1f} ({100 * (size / whole - 1):+.1f} %)")
+        rows.append([f"{factor:g}", *cells])
+    return columns(rows)
 
 
 def profile_table(figure: Figure) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, amount, choices, self_check, tell, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, amount, tell, tell_when_compiling
+from gpumem.commands.placing import (
+    add_search,
+    allocators_of,
+    by_allocators,
+    by_planners,
+    planners_of,
+    search_options,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpumem.commands.placing import Allocators, Planners
     from gpumem.placement import Placement
     from gpumem.trace import Trace
 
@@ -20,6 +29,8 @@ def add(commands: Commands) -> None:
     p = commands.add_parser("pool", help="place buffers, without swapping", description=run.__doc__)
     p.add_argument("file", nargs="+", help="trace files or minimalloc CSVs")
     p.add_argument("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    p.add_argument("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well")
+    add_search(p)
     p.add_argument("--capacity", help="bytes the pool may have; exit status 3 if some file fits with no planner")
     p.add_argument("--alignment", type=int, help="of offsets, in bytes (default: 256, 1 for bare instances)")
     p.add_argument("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace")
@@ -28,18 +39,17 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Place the buffers of each file with each planner; compare footprint and peak load."""
+    """Place the buffers of each file with each planner; compare footprint, peak load and what is provably least."""
     if args.out is not None:
         _check_out(args.out, len(args.file))
     tell_when_compiling()
-    from gpumem.pool import PLANNERS
-
-    names = choices(args.planner, PLANNERS, "--planner")
+    planners, allocators = planners_of(args.planner), allocators_of(args.allocator)
+    options = search_options(args, planners)
     rows = []
     with Progress() as progress:
         for path in args.file:
             progress(f"placing {path}")
-            rows += _place(path, names, args)
+            rows += _place(path, planners, allocators, options, args, progress)
     print(json.dumps(rows) if args.json else _table(rows))
     fitting = {row["file"] for row in rows if row["feasible"]}
     return 0 if fitting.issuperset(args.file) else 3
@@ -52,48 +62,26 @@ def _check_out(out: str, files: int) -> None:
         raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
 
 
-def _warm_up(planner: Callable[..., Placement], alignment: int) -> None:
-    """Compile before anything is timed."""
-    from gpumem.trace import Trace
-
-    planner(Trace.from_lifetimes([1], [0], [1]), alignment=alignment)
-
-
-def _place(path: str, names: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    from gpumem import check
+def _place(
+    path: str,
+    planners: Planners,
+    allocators: Allocators,
+    options: Mapping[str, Any],
+    args: argparse.Namespace,
+    progress: Progress,
+) -> list[dict[str, Any]]:
     from gpumem.io import load
-    from gpumem.pool import PLANNERS
 
     trace = load(path).trace
-    alignment = args.alignment if args.alignment is not None else 256 if len(trace.ops) else 1
     capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
-    rows, placed = [], []
-    for name in names:
-        _warm_up(PLANNERS[name], alignment)
-        begin = time.perf_counter()
-        placement = PLANNERS[name](trace, alignment=alignment)
-        seconds = time.perf_counter() - begin
-        with self_check():
-            check.placement(trace, placement)
-        placed.append(placement)
-        rows.append(
-            {
-                "file": path,
-                "planner": name,
-                "buffers": len(trace.buffers),
-                "peak_load": trace.peak_load,
-                "footprint": placement.height,
-                "ratio": placement.ratio(trace),
-                "seconds": seconds,
-                "feasible": capacity is None or placement.height <= capacity,
-            }
-        )
-    best = min(placed, key=lambda p: p.height)
+    found = by_planners(trace, planners, options, progress, alignment=args.alignment)
+    found += by_allocators(trace, allocators, progress)
+    best = min((f.placement for f in found), key=lambda p: p.height)
     if capacity is not None and best.height > capacity:
         tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
     elif args.out:
         _write(args.out, path, trace, best, capacity)
-    return rows
+    return [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]
 
 
 def _write(out: str, source: str, trace: Trace, placement: Placement, capacity: int | None) -> None:
@@ -118,10 +106,11 @@ def _write(out: str, source: str, trace: Trace, placement: Placement, capacity: 
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    columns = ("planner", "buffers", "peak load", "footprint", "ratio", "seconds", "fits")
-    lines = ["{:32}{:>10}{:>9}{:>14}{:>14}{:>9}{:>10}{:>6}".format("file", *columns)]
+    columns = ("planner", "buffers", "peak load", "footprint", "ratio", "bound", "seconds", "fits")
+    lines = ["{:32}{:>10}{:>9}{:>14}{:>14}{:>9}{:>9}{:>10}{:>6}".format("file", *columns)]
     for r in rows:
-        cells = [r[key] for key in ("planner", "buffers", "peak_load", "footprint", "ratio", "seconds")]
-        fits = "yes" if r["feasible"] else "no"
-        lines.append("{:32}{:>10}{:>9}{:>14}{:>14}{:>9.4f}{:>10.4f}{:>6}".format(r["file"][-31:], *cells, fits))
+        cells = [r[key] for key in ("planner", "buffers", "peak_load", "footprint", "ratio")]
+        least = "optimal" if r["optimal"] else f"{r['bound'] / r['peak_load'] if r['peak_load'] else 1:.4f}"
+        cells += [least, r["seconds"], "yes" if r["feasible"] else "no"]
+        lines.append("{:32}{:>10}{:>9}{:>14}{:>14}{:>9.4f}{:>9}{:>10.4f}{:>6}".format(r["file"][-31:], *cells))
     return "\n".join(lines)

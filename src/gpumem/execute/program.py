@@ -198,7 +198,9 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
     signals[layout.waits.after.idx % n] = True
     ends: list[list[Block]] = [[] for _ in range(n)]
     b = trace.buffers
-    for i in np.flatnonzero(~(b.persistent & (b.end - b.start == n))).tolist():
+    written = np.zeros(len(b), np.bool_)  # of the others nobody reads, and no op orders what ends them
+    written[trace.ops.writes.idx] = True
+    for i in np.flatnonzero(written & ~(b.persistent & (b.end - b.start == n))).tolist():
         ends[int(b.end[i] - 1) % n].append(blocks[i])
     reads, writes = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes))
     works = []

@@ -15,9 +15,12 @@ from gpumem.kernels.copy import copy
 from gpumem.kernels.cross_entropy import softmax_cross_entropy, softmax_cross_entropy_gradient
 from gpumem.kernels.delay import delay
 from gpumem.kernels.im2col import conv2d_im2col, conv2d_input_gradient_im2col, conv2d_weight_gradient_im2col
+from gpumem.kernels.load_profile import load_profile
 from gpumem.kernels.matmul import matmul
 from gpumem.kernels.max_pool import max_pool, max_pool_gradient
 from gpumem.kernels.mean import mean
+from gpumem.kernels.overlap import overlap
+from gpumem.kernels.placement import placement
 from gpumem.kernels.relu import relu, relu_gradient
 from gpumem.kernels.sgd import sgd
 
@@ -38,10 +41,13 @@ __all__ = [
     "delay",
     "fill",
     "im2col_floats",
+    "load_profile",
     "matmul",
     "max_pool",
     "max_pool_gradient",
     "mean",
+    "overlap",
+    "placement",
     "relu",
     "relu_gradient",
     "sgd",

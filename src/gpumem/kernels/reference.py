@@ -27,6 +27,7 @@ from gpumem.kernels._reference_conv import (
     max_pool,
     max_pool_gradient,
 )
+from gpumem.kernels._reference_placement import load_profile, overlap, placement
 
 __all__ = [
     "adam",
@@ -45,10 +46,13 @@ __all__ = [
     "delay",
     "fill",
     "im2col_floats",
+    "load_profile",
     "matmul",
     "max_pool",
     "max_pool_gradient",
     "mean",
+    "overlap",
+    "placement",
     "relu",
     "relu_gradient",
     "sgd",

@@ -1,13 +1,28 @@
-"""Pool planners: `Trace -> Placement`. `PLANNERS` names them for the command line."""
+"""Pool planners: `Trace -> Placement`, and online allocators; tables name them for the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpumem.placement import Placement
+from gpumem.pool.bfc import BFC
+from gpumem.pool.buddy import Buddy
+from gpumem.pool.caching import Caching
+from gpumem.pool.cnmem import CnMem
+from gpumem.pool.native import Native
+from gpumem.pool.online import Pool
 from gpumem.pool.search import search
 from gpumem.pool.smartpool import best_fit, first_fit
 
-__all__ = ["PLANNERS", "best_fit", "first_fit", "search"]
+__all__ = ["ALLOCATORS", "PLANNERS", "best_fit", "first_fit", "search"]
 
 PLANNERS: dict[str, Callable[..., Placement]] = {"best-fit": best_fit, "first-fit": first_fit, "search": search}
+ALLOCATORS: dict[str, Callable[..., Pool]] = {
+    "native": Native,
+    "cnmem": CnMem,
+    "bfc": BFC,
+    "caching": Caching,
+    "expandable": partial(Caching, expandable_segments=True),
+    "buddy": Buddy,
+}

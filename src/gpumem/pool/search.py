@@ -1,35 +1,50 @@
-"""Better than greedy: first fit in many orders, each a small change of the last.
+"""Better than greedy: an exact search for the large buffers, for one height after another, and greedy for the rest.
 
-The few large buffers decide on the height, so they are arranged first, alone; then more buffers join them::
+Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
+easy. So the two greedy ones come first. What they leave is searched by `_canonical.pack`: is there a placement no
+higher than a goal? Small buffers fit into what large ones leave, so those are searched first::
 
-    >= 2 %    of the peak load, from the best of several greedy orders
-    >= 0.5 %  too, from the order found, the new ones after it by size
-    >= 0.1 %  likewise
-    all       up to `MOST` buffers
+    >= 0.2 %  of the peak load by search, the rest by best fit or first fit
+    all       by search, where a height is reached but what was left to greedy sticks out
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.columns import I64
+from gpumem.columns import F64, I64
 from gpumem.placement import Placement
-from gpumem.pool._reorder import DRAWS, anneal, meetings, refit
-from gpumem.pool.smartpool import _fit, best_fit, first_fit
+from gpumem.pool._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
+from gpumem.pool._problem import Problem
+from gpumem.pool.greedy import ORDERS, by_size, placements
 from gpumem.trace import Trace
 
-STAGES = ((0.02, 0.4), (0.005, 0.7), (0.001, 0.9), (0.0, 1.0))  # least size over the peak load, effort spent by its end
-MOST = 4000  # buffers that are arranged; the matrix that says which of them meet takes the square of that in bytes
-UNIT = 500_000_000  # placed buffers looked at with an effort of 1,
-SMALL = 200  # or this times the cube of the buffers, if that is less
-CHUNKS = 40  # of a stage, each at one temperature
-HOT, COLD = 0.006, 0.0002  # temperatures over the peak load, at the beginning and the end of a stage
-MOVES = 4096  # random moves drawn at a time
+GAP = 0.00001  # over the lower bound: what is not worth a search
+UNIT = 1_000_000_000  # buffers and sections looked at with an effort of 1
+RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
+NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
+FAILS, MORE = 250, 1.1  # failures allowed in the first round, and how many more in each further one
+GOALS = (
+    0.0,
+    0.0,
+    0.5,
+    0.0,
+    0.25,
+    0.0,
+    0.75,
+)  # parts of the way from the target to the best height, in rounds that take turns
+LARGE = 0.002  # of the peak load
+POWERS = (1, 2)  # of the lifetime, for the area
+COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
+MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
+MANY = 300  # buffers from which on fewer are tried
+SHARE = 8  # of the effort, the part that one way down may take
 
 
 def search(
@@ -38,10 +53,12 @@ def search(
     alignment: int = 256,
     target: int | None = None,
     effort: float = 1.0,
+    seconds: float | None = None,
     seed: int = 0,
+    fixed: Mapping[int, int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Placement:
-    """Place buffers by first fit in the best of many orders, found by simulated annealing.
+    """Place buffers by a depth-first search over canonical placements, restarted with other orders and goals.
 
     Parameters
     ----------
@@ -50,150 +67,178 @@ def search(
     alignment : int
         Bytes that each offset is a multiple of.
     target : int, optional
-        Bytes of height at which the search stops; the peak load, which no placement can go below, where left out.
+        Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
     effort : float
-        Work to spend at most; 1 takes 1 to 3 s and less on small instances, 0 gives the better of best fit and
-        first fit. What goes beyond 1 is spent on fresh starts, each as long as all before it.
+        Work to spend at most; 1 takes 2 to 4 s, and 0 gives the better of best fit and first fit.
+    seconds : float, optional
+        Stop after this time too. What is found then depends on the machine.
     seed : int
-        Of the random moves, at least 0.
+        Of the random changes to the orders, at least 0.
+    fixed : mapping of int to int, optional
+        Offsets, in bytes, of buffers that lie already.
     progress : callable
         Told how far it got.
 
     Returns
     -------
     Placement
-        Never higher than those of `best_fit` and `first_fit`.
+        Never higher than those of `best_fit` and `first_fit`. `bound` is the peak load, or more where padding, what
+        is fixed, or an exhausted search says so.
 
     Raises
     ------
     ValueError
-        An alignment outside [1, 2**40], a target, an effort or a seed that is negative or not finite.
+        An alignment outside [1, 2**40]; a target, effort, seed or number of seconds that is negative or not finite;
+        something fixed that overlaps, is not aligned, or is no device buffer.
 
     Notes
     -----
-    Not from the paper. Deterministic: the effort is counted, not timed. Time O(effort + B^2), memory O(B + M^2)
-    for M = min(B, 4000) buffers that are arranged; the others go where best fit puts them. Nothing is guaranteed
-    beyond best fit, and where the search does not reach the peak load nothing is said about the optimum.
-    Buffers alive all the time go to the bottom, which costs nothing: nobody can share their bytes.
+    Not from the paper. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
+    buffers is searched where a way down through all of them would take too much of the effort.
 
     Examples
     --------
     >>> trace = Trace.from_lifetimes([3, 3, 3, 5, 2], [1, 2, 2, 4, 4], [4, 3, 5, 5, 6])
-    >>> best_fit(trace, alignment=1).height, search(trace, alignment=1).height
-    (11, 10)
+    >>> from gpumem.pool import best_fit
+    >>> placed = search(trace, alignment=1)
+    >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
+    (11, 10, True)
     """
-    for name, value in (("target", target), ("effort", effort), ("seed", seed)):
+    state = searched(
+        trace,
+        alignment,
+        target=target or 0,
+        gap=GAP,
+        effort=effort,
+        seconds=seconds,
+        seed=seed,
+        fixed=fixed,
+        progress=progress,
+    )
+    return replace(state.best, bound=min(state.lowest, state.best.height))
+
+
+def searched(
+    trace: Trace,
+    alignment: int,
+    *,
+    target: int,
+    effort: float,
+    seconds: float | None,
+    seed: int,
+    fixed: Mapping[int, int] | None,
+    progress: Callable[[str], None],
+    gap: float = 0.0,
+) -> Search:
+    """Return the state in which `search` ends."""
+    for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
         if value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{name}: {value} is not a finite number >= 0")
-    found = min(best_fit(trace, alignment=alignment), first_fit(trace, alignment=alignment), key=lambda p: p.height)
-    spent, turn = 0.0, 0
-    while spent < effort:  # in turns of 1, 1, 2, 4, ...: some instances need luck, others a long walk
-        state = _Search.of(trace, found, target, np.random.default_rng((seed, turn)), progress)
-        if found.height <= state.target:
-            break
-        part = min(max(spent, 1.0), effort - spent)
-        found = state.walk(part * min(UNIT, SMALL * len(state.rest) ** 3))
-        spent, turn = spent + part, turn + 1
-    return found
+    problem = Problem.of(trace, alignment, fixed)
+    orders = ORDERS if len(problem.free) <= MOST_ORDERS else {"size": by_size}
+    best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
+    if best.height > max(target, problem.lowest):
+        best = min([best, *placements(problem, orders)], key=lambda p: p.height)
+    state = Search(problem, best, effort * UNIT, seconds, progress)
+    enough = int(problem.lowest * (1 + gap))
+    state.run(max(target, enough), np.random.default_rng(seed))
+    return state
 
 
 @dataclass(slots=True)
-class _Search:
-    trace: Trace
-    found: Placement
-    size: I64  # rounded up, so that every offset is a multiple of the alignment
-    target: int
-    base: int  # bytes of what is alive all the time
-    order: I64  # what is arranged so far
-    rest: I64  # the others, by descending size
-    at: I64  # offsets, right for what is alive all the time
-    rng: np.random.Generator
+class Search:
+    """The lowest placement so far, and what no placement goes below."""
+
+    problem: Problem
+    best: Placement
+    work: float
+    seconds: float | None
     progress: Callable[[str], None]
-    work: int = field(default=0)
+    lowest: int = field(init=False)
+    most: int = field(init=False)
+    begin: float = field(default_factory=time.monotonic)
+    unit: int = UNIT
 
-    @classmethod
-    def of(
-        cls,
-        trace: Trace,
-        found: Placement,
-        target: int | None,
-        rng: np.random.Generator,
-        progress: Callable[[str], None],
-    ) -> _Search:
-        """Put what is alive all the time at the bottom."""
-        b, a = trace.buffers, found.alignment
-        size = (b.size + a - 1) // a * a
-        solid = ~b.host & (b.size > 0)
-        full = np.flatnonzero(solid & (b.end - b.start == trace.n))
-        rest = np.flatnonzero(solid & (b.end - b.start < trace.n))
-        at = np.where(solid, 0, found.offset)
-        at[full] = np.cumsum(size[full]) - size[full]
-        rest = rest[np.lexsort((rest, b.start[rest], -size[rest]))]
-        # the topmost of the buffers alive at the peak of rounded sizes is the only one whose padding may stick out
-        lowest = Trace.from_lifetimes(size[solid], b.start[solid], b.end[solid], n=trace.n).peak_load
-        lowest = max(trace.peak_load, lowest - int((size - b.size)[solid].max(initial=0)))
-        goal = lowest if target is None else max(target, lowest)
-        none = np.empty(0, np.int64)
-        return cls(trace, found, size, goal, int(size[full].sum()), none, rest, at, rng, progress)
+    def __post_init__(self) -> None:
+        self.lowest = self.problem.lowest
+        self.most = _within(self.problem, self.work / SHARE) if self.best.height > self.lowest else 0
 
-    def walk(self, effort: float) -> Placement:
-        """Go through the stages; return the lowest placement."""
-        for least, share in STAGES:
-            self.stage(least * self.trace.peak_load, int(effort * share))
-        return self.found
+    def _levels(self, turn: int) -> Iterator[I64]:
+        """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
+        b, free = self.problem.trace.buffers, self.problem.free[: self.most]
+        large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_load))
+        if len(free) >= MANY and 0 < large < 0.8 * len(free):
+            yield np.arange(large)
+        weight = b.size[free] * (b.end - b.start)[free].astype(np.float64) ** POWERS[turn % len(POWERS)]
+        some = COUNTS[turn % len(COUNTS)]
+        if len(free) >= max(MANY, 1.2 * some):
+            yield np.sort(np.argsort(-weight, kind="stable")[:some])
+        yield np.arange(len(free))
 
-    def stage(self, least: float, until: int) -> None:
-        """Let the buffers of at least that size join, and anneal."""
-        b, joins = self.trace.buffers, int(np.count_nonzero(self.size[self.rest] >= least))
-        joins = min(joins, MOST - len(self.order))
-        if not joins or self.work >= until:
-            return
-        new, self.rest = self.rest[:joins], self.rest[joins:]
-        ids = np.concatenate([self.order, new])
-        size, meet = self.size[ids], meetings(b.start[ids], b.end[ids], self.trace.n)
-        order = np.arange(len(ids)) if len(self.order) else self._greedy(ids, meet)
-        floor = Trace.from_lifetimes(size, b.start[ids], b.end[ids], n=self.trace.n).peak_load
-        now, best, lowest = order.copy(), np.stack([order, order]), 2**62
-        begin = self.work
-        while self.work < until and self.found.height > self.target and lowest > floor:
-            heat = HOT * (COLD / HOT) ** ((self.work - begin) / (until - begin)) * floor
-            share = min((until - begin) // CHUNKS + 1, until - self.work)
-            draws, here = self.rng.random((MOVES, DRAWS)), np.empty_like(best)
-            reached, work = anneal(size, meet, now, draws, heat, share, floor, here)
-            self.work += work
-            if reached < lowest:
-                best, lowest = here, reached
-                if self.base + reached < self.found.height + self.found.alignment:  # padding may stick out
-                    self._complete(ids, best[1])
-            self.progress(f"{self.found.height / self.trace.peak_load:.4f} of the peak load")
-        self.order = ids[best[0]]
+    def run(self, target: int, rng: np.random.Generator) -> None:
+        """Search in rounds, until the target is reached or nothing is left to spend."""
+        turn = 0
+        while self.going(target):
+            goal = max(target, self.lowest)
+            goal += int(GOALS[turn % len(GOALS)] * (self.best.height - goal))
+            for k, (rule, every) in enumerate(RULES):
+                noise = NOISE[turn % len(NOISE)] if turn < len(NOISE) else NOISE[1 + turn % 3]
+                draws = np.exp(noise * rng.standard_normal(len(self.problem.free)))
+                self.attempt(goal, int(FAILS * MORE**turn), turn * len(RULES) + k, rule, every, draws)
+                if self.best.height <= goal or goal < self.lowest or not self.going(target):
+                    break
+            self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
+            turn = turn - turn % len(GOALS) if self.best.height <= goal and turn % len(GOALS) else turn + 1
 
-    def _greedy(self, ids: I64, meet: NDArray[np.uint8]) -> I64:
-        """Return the best of some orders: by size, area, lifetime, or what each meets."""
-        size, length = self.size[ids].astype(np.float64), (self.trace.buffers.end - self.trace.buffers.start)[ids]
-        scratch = np.empty((3, len(ids)), np.int64)
-        best, lowest = np.arange(len(ids)), 2**62
-        for key in (size, size * length, length, meet @ size, size * (meet @ size)):
-            order = np.argsort(-key, kind="stable")
-            height, work = refit(self.size[ids], meet, order, 0, np.inf, *scratch)
-            self.work += work
-            if height < lowest:
-                best, lowest = order, height
-        return best
+    def going(self, target: int) -> bool:
+        """Whether there is something left to find and to spend."""
+        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not self.late
 
-    def _complete(self, ids: I64, offset: I64) -> None:
-        """Add what is not arranged by best fit and by first fit, and keep the placement if it is the lowest so far."""
-        b = self.trace.buffers
-        self.at[ids] = self.base + offset
-        placed = ids[np.argsort(offset, kind="stable")]
-        order, alignment = np.concatenate([placed, self.rest]), self.found.alignment
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return self.seconds is not None and time.monotonic() - self.begin > self.seconds
+
+    def attempt(self, goal: int, fails: int, turn: int, rule: int, every: bool, noise: F64) -> None:
+        """Look for a placement no higher than `goal`, of some buffers and then of more."""
+        reached = True
+        for level, places in enumerate(self._levels(turn)):
+            if len(places) == self.most and not reached:
+                return  # not even fewer
+            ids = np.sort(self.problem.free[places])  # equals go by position
+            instance = self.problem.instance(ids, goal)
+            most = int(min(self.work, 2**62))
+            status, spent, offset = pack(instance, rule, every, noise[places], fails=fails, work=most)
+            self.work -= spent + len(ids)
+            if status == IMPOSSIBLE:  # of these buffers, so of all
+                self.lowest = goal + 1
+                return
+            reached = status == SOLVED or (reached and level > 0)
+            if status == SOLVED:
+                self.complete(ids, offset)
+                if self.best.height <= goal:
+                    return
+
+    def complete(self, ids: I64, offset: I64) -> None:
+        """Place the rest and keep the placement if it is the lowest so far."""
         for smallest in (True, False):
-            # below the base nothing is free: shift, since _fit starts at byte 0
-            at = self.at - self.base
-            _fit(b.size, b.start, b.end, self.trace.n, order, len(ids), alignment, smallest, at)
-            self.work += len(order) * len(self.rest)
-            whole = self.at.copy()
-            whole[order] = at[order] + self.base
-            height = int((whole + b.size)[~b.host].max(initial=0))
-            if height < self.found.height:
-                self.found = Placement(whole, height, alignment)
+            found = self.problem.complete(ids, offset, smallest=smallest)
+            self.best = min(self.best, found, key=lambda p: p.height)
+        self.work -= 40 * (len(self.problem.free) - len(ids))
+
+
+def _within(problem: Problem, work: float) -> int:
+    """Return how many of the largest free buffers one way down can take in."""
+    low, high = 0, len(problem.free)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _way_down(problem, middle) <= work else (low, middle - 1)
+    return low
+
+
+def _way_down(problem: Problem, count: int) -> float:
+    """Return about what it takes to place that many of the largest buffers without failing."""
+    b, n, ids = problem.trace.buffers, problem.trace.n, problem.free[:count]
+    points = np.unique(np.concatenate([b.start[ids], b.end[ids]]) % n)
+    spans: NDArray[np.float64] = (b.end - b.start)[ids] / n * len(points)
+    return float(count * (4 * count + spans.sum()) / 2)

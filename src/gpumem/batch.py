@@ -1,0 +1,82 @@
+"""Another batch size: what a recorded iteration would hold and take, if nothing but the batch were larger."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from gpumem.columns import F64, I64, UNKNOWN, Bool, int_column
+from gpumem.trace import Trace
+
+KINDS = frozenset({"input", "activation", "temp", "act_grad"})  # as recorded traces name what each sample has
+
+
+def rebatch(trace: Trace, factor: float) -> Trace:
+    """Rewrite a trace to a batch `factor` times as large.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its buffers say by their kind whether they depend on the batch: those of `KINDS` do.
+    factor : float
+        Of the batch size, above 0; 1 changes nothing.
+
+    Returns
+    -------
+    Trace
+        The same ops and lifetimes. Sizes of buffers that depend on the batch are `factor` times as large, rounded
+        to whole bytes, and at least 1 where they were.
+
+    Raises
+    ------
+    ValueError
+        A factor that is not positive and finite, a trace in which nothing depends on the batch; one that grows
+        beyond what a trace may hold.
+
+    Notes
+    -----
+    A model, not a recording. An op that touches what depends on the batch does `factor` times the flops, and takes
+    `factor` times as long where its duration was measured, launch included. The bytes that it moves grow as the buffers
+    that it touches do, so weights are read as before. Other ops, as those of an optimizer, stay as they are. What a
+    framework decides by size (an algorithm, an accuracy) is not in it. O(B + accesses).
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace = bundled("vgg16")
+    >>> [round(rebatch(trace, factor).peak_load / trace.peak_load, 2) for factor in (0.5, 1, 2)]
+    [0.67, 1.0, 1.68]
+    """
+    if not 0 < factor < math.inf:
+        raise ValueError(f"factor: {factor} is not positive and finite")
+    b, ops = trace.buffers, trace.ops
+    grows = np.array([kind in KINDS for kind in b.kind], np.bool_)
+    if not grows.any():
+        raise ValueError(
+            f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(KINDS))})"
+        )
+    buffers = replace(b, size=_times(b.size, factor, grows))
+    touched = trace.accesses().op
+    of_batch = np.zeros(len(ops), np.bool_)
+    of_batch[touched.idx[grows[touched.rows()]]] = True
+    before, after = (np.zeros(len(ops)) for _ in range(2))
+    np.add.at(before, touched.idx, b.size[touched.rows()])
+    np.add.at(after, touched.idx, buffers.size[touched.rows()])
+    rate: F64 = np.divide(after, before, out=np.ones(len(ops)), where=before > 0)
+    changed = replace(
+        ops,
+        flops=np.where(of_batch, ops.flops * factor, ops.flops),
+        moved=ops.moved * rate,
+        duration=_times(ops.duration, factor, of_batch & (ops.duration != UNKNOWN)),
+    )
+    return Trace(buffers, changed, trace.n, name=trace.name)
+
+
+def _times(values: I64, factor: float, which: Bool) -> I64:
+    """Multiply some of the values exactly and round; what is above 0 stays above 0."""
+    exact = Fraction(factor)
+    whole = [max(round(v * exact), min(v, 1)) if w else v for v, w in zip(values.tolist(), which.tolist())]
+    return int_column(whole, f"{factor} times the batch")

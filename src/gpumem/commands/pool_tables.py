@@ -1,0 +1,134 @@
+"""Table I of the SmartPool paper (Zhang et al. 2019, section VI-A), what calls cost, and planners on instances."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gpumem.commands.placing import by_allocators, by_planners
+from gpumem.report import columns
+
+if TYPE_CHECKING:
+    from gpumem.commands.placing import Allocators
+    from gpumem.footprint import Footprint
+    from gpumem.pool.online import Allocator
+    from gpumem.trace import Trace
+
+MIB = 2**20
+PAPER = {"vgg11": 0.133}  # below CnMem, as far as section VI-A quotes Table I
+QUOTED = "paper: SmartPool up to 13.3 % below CnMem (VGG11), and itself at most at 1.016 (VGG13)"
+FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
+
+
+def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load."""
+    from gpumem.pool import best_fit
+    from gpumem.pool.cnmem import CnMem
+
+    (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
+    fits = {"cnmem": partial(CnMem), "cnmem_first_fit": partial(CnMem, fit="first")}
+    cnmem, first = by_allocators(trace, fits, progress)
+    net = re.match(r"(vgg|resnet)\d+", trace.name)
+    return {
+        "net": trace.name,
+        "peak_load": trace.peak_load,
+        "native": 1.0,
+        **{f.name: f.ratio for f in (cnmem, first)},
+        "smartpool": smartpool.ratio,
+        "below_cnmem": _below(smartpool, cnmem),
+        "below_cnmem_first_fit": _below(smartpool, first),
+        "paper_below_cnmem": PAPER.get(net[0]) if net else None,
+    }
+
+
+def _below(ours: Footprint, theirs: Footprint) -> float:
+    return 1 - ours.size / theirs.size if theirs.size else 0.0
+
+
+def means(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the arithmetic mean of each figure over the VGGs and over the ResNets among the rows."""
+    figures = ("native", "cnmem", "cnmem_first_fit", "smartpool", "below_cnmem", "below_cnmem_first_fit")
+    found = []
+    for family, name in FAMILIES.items():
+        mine = [r for r in rows if re.match(rf"{family}\d+", r["net"])]
+        if mine:
+            averages = {key: fmean(r[key] for r in mine) for key in figures}
+            found.append({"net": f"{name}, mean of {len(mine)}", **averages})
+    return found
+
+
+def ratio_table(rows: list[dict[str, Any]]) -> str:
+    """Return Table I with the means, and what the paper says."""
+    figures = ("native", "cnmem", "cnmem_first_fit", "smartpool")
+    savings = ("below_cnmem", "below_cnmem_first_fit", "paper_below_cnmem")
+    heads = ("native", "cnmem", "first fit", "smartpool", "below cnmem %", "below first fit %", "paper %")
+    lines = [["net", "peak MiB", *heads]]
+    for r in [*rows, *means(rows)]:
+        peak = f"{r['peak_load'] / MIB:.1f}" if "peak_load" in r else ""
+        saved = ["-" if r.get(key) is None else f"{100 * r[key]:.1f}" for key in savings]
+        lines.append([r["net"], peak, *(f"{r[key]:.4f}" for key in figures), *saved])
+    return f"{columns(lines)}\n\n{QUOTED}"
+
+
+def call_costs(
+    trace: Trace, allocators: Allocators, replays: int, progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return what a malloc and its free take on each allocator and on SmartPool at run time, and relative to native."""
+    from gpumem.call_cost import costs
+    from gpumem.pool import ALLOCATORS, best_fit
+    from gpumem.pool.runtime import SmartPool
+
+    progress(f"{trace.name}: timing calls")
+    planned = best_fit(trace)
+    makes: Mapping[str, Callable[[], Allocator]] = {
+        "native": ALLOCATORS["native"],
+        **allocators,
+        "smartpool": lambda: SmartPool.of(trace, planned),
+    }
+    found = costs(trace, makes, replays=replays)
+    return [
+        {
+            "trace": c.trace,
+            "allocator": c.allocator,
+            "pairs": c.pairs,
+            "ns": c.ns,
+            "relative": c.ns / (found[0].ns or 1),
+        }
+        for c in found
+    ]
+
+
+def cost_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line a trace, a column an allocator: microseconds, and times native."""
+    names = list(dict.fromkeys(r["allocator"] for r in rows))
+    lines = [["trace", "pairs", *names]]
+    for mine in _groups(rows, len(names)):
+        cells = {r["allocator"]: f"{r['ns'] / 1e3:.2f} ({r['relative']:.2f})" for r in mine}
+        lines.append([mine[0]["trace"], str(mine[0]["pairs"]), *(cells[name] for name in names)])
+    return columns(lines)
+
+
+def instance(label: str, found: Iterable[Footprint]) -> list[dict[str, Any]]:
+    """Return a row a planner."""
+    return [{"instance": label, **f.row()} for f in found]
+
+
+def instance_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line an instance: ratio and seconds of each planner, the lowest, and what is proven."""
+    names = list(dict.fromkeys(r["planner"] for r in rows))
+    lines = [["instance", "buffers", "peak load", *(cell for name in names for cell in (name, "s")), "lowest", "bound"]]
+    for mine in _groups(rows, len(names)):
+        best = min(mine, key=lambda r: r["footprint"])
+        cells = [text for r in mine for text in (f"{r['ratio']:.4f}", f"{r['seconds']:.2f}")]
+        least = "optimal" if best["optimal"] else f"{best['bound'] / best['peak_load'] if best['peak_load'] else 1:.4f}"
+        sizes = [str(best["buffers"]), str(best["peak_load"])]
+        lines.append([best["instance"], *sizes, *cells, f"{best['ratio']:.4f}", least])
+    return columns(lines)
+
+
+def _groups(rows: list[dict[str, Any]], count: int) -> list[list[dict[str, Any]]]:
+    """Cut rows into those of one trace each: names do not say, two may have the same."""
+    return [rows[k : k + count] for k in range(0, len(rows), count)]

@@ -1,0 +1,137 @@
+"""Footprints: how many bytes a pool planner or an online allocator takes for a trace, and in what time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpumem.placement import Placement
+from gpumem.pool.online import Pool, replay
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a pool planner or an allocator takes for a trace.
+
+    Parameters
+    ----------
+    trace, name : str
+        Of the trace; of the planner or allocator.
+    buffers, peak_load : int
+        Of the trace.
+    size : int
+        Bytes: the height of a planner's placement, the bytes that an allocator reserved.
+    bound : int
+        Bytes that nothing of that kind goes below: at least the peak load.
+    seconds : float
+        Spent on planning or replaying.
+    placement : Placement
+    """
+
+    trace: str
+    name: str
+    buffers: int
+    peak_load: int
+    size: int
+    bound: int
+    seconds: float
+    placement: Placement = field(compare=False, repr=False)
+
+    @property
+    def ratio(self) -> float:
+        """The competitive ratio: footprint over peak load (1.0 where the load is 0)."""
+        return self.size / self.peak_load if self.peak_load else 1.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that nothing of that kind takes less."""
+        return self.size <= self.bound
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures: bytes, a ratio, seconds."""
+        return {
+            "planner": self.name,
+            "buffers": self.buffers,
+            "peak_load": self.peak_load,
+            "footprint": self.size,
+            "ratio": self.ratio,
+            "bound": self.bound,
+            "optimal": self.optimal,
+            "seconds": self.seconds,
+        }
+
+
+def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "") -> Footprint:
+    """Place with a planner and measure.
+
+    Parameters
+    ----------
+    trace : Trace
+    planner : callable
+        `planner(trace) -> Placement`; give options by `functools.partial`.
+    name : str
+        For people.
+
+    Returns
+    -------
+    Footprint
+        The bound is the placement's, or the peak load where that is higher. It holds for the alignment asked for.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from gpumem.pool import best_fit
+    >>> trace = Trace.from_lifetimes([4, 2, 3], [0, 1, 3], [2, 3, 5])
+    >>> found = placed(trace, partial(best_fit, alignment=1), name="best-fit")
+    >>> found.size, found.bound, found.optimal
+    (6, 6, True)
+    """
+    begin = time.perf_counter()
+    placement = planner(trace)
+    seconds = time.perf_counter() - begin
+    peak = trace.peak_load
+    return Footprint(
+        trace.name, name, len(trace.buffers), peak, placement.height, max(placement.bound, peak), seconds, placement
+    )
+
+
+def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footprint:
+    """Replay through an online allocator and measure.
+
+    Parameters
+    ----------
+    trace : Trace
+    make : callable
+        Returns a fresh allocator.
+    name : str
+        For people.
+
+    Returns
+    -------
+    Footprint
+        `size` is what was reserved at most. The bound is the peak load: segments may lie anywhere, so that a bound on
+        the height of a pool is none for them.
+
+    Raises
+    ------
+    ValueError
+        A buffer wraps and never comes to lie at one place, so that no placement says where it is.
+    MemoryError
+        The allocator's.
+
+    Examples
+    --------
+    >>> from gpumem.pool.cnmem import CnMem
+    >>> trace = Trace.from_lifetimes([1000, 500, 600], [0, 1, 3], [2, 3, 5])
+    >>> found = replayed(trace, CnMem, name="cnmem")
+    >>> found.size, found.bound, found.optimal
+    (1536, 1500, False)
+    """
+    begin, allocator = time.perf_counter(), make()
+    placement = replay(trace, allocator)
+    seconds = time.perf_counter() - begin
+    peak, size = trace.peak_load, allocator.statistics.reserved.peak
+    return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)

@@ -1,0 +1,225 @@
+"""Best fit and first fit for many buffers: what meets a buffer is found without a look at all the others.
+
+Time is cut into blocks; 2**BITS blocks, as many of those, and so on are the nodes of a tree. A buffer y is filed
+
+    +-------+-------+-------+-------+-------+    under `ends`   of the blocks where it starts and ends
+    |    y==|=======|=======|=======|==     |    under `over`   of the nodes that make up the blocks between: *
+    +-------+-------+-------+-------+-------+    under `begun`  of the block where it starts and of all nodes above it
+                *       *       *
+             x==|=======|=======|==              x meets what is alive where it starts (`over` of the nodes above),
+                *       *       *                what starts between (`begun` of *), and some of `ends` of its own two
+
+A file is sorted by address. In `over` and `begun`, where x meets all or nothing, ranges that touch become one, so these
+files stay short where memory is packed well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem.columns import I64
+
+BITS = 3  # more of them: fewer files to look at, more to write
+MASK = 2**BITS - 1
+BLOCK = 256  # buffers that start in a block
+FAR = 2**62  # above every address
+LOW, TOP, START, END = range(4)  # columns of a row: the bytes taken, and in `ends` the lifetime
+FIRST, COUNT, ROOM = range(3)  # columns of a file: where its rows are; there is room for 2**ROOM // 2 of them
+
+
+def place(size: I64, start: I64, end: I64, steps: int, order: I64, first: int, smallest: bool, offset: I64) -> None:
+    """Fill `offset` for `order[first:]`; what comes before is placed already.
+
+    Sizes and offsets are multiples of the alignment; lifetimes are arcs of a circle of about as many steps as there
+    are buffers. Memory O(B log B); time O(B log B) and the ranges in the files that each buffer looks at.
+    """
+    width = max(0, (BLOCK * steps // max(len(order), 1)).bit_length() - 1)  # a block has 2**width steps
+    last, levels = (steps - 1) >> width, 1
+    while last >> BITS * (levels - 1):
+        levels += 1
+    nodes = (last >> BITS * np.arange(levels) | MASK) + 1
+    base = np.concatenate([[0], np.cumsum(nodes)]) + last + 1  # files: `ends` by block, `over` by level, then `begun`
+    files = np.zeros((2 * base[-1] - base[0], 3), np.int64)
+    blocks = np.concatenate([start[order], end[order] % steps]) >> width
+    scratch = 2 * int(np.bincount(blocks, minlength=1).max()) + 2  # rows for what `_meeting` finds
+    rows, free = np.empty((scratch + 4 * len(order), 4), np.int64), np.zeros(64, np.int64)
+    free[0] = scratch  # the first row never used; for each ROOM a chain of those given up, linked by their LOW
+    nodes, cursor = np.empty(4 * levels << BITS, np.int64), np.empty((4 * levels << BITS, 3), np.int64)
+    _place(size, start, end, steps, width, order, first, smallest, offset, base, files, rows, free, nodes, cursor)
+
+
+@jit
+def _between(s: int, e: int, steps: int, width: int, base: I64, nodes: I64) -> int:
+    """Fill in the nodes that make up the blocks between those where an arc starts and ends; return how many."""
+    count, whole = 0, 1 << BITS * (len(base) - 2)
+    low, high, rest = (s >> width) + 1, e >> width, 0
+    if e - s == steps:
+        low, high = 0, whole  # alive all the time: the root, so that all of these become few ranges
+    elif e >= steps:
+        high, rest = whole, (e - steps) >> width
+    while high > 0:
+        level = 0
+        while low < high:
+            while low < high and low & MASK:
+                nodes[count] = base[level] + low
+                low += 1
+                count += 1
+            while low < high and high & MASK:
+                high -= 1
+                nodes[count] = base[level] + high
+                count += 1
+            low >>= BITS
+            high >>= BITS
+            level += 1
+        low, high, rest = 0, rest, 0
+    return count
+
+
+@jit
+def _move(file: int, files: I64, rows: I64, free: I64) -> I64:
+    """Give a file twice the room; return the rows, which may have to move as well."""
+    old, room = files[file, FIRST], files[file, ROOM]
+    new = free[room + 1]
+    if new:
+        free[room + 1] = rows[new, LOW]
+    else:
+        new = free[0]
+        free[0] += 1 << room
+        if free[0] > len(rows):
+            longer = np.empty((2 * free[0], 4), np.int64)
+            for k in range(new):
+                for c in range(4):
+                    longer[k, c] = rows[k, c]
+            rows = longer
+    for k in range(files[file, COUNT]):
+        for c in range(4):
+            rows[new + k, c] = rows[old + k, c]
+    if room:
+        rows[old, LOW] = free[room]
+        free[room] = old
+    files[file, FIRST], files[file, ROOM] = new, room + 1
+    return rows
+
+
+@jit
+def _add(file: int, low: int, top: int, s: int, e: int, files: I64, rows: I64, free: I64, unite: bool) -> I64:
+    """File bytes `[low, top)` by address, as one range with those that they touch if told so."""
+    if files[file, COUNT] == (1 << files[file, ROOM]) >> 1:
+        rows = _move(file, files, rows, free)
+    after = files[file, FIRST] + files[file, COUNT]
+    i, j, column = files[file, FIRST], after, TOP if unite else LOW
+    while i < j:
+        middle = (i + j) // 2
+        if rows[middle, column] < low:
+            i = middle + 1
+        else:
+            j = middle
+    while unite and j < after and rows[j, LOW] <= top:
+        low, top = min(low, rows[j, LOW]), max(top, rows[j, TOP])
+        j += 1
+    if i == j:
+        for k in range(after, i, -1):
+            for c in range(4):
+                rows[k, c] = rows[k - 1, c]
+    elif i + 1 < j:
+        for k in range(j, after):
+            rows[k - j + i + 1, LOW], rows[k - j + i + 1, TOP] = rows[k, LOW], rows[k, TOP]
+    files[file, COUNT] += 1 - (j - i)
+    rows[i, LOW], rows[i, TOP], rows[i, START], rows[i, END] = low, top, s, e
+    return rows
+
+
+@jit
+def _meeting(block: int, s: int, e: int, steps: int, to: int, files: I64, rows: I64) -> int:
+    """Copy from `ends` of a block what meets an arc to the rows from `to` on; return where they end."""
+    first = files[block, FIRST]
+    for k in range(first, first + files[block, COUNT]):
+        rows[to, LOW], rows[to, TOP] = rows[k, LOW], rows[k, TOP]
+        t, f = rows[k, START], rows[k, END]
+        to += ((s < f) & (t < e)) | (s + steps < f) | (t + steps < e)  # no branch: nobody could predict it
+    return to
+
+
+@jit
+def _hole(need: int, smallest: bool, cursor: I64, count: int, rows: I64) -> int:
+    """Return where the smallest or the lowest hole begins that none of `count` runs of rows reaches into.
+
+    address ^    ====       nearest ---------    `floor` rises over all that begins less than `need` above it until
+            |               hole                 nothing does; then what begins next ends a hole that is large enough
+            |    ==  ====   floor -----------
+    """
+    floor, best, best_hole = 0, -1, FAR
+    while count:
+        nearest, j = FAR, 0
+        while j < count:
+            low = cursor[j, 2]
+            if low < floor + need:
+                k, after = cursor[j, 0], cursor[j, 1]
+                while low < floor + need:
+                    floor = max(floor, rows[k, TOP])
+                    k += 1
+                    low = rows[k, LOW] if k < after else FAR
+                if k == after:  # done: the last run takes its place
+                    count -= 1
+                    cursor[j, 0], cursor[j, 1], cursor[j, 2] = cursor[count, 0], cursor[count, 1], cursor[count, 2]
+                    continue
+                cursor[j, 0], cursor[j, 2] = k, low
+            nearest = min(nearest, low)
+            j += 1
+        if count and nearest - floor >= need:
+            if nearest - floor < best_hole:
+                best, best_hole = floor, nearest - floor
+                if not smallest or best_hole == need:
+                    break
+            floor = nearest
+    return best if best >= 0 else floor
+
+
+@jit
+def _place(
+    size: I64,
+    start: I64,
+    end: I64,
+    steps: int,
+    width: int,
+    order: I64,
+    first: int,
+    smallest: bool,
+    offset: I64,
+    base: I64,
+    files: I64,
+    rows: I64,
+    free: I64,
+    nodes: I64,
+    cursor: I64,
+) -> None:
+    """Look where there is room for each buffer, then file it."""
+    levels, begun = len(base) - 1, base[-1] - base[0]
+    for turn in range(len(order)):
+        x = order[turn]
+        s, e = start[x], end[x]
+        block, last = s >> width, (e - steps if e >= steps else e) >> width
+        between = _between(s, e, steps, width, base, nodes)
+        if turn >= first:
+            count, found = 0, 0
+            for j in range(between + levels + 2):
+                if j < between + levels:
+                    file = nodes[j] + begun if j < between else base[j - between] + (block >> BITS * (j - between))
+                    low, after = files[file, FIRST], files[file, FIRST] + files[file, COUNT]
+                else:
+                    low = found
+                    found = after = _meeting(block if j == between + levels else last, s, e, steps, low, files, rows)
+                if low < after:
+                    cursor[count, 0], cursor[count, 1], cursor[count, 2] = low, after, rows[low, LOW]
+                    count += 1
+            offset[x] = _hole(size[x], smallest, cursor, count, rows)
+        for level in range(levels):
+            nodes[between + level] = base[level] + begun + (block >> BITS * level)
+        between += levels
+        if e - s < steps:
+            nodes[between], nodes[between + 1] = block, last
+            between += 1 + (last != block)
+        low, top = offset[x], offset[x] + size[x]
+        for j in range(between):
+            rows = _add(nodes[j], low, top, s, e, files, rows, free, nodes[j] >= base[0])

@@ -1,0 +1,143 @@
+"""One iteration as a table: what the program asks for, request by request, and where the plan puts it.
+
+A request is written as the buffer that it makes, or as the complement of the buffer that it frees::
+
+    head: made before the first iteration    cycle: again and again        requests right
+    |--------- 3  7 ------------------------|- 0  1  ~0  2  ~1  ~2 -| 0  1  ~0 ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from gpumem.placement import Placement
+from gpumem.trace import Trace
+
+GRAM = 8  # requests in a row that say where in the table a program is; layers that are alike share shorter ones
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Requests of one iteration, and a few facts on each buffer.
+
+    Parameters
+    ----------
+    requests : list of int
+        `b` for a malloc of buffer `b`, `~b` for its free: first the head, then the cycle.
+    head : int
+        Requests that come only once.
+    size, offset : list of int
+        Bytes of each buffer, and where it lies.
+    start, life : list of int
+        Request of the cycle that makes it, and after how many more it is freed; those that are never freed have
+        a life of `length`.
+    height : int
+        Bytes of the plan's region.
+    """
+
+    requests: list[int]
+    head: int
+    size: list[int]
+    offset: list[int]
+    start: list[int]
+    life: list[int]
+    height: int
+
+    @classmethod
+    def make(cls, trace: Trace, placed: Placement, requests: Sequence[int], head: int = 0) -> Table:
+        """Tabulate requests for the buffers of `trace`; what they do not mention never comes."""
+        length = len(requests) - head
+        start, life = [0] * len(trace.buffers), [length] * len(trace.buffers)
+        for i, r in enumerate(requests[head:]):
+            if r >= 0:
+                start[r] = i
+        for i, r in enumerate(requests[head:]):
+            if r < 0:
+                life[~r] = (i - start[~r]) % length
+        size, offset = trace.buffers.size.tolist(), placed.offset.tolist()
+        return cls(list(requests), head, size, offset, start, life, placed.height)
+
+    @property
+    def length(self) -> int:
+        """Requests of one iteration."""
+        return len(self.requests) - self.head
+
+    def due(self, buffer: int) -> int:
+        """Return the position of the free of a buffer, of its malloc where it has none."""
+        return self.head + (self.start[buffer] + self.life[buffer]) % self.length
+
+    def holds(self, buffer: int, position: int) -> bool:
+        """Whether the plan holds a buffer right before the request at `position`."""
+        return (max(position - self.head, 0) - 1 - self.start[buffer]) % self.length < self.life[buffer]
+
+    def bytes_at(self, position: int) -> int:
+        """Return the bytes of a request: above 0 for a malloc, below for a free."""
+        r = self.requests[position]
+        return self.size[r] if r >= 0 else -self.size[~r]
+
+    def quietest(self) -> int:
+        """Return the first position of the cycle before which the plan holds least: a malloc."""
+        change = (self.bytes_at(i) for i in range(self.head, len(self.requests) - 1))
+        load = list(accumulate(change, initial=0))  # before each request, and over that before the first
+        return self.head + load.index(min(load))
+
+    def grams(self) -> dict[tuple[int, ...], int]:
+        """Map `GRAM` requests in a row (their bytes) to the position of the last of them, where that is unique.
+
+        Where none is unique, the first of several positions has to do: a wrong one shows soon.
+        """
+        cycle = [self.bytes_at(i) for i in range(self.head, len(self.requests))]
+        around = [cycle[i % self.length] for i in range(self.length + GRAM - 1)]
+        first: dict[tuple[int, ...], int] = {}
+        again = set()
+        for i in range(self.length):
+            gram = tuple(around[i : i + GRAM])
+            if gram in first:
+                again.add(gram)
+            else:
+                first[gram] = self.head + (i + GRAM - 1) % self.length
+        return {gram: i for gram, i in first.items() if gram not in again} or first
+
+
+def recorded(word: Sequence[int]) -> tuple[Trace, list[int]]:
+    """Return the trace of a recorded iteration, a step a request, and its requests.
+
+    `word` has the bytes of each malloc, and the lifetime of each freed block in requests, below 0.
+
+    >>> trace, requests = recorded([8, 4, -2, -2])
+    >>> trace.buffers.start, trace.buffers.end, requests
+    (array([0, 1]), array([2, 3]), [0, 1, -1, -2])
+    """
+    made = [i for i, code in enumerate(word) if code > 0]
+    number = {i: b for b, i in enumerate(made)}
+    requests = [number[i] if code > 0 else ~number[(i + code) % len(word)] for i, code in enumerate(word)]
+    end = list(made)
+    for r, code in zip(requests, word):
+        if r < 0:
+            end[~r] -= code
+    return Trace.from_lifetimes([word[i] for i in made], made, end, n=len(word), name="recorded"), requests
+
+
+def stepwise(trace: Trace) -> tuple[list[int], int]:
+    """Return the requests of a trace, in the order of `online.replay`, and how many of them are the head.
+
+    The head makes what is alive all the time, by id, and what wraps, by start. Then at each step first the frees,
+    then the mallocs, by id. Buffers on the host and those of no bytes are not asked for.
+
+    >>> stepwise(Trace.from_lifetimes([8, 4, 2], [0, 1, 3], [4, 3, 5], n=4))
+    ([0, 2, -3, 1, -2, 2], 2)
+    """
+    b, n = trace.buffers, trace.n
+    asked = np.flatnonzero(~b.host & (b.size > 0)).tolist()
+    start, end = b.start.tolist(), b.end.tolist()
+    head = [i for i in asked if end[i] - start[i] == n]
+    passing = [i for i in asked if end[i] - start[i] < n]
+    wraps = sorted((i for i in passing if end[i] > n), key=lambda i: start[i])
+    frees = [(end[i] % n, 0, i) for i in passing]
+    mallocs = [(start[i], 1, i) for i in passing]
+    cycle = [i if made else ~i for _, made, i in sorted(frees + mallocs)]
+    return head + wraps + cycle, len(head) + len(wraps)

@@ -1,0 +1,252 @@
+"""Hold an online allocator to its contract, without a test framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from gpumem.testing.contract import ContractError, Witness, optional
+from gpumem.testing.history import Allocate, Free, Player, Request
+from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source
+from gpumem.testing.shrink import shrink
+
+if TYPE_CHECKING:
+    from gpumem.pool.online import Allocator
+
+WINDOW, WINDOWS = 4, 8  # rounds in which the highest address may rise; so many times in a row it may not
+LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity
+WRONG = 0.1  # how often a request that must be refused comes in between
+
+
+def check_allocator(
+    factory: Callable[[], Allocator],
+    *,
+    seed: int = 0,
+    examples: int = 100,
+    max_size: int | None = None,
+    streams: int = 2,
+    steps: int = 40,
+    skip: Collection[str] = (),
+) -> None:
+    """Ask new allocators for what hurts, and hold every answer against a naive model of the contract.
+
+    Parameters
+    ----------
+    factory : callable
+        Returns a new allocator, always in the same state.
+    seed : int
+        Of the requests.
+    examples : int
+        Histories to try; half of them use one stream only.
+    max_size : int, optional
+        Bytes of one request at most; the capacity where the allocator has one, else 64 MiB.
+    streams : int
+        Streams that requests come from.
+    steps : int
+        Requests of one history, about.
+    skip : collection of str
+        Rules that the allocator may break, of `gpumem.testing.OPTIONAL`.
+
+    Raises
+    ------
+    ContractError
+        The rule that was broken, and a short history that breaks it.
+    ValueError
+        A number below 1, or a rule that cannot be skipped.
+
+    Notes
+    -----
+    About `8 * examples * steps` requests and `3 * examples` allocators. Each history is played on two of them, whose
+    answers must agree. On the first one everything is then freed, and the largest block that a new allocator serves
+    must be served again. On the second one the history is repeated, everything freed in between, until a few rounds
+    take no higher address, or for 32 rounds. The history that fails is shortened greedily. An allocator without
+    `synchronize` cannot move bytes between streams, so recovery and growth are judged on one stream.
+
+    Examples
+    --------
+    >>> class Bump:
+    ...     '''Never takes anything back.'''
+    ...     def __init__(self):
+    ...         self.top, self.live = 0, set()
+    ...     def allocate(self, size, *, stream=0):
+    ...         if size < 1:
+    ...             raise ValueError(f"size {size} is below 1")
+    ...         self.top += size
+    ...         self.live.add(self.top - size)
+    ...         return self.top - size
+    ...     def free(self, offset, *, stream=0):
+    ...         if offset not in self.live:
+    ...             raise ValueError(f"offset {offset} is not live")
+    ...         self.live.remove(offset)
+    >>> check_allocator(Bump, skip=["growth"])
+    >>> check_allocator(Bump)
+    Traceback (most recent call last):
+    gpumem.testing.contract.ContractError: growth: request 1, repeated 32 times: the highest byte rises from 1 to 33
+        p0 = a.allocate(1)  # 0
+        a.free(p0)
+    """
+    for name, number in (("examples", examples), ("streams", streams), ("steps", steps), ("max_size", max_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: {number} is below 1")
+    trial = Trial(factory, max_size=max_size, skip=skip)
+    random = Random(seed)
+    for example in range(examples):
+        pattern = PATTERNS[example // 2 % len(PATTERNS)]
+        seeded = Random(random.getrandbits(64))
+        history, error = _generate(trial, pattern, seeded, streams if example % 2 else 1, steps)
+        again = trial.error(history)
+        if again is not None:
+            raise _shortest(trial, history, again) from None
+        if error is not None:  # it did not happen again, so it cannot be shortened
+            raise error
+
+
+class Trial:
+    """Plays one history on new allocators and judges them: what `check_allocator` and the state machine share."""
+
+    def __init__(
+        self, factory: Callable[[], Allocator], *, max_size: int | None = None, skip: Collection[str] = ()
+    ) -> None:
+        self.factory, self.skip = factory, optional(skip)
+        self.max_size = max_size or self.witness().capacity or LARGEST
+        self._largest: int | None = None
+
+    def witness(self) -> Witness:
+        """Return the witness of a new allocator."""
+        return Witness(self.factory(), skip=self.skip)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest block that a new allocator serves, up to `max_size`."""
+        if self._largest is None:
+            low, high = 0, self.max_size + 1  # low is served, high is not
+            while high - low > 1:
+                size = high - 1 if low == 0 and high == self.max_size + 1 else (low + high) // 2
+                low, high = (size, high) if self._serves(size) else (low, size)
+            if low == 0:
+                raise ContractError("service", "a new allocator refuses to allocate 1 byte", ["a.allocate(1)"])
+            self._largest = low
+        return self._largest
+
+    def _serves(self, size: int) -> bool:
+        player = Player(self.witness())
+        player.perform(Allocate(0, size))
+        return player.offsets[0] is not None
+
+    def error(self, history: Sequence[Request], rule: str | None = None) -> ContractError | None:
+        """Return what is wrong with the allocators, or None; only this rule counts, where one is given."""
+        try:
+            self.run(history)
+        except ContractError as broken:
+            return broken if rule in (None, broken.rule) else None
+        return None
+
+    def run(self, history: Sequence[Request]) -> None:
+        """Raise the first thing that is wrong."""
+        largest = self.largest
+        first = self._played(self.witness(), history)
+        repeatable = first.witness.synchronises or not any(getattr(r, "stream", 0) for r in history)
+        if repeatable and "recovery" not in self.skip:
+            _recovers(first, largest)
+        again = self._played(self.witness(), history)
+        if "deterministic" not in self.skip:
+            _same(first, again)
+        if repeatable and "growth" not in self.skip:
+            _settles(again, history)
+
+    def _played(self, witness: Witness, history: Sequence[Request]) -> Player:
+        player = Player(witness)
+        _round(player, history)
+        return player
+
+
+def _round(player: Player, history: Iterable[Request]) -> None:
+    """Play a history and free what is left."""
+    for request in history:
+        player.perform(request)
+    player.free_all()
+
+
+def _settles(player: Player, history: Sequence[Request]) -> None:
+    """Repeat until a window of rounds takes no higher address."""
+    witness, once = player.witness, len(player.done)
+    start, blocks = witness.top, _blocks(history)
+    for window in range(WINDOWS):
+        before = witness.top
+        for k in range(1, WINDOW + 1):
+            _round(player, _renumbered(history, (window * WINDOW + k) * blocks))
+        if witness.top == before or witness.top <= (witness.capacity or 0):  # no further than the capacity anyhow
+            return
+    told = f"repeated {WINDOW * WINDOWS} times: the highest byte rises from {start} to {witness.top}"
+    raise ContractError("growth", f"request {once - 1}, {told}", player.log[:once], history)
+
+
+def _blocks(history: Iterable[Request]) -> int:
+    """Return one more than the highest number of a block."""
+    return max((request.block for request in history), default=-1) + 1
+
+
+def _renumbered(history: Iterable[Request], first: int) -> Iterator[Request]:
+    """Yield the same requests for blocks from `first` on."""
+    for request in history:
+        yield request if request.block < 0 else replace(request, block=request.block + first)
+
+
+def _recovers(player: Player, largest: int) -> None:
+    history = tuple(player.done)
+    player.perform(Allocate(_blocks(history), largest))
+    if player.offsets[-1] is None:
+        told = f"all is freed, but {largest} bytes, which a new allocator serves, are refused"
+        raise ContractError("recovery", f"request {len(history)}, {told}", player.log, history)
+
+
+def _same(first: Player, second: Player) -> None:
+    places = [k for k, request in enumerate(second.done) if isinstance(request, Allocate)]
+    for mine, other, k in zip(first.offsets, second.offsets, places):
+        if mine != other:
+            told = f"the same requests gave {mine} with one new allocator and {other} with the next"
+            raise ContractError("deterministic", f"request {k}, {told}", second.log[: k + 1], second.done[: k + 1])
+
+
+def _shortest(trial: Trial, history: list[Request], error: ContractError) -> ContractError:
+    """Return the error of a short history that breaks the same rule, its blocks numbered from 0."""
+    fails = partial(trial.error, rule=error.rule)
+    whole = list(error.requests)  # as performed: cut off after the error, and with all rounds before it
+    error = shrink(whole if fails(whole) else history, error, fails, _simpler)
+    number: dict[int, int] = {-1: -1}
+    for request in error.requests:
+        number.setdefault(request.block, len(number) - 1)
+    return fails([replace(request, block=number[request.block]) for request in error.requests]) or error
+
+
+def _generate(
+    trial: Trial, pattern: Pattern, random: Random, streams: int, steps: int
+) -> tuple[list[Request], ContractError | None]:
+    """Let a pattern meet an allocator; return what it asked for, and what went wrong."""
+    player = Player(trial.witness())
+    source = Source(player, random, trial.max_size, streams, steps)
+    try:
+        for request in pattern(source):
+            player.perform(request)
+            if random.random() < WRONG:
+                player.perform(source.wrong())
+    except ContractError as broken:
+        return player.done, broken
+    return player.done, None
+
+
+def _simpler(request: Request) -> list[Request]:
+    """Return the same request with a rounder or smaller size, or on the first stream."""
+    found: list[Request] = []
+    if isinstance(request, Allocate):
+        size = request.size
+        smaller = {1, size // 2, size - 1, *(size // u * u for u in UNITS), *(u for u in UNITS if u < size)}
+        found += [Allocate(request.block, s, request.stream) for s in sorted(smaller) if 1 <= s < size]
+        if request.stream:
+            found.append(Allocate(request.block, size))
+    elif isinstance(request, Free) and request.stream:
+        found.append(Free(request.block))
+    return found

@@ -1,0 +1,315 @@
+"""What an online allocator owes its user, as one naive model that stands between the two.
+
+The model keeps the live blocks and who used the free bytes last, and knows nothing of how allocators work::
+
+    address ^   | live, 300 bytes  |   nobody else gets a byte of it
+            |   | freed, stream 1  |   for stream 1 at once, for others after `synchronize()`
+            |   | live, 100 bytes  |
+            |   | never used       |   for anybody
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from gpumem.pool.online import Allocator
+    from gpumem.testing.history import Request
+
+RULES = {
+    "error": "a legal request raises nothing, or MemoryError where bytes are asked for",
+    "size": "a size below 1 is refused with ValueError",
+    "offset": "an offset is an integer from 0 on",
+    "alignment": "an offset is a multiple of the attribute `alignment`",
+    "overlap": "no byte belongs to two live blocks",
+    "double free": "freeing a block twice is refused with ValueError and changes nothing",
+    "unknown free": "freeing what was never handed out is refused with ValueError and changes nothing",
+    "stream": "bytes freed on one stream go to another one only after a call of `synchronize`",
+    "capacity": "live blocks have `capacity` bytes at most",
+    "statistics": "`statistics` agree with what was asked for and freed",
+    "service": "a new allocator has a byte to give",
+    "recovery": "once everything is freed, it serves what it served when it was new",
+    "growth": "the same requests again and again do not take ever higher addresses",
+    "deterministic": "two allocators that are asked the same give the same offsets",
+}
+OPTIONAL = ("stream", "capacity", "statistics", "recovery", "growth", "deterministic")
+
+
+class ContractError(AssertionError):
+    """An allocator or a planner broke a rule.
+
+    Parameters
+    ----------
+    rule : str
+        Which: a key of `RULES`, or of `PLANNER_RULES`.
+    reason : str
+        What happened, in one line.
+    log : sequence of str
+        What led to it, one request a line; the last one broke the rule.
+    requests : sequence of Request
+        The same as values, to be played again.
+
+    Examples
+    --------
+    >>> print(ContractError("overlap", "inside the live block [0, 3)", ["p0 = a.allocate(3)", "p1 = a.allocate(4)"]))
+    overlap: inside the live block [0, 3)
+        p0 = a.allocate(3)
+        p1 = a.allocate(4)
+    """
+
+    def __init__(self, rule: str, reason: str, log: Sequence[str] = (), requests: Sequence[Request] = ()) -> None:
+        self.rule, self.reason, self.log, self.requests = rule, reason, tuple(log), tuple(requests)
+        super().__init__("\n    ".join([f"{rule}: {reason}", *log]))
+
+
+def optional(skip: Collection[str], rules: Collection[str] = OPTIONAL) -> frozenset[str]:
+    """Return `skip` as a set of rules that may be left out, or raise a ValueError that names the one that may not."""
+    for rule in skip:
+        if rule not in rules:
+            raise ValueError(f"skip: {rule!r} is not one of {', '.join(rules)}")
+    return frozenset(skip)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Free bytes `[low, high)`, last used on `stream` until the request of number `until`."""
+
+    low: int
+    high: int
+    stream: int
+    until: int
+
+
+class _Order:
+    """Which work of one stream is known to come before what another stream does next.
+
+    A block allocated for stream 0 and freed on stream 1 was handed over: stream 1 waited for what stream 0 did with
+    it, and so for all that stream 0 did before it was allocated::
+
+        stream 0   --- earlier work ---[allocate]--- block ---\
+        stream 1   ------------------------------------------- block ---[free]--- comes after the earlier work
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._known: dict[int, dict[int, int]] = {}  # of a stream: the last request of each stream before it
+        self._at: dict[int, dict[int, int]] = {}  # the same when the block at an offset was allocated
+
+    def allocated(self, offset: int, stream: int) -> None:
+        self._at[offset] = {**self._known.get(stream, {}), stream: self.now}
+
+    def freed(self, offset: int, stream: int) -> None:
+        mine = self._known.setdefault(stream, {})
+        for other, last in self._at.pop(offset).items():
+            mine[other] = max(mine.get(other, -1), last)
+
+    def before(self, use: _Use, stream: int) -> bool:
+        """Whether what `stream` does next comes after the use."""
+        return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
+
+
+class Witness:
+    """An allocator that passes requests on to another and objects when that one breaks the contract.
+
+    Parameters
+    ----------
+    allocator : Allocator
+        A new one. Its attribute `synchronize`, where it has one, is replaced: the witness counts as the one who
+        executes.
+    skip : collection of str
+        Rules of `OPTIONAL` that it may break.
+
+    Attributes
+    ----------
+    live : dict[int, int]
+        Bytes of each live block, by offset.
+    top : int
+        Highest byte handed out so far, plus one.
+    synchronises : bool
+        Whether the allocator has `synchronize`, so that it may reuse bytes across streams.
+
+    Raises
+    ------
+    ContractError
+        From `allocate` and `free`. What a right allocator raises (`MemoryError`, `ValueError`) passes through.
+
+    Notes
+    -----
+    O(live blocks + pieces of freed bytes) a request. The rules `service`, `recovery`, `growth` and
+    `deterministic` take more than one allocator or more than one request: see `check_allocator`.
+
+    Examples
+    --------
+    >>> class Careless:
+    ...     def allocate(self, size, *, stream=0):
+    ...         return 0
+    >>> careless = Witness(Careless())
+    >>> careless.allocate(8)
+    0
+    >>> careless.allocate(1)
+    Traceback (most recent call last):
+    gpumem.testing.contract.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
+    """
+
+    def __init__(self, allocator: Allocator, *, skip: Collection[str] = ()) -> None:
+        self.allocator = allocator
+        self.skip = optional(skip)
+        self.live: dict[int, int] = {}
+        self.top = 0
+        self.synchronises = hasattr(allocator, "synchronize")
+        self._used: list[_Use] = []  # free bytes that a stream may still be using
+        self._order = _Order()
+        self._once: set[int] = set()  # offsets that were handed out at some time
+        self._blocks, self._bytes = [0, 0, 0], [0, 0, 0]  # current, peak, total
+        if self.synchronises:
+            allocator.synchronize = self._used.clear  # type: ignore[attr-defined]
+
+    @property
+    def capacity(self) -> int | None:
+        """The allocator's, None where it has none."""
+        found: int | None = getattr(self.allocator, "capacity", None)
+        return found
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the free ranges below live blocks, lowest first."""
+        found, floor = [], 0
+        for low, size in sorted(self.live.items()):
+            if low > floor:
+                found.append((floor, low))
+            floor = low + size
+        return found
+
+    def allocate(self, size: int, *, stream: int = 0) -> int:
+        """Pass the request on; see the class."""
+        call = f"allocate({size})"
+        self._order.now += 1
+        before = self._counted()
+        try:
+            answer = self.allocator.allocate(size, stream=stream)
+        except MemoryError as full:
+            if size < 1:
+                raise ContractError("size", f"{call} raised {full!r}") from full
+            self._agrees(call)
+            raise
+        except ValueError as refused:
+            if size >= 1:
+                raise ContractError("error", f"{call} raised {refused!r}") from refused
+            self._unchanged("size", call, before)
+            raise
+        except Exception as other:
+            raise ContractError("error" if size >= 1 else "size", f"{call} raised {other!r}") from other
+        if size < 1:
+            self._broken("size", f"{call} returned {answer!r}")
+        offset = self._range(call, answer, size)
+        self._ordered(call, offset, size, stream)
+        self._hand_out(offset, size, stream)
+        self._agrees(call)
+        return offset
+
+    def free(self, offset: int, *, stream: int = 0) -> None:
+        """Pass the request on; see the class."""
+        call = f"free({offset})"
+        self._order.now += 1
+        if offset not in self.live:
+            self._refuses(call, offset, stream)
+        size = self.live.pop(offset)
+        for count, change in ((self._blocks, 1), (self._bytes, size)):
+            count[0] -= change
+        self._order.freed(offset, stream)
+        self._used.append(
+            _Use(offset, offset + size, stream, self._order.now)
+        )  # before the call, which may synchronise
+        try:
+            self.allocator.free(offset, stream=stream)
+        except Exception as refused:
+            raise ContractError("error", f"{call} of a live block raised {refused!r}") from refused
+        self._agrees(call)
+
+    def _refuses(self, call: str, offset: int, stream: int) -> NoReturn:
+        rule = "double free" if offset in self._once else "unknown free"
+        before = self._counted()
+        try:
+            self.allocator.free(offset, stream=stream)
+        except ValueError:
+            self._unchanged(rule, call, before)
+            raise
+        except Exception as other:
+            raise ContractError(rule, f"{call} raised {other!r}") from other
+        self._broken(rule, f"{call} was accepted")
+
+    def _range(self, call: str, answer: object, size: int) -> int:
+        """Check where the block lies and return its offset."""
+        try:
+            offset = index(answer)  # type: ignore[arg-type]
+        except TypeError:
+            self._broken("offset", f"{call} returned {answer!r}, which is no integer")
+        if offset < 0:
+            self._broken("offset", f"{call} returned {offset}")
+        alignment = getattr(self.allocator, "alignment", 1)
+        if offset % alignment:
+            self._broken("alignment", f"{call} returned {offset}, which is not a multiple of {alignment}")
+        for low, length in self.live.items():
+            if offset < low + length and low < offset + size:
+                where = "inside" if low <= offset else f"the first of {size} bytes that run into"
+                self._broken("overlap", f"{call} returned {offset}, {where} the live block [{low}, {low + length})")
+        return offset
+
+    def _ordered(self, call: str, offset: int, size: int, stream: int) -> None:
+        """Check that no other stream may still be using the bytes; from now on they are used by this block."""
+        left, end = [], offset + size
+        for use in self._used:
+            if use.high <= offset or end <= use.low:
+                left.append(use)
+                continue
+            if not self._order.before(use, stream) and "stream" not in self.skip:
+                got = f"bytes [{max(use.low, offset)}, {min(use.high, end)}), freed on stream {use.stream}"
+                self._broken("stream", f"{call} for stream {stream} got {got} and not synchronised")
+            left += [replace(use, low=a, high=b) for a, b in ((use.low, offset), (end, use.high)) if a < b]
+        self._used[:] = left
+
+    def _hand_out(self, offset: int, size: int, stream: int) -> None:
+        self.live[offset] = size
+        self._order.allocated(offset, stream)
+        self._once.add(offset)
+        self.top = max(self.top, offset + size)
+        for count, change in ((self._blocks, 1), (self._bytes, size)):
+            count[0] += change
+            count[1] = max(count[1], count[0])
+            count[2] += change
+
+    def _agrees(self, call: str) -> None:
+        """Compare what the allocator says of itself with the model."""
+        held, capacity = self._bytes[0], self.capacity
+        if capacity is not None and held > capacity and "capacity" not in self.skip:
+            self._broken("capacity", f"{call}: live blocks have {held} bytes, the capacity is {capacity}")
+        found = getattr(self.allocator, "statistics", None)
+        if found is None or "statistics" in self.skip:
+            return
+        for name, model in (("blocks", self._blocks), ("requested", self._bytes)):
+            count = getattr(found, name)
+            for part, mine in zip(("current", "peak", "total"), model):
+                if getattr(count, part) != mine:
+                    told = f"{name}.{part} is {getattr(count, part)}, right is {mine}"
+                    self._broken("statistics", f"after {call}, {told}")
+        asked, given, taken = found.requested.current, found.allocated.current, found.reserved.current
+        if not asked <= given <= taken <= found.reserved.peak:
+            told = f"requested {asked} <= allocated {given} <= reserved {taken} <= its peak {found.reserved.peak}"
+            self._broken("statistics", f"after {call}, this does not hold: {told}")
+
+    def _counted(self) -> Any:
+        """Return a copy of the statistics, None where there are none."""
+        found = getattr(self.allocator, "statistics", None)
+        if found is None or "statistics" in self.skip:
+            return None
+        parts = ("blocks", "requested", "allocated", "reserved")
+        return [(getattr(found, p).current, getattr(found, p).peak, getattr(found, p).total) for p in parts]
+
+    def _unchanged(self, rule: str, call: str, before: Any) -> None:
+        if self._counted() != before:
+            self._broken(rule, f"{call} raised ValueError, but changed the statistics")
+
+    def _broken(self, rule: str, reason: str) -> NoReturn:
+        raise ContractError(rule, reason)

@@ -1,0 +1,186 @@
+"""Requests as values: a history that can be played on any allocator, cut short, and printed as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumem.testing.contract import ContractError, Witness
+
+if TYPE_CHECKING:
+    from gpumem.pool.online import Allocator
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Ask for `size` bytes on `stream`; `block` is the number by which later requests mean the result."""
+
+    block: int
+    size: int
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Give a block back, last used on `stream`; does nothing where the block was refused or is gone."""
+
+    block: int
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WrongFree:
+    """Free what must not be freed: the offset of a block, live or gone, plus `distance`.
+
+    Block -1 stands for offset 0. Does nothing where a live block starts there.
+    """
+
+    block: int
+    distance: int = 0
+
+
+Request = Allocate | Free | WrongFree
+
+
+class Player:
+    """Performs requests on a witness, remembers where the blocks lie, and writes down what it did.
+
+    Attributes
+    ----------
+    live, gone : dict[int, int]
+        Offset of each block that is live, and that was freed.
+    done : list of Request
+        What was performed, without the requests that did nothing.
+    offsets : list of int or None
+        What each `Allocate` among them got; None where it was refused.
+    log : list of str
+        The same as lines of a program.
+
+    Examples
+    --------
+    >>> class Bump:
+    ...     top = 0
+    ...     def allocate(self, size, *, stream=0):
+    ...         self.top += size
+    ...         return self.top - size
+    >>> player = Player(Witness(Bump()))
+    >>> for request in (Allocate(0, 8), Allocate(1, 4, stream=1)):
+    ...     player.perform(request)
+    >>> print(*player.log, sep="\\n")
+    p0 = a.allocate(8)  # 0
+    p1 = a.allocate(4, stream=1)  # 8
+    """
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness = witness
+        self.live: dict[int, int] = {}
+        self.gone: dict[int, int] = {}
+        self.done: list[Request] = []
+        self.offsets: list[int | None] = []
+        self.log: list[str] = []
+        self._stream: dict[int, int] = {}
+
+    def perform(self, request: Request) -> None:
+        """Perform one request; raise a `ContractError` that says what led to it."""
+        if isinstance(request, Allocate):
+            self._allocate(request)
+        elif isinstance(request, Free):
+            if request.block in self.live:
+                self._free(request)
+        elif (offset := self._wrong(request)) is not None:
+            self._refused(request, offset)
+
+    def free_all(self) -> None:
+        """Free every live block on the stream that it was allocated for."""
+        for block in list(self.live):
+            self.perform(Free(block, self._stream[block]))
+
+    def _allocate(self, request: Allocate) -> None:
+        line = f"p{request.block} = a.allocate({request.size}{_on(request.stream)})"
+        self._write(request, line)
+        offset: int | None = None
+        try:
+            offset = self.witness.allocate(request.size, stream=request.stream)
+        except ContractError as broken:
+            raise self.told(broken) from broken.__cause__
+        except (MemoryError, ValueError) as refused:
+            self.log[-1] = f"{line}  # {type(refused).__name__}"
+        else:
+            self.log[-1] = f"{line}  # {offset}"
+            self.live[request.block] = offset
+            self._stream[request.block] = request.stream
+        self.offsets.append(offset)
+
+    def _free(self, request: Free) -> None:
+        self._write(request, f"a.free(p{request.block}{_on(request.stream)})")
+        offset = self.gone[request.block] = self.live.pop(request.block)
+        try:
+            self.witness.free(offset, stream=request.stream)
+        except ContractError as broken:
+            raise self.told(broken) from broken.__cause__
+
+    def _wrong(self, request: WrongFree) -> int | None:
+        """Return the offset that it means, None where there is nothing wrong with it."""
+        base = 0 if request.block < 0 else self.live.get(request.block, self.gone.get(request.block))
+        offset = None if base is None else base + request.distance
+        return None if offset in self.witness.live else offset
+
+    def _refused(self, request: WrongFree, offset: int) -> None:
+        self._write(request, f"a.free({offset})  # ValueError")
+        try:
+            self.witness.free(offset)
+        except ContractError as broken:
+            self.log[-1] = f"a.free({offset})"
+            raise self.told(broken) from broken.__cause__
+        except ValueError:
+            pass
+
+    def _write(self, request: Request, line: str) -> None:
+        self.done.append(request)
+        self.log.append(line)
+
+    def told(self, broken: ContractError) -> ContractError:
+        """Return an error with what led to it, counting requests from 0."""
+        return ContractError(broken.rule, f"request {len(self.done) - 1}, {broken.reason}", self.log, self.done)
+
+
+def _on(stream: int) -> str:
+    return f", stream={stream}" if stream else ""
+
+
+def play(allocator: Allocator, requests: Iterable[Request]) -> list[int | None]:
+    """Perform requests on a new allocator and hold every answer against the contract.
+
+    Parameters
+    ----------
+    allocator : Allocator
+    requests : iterable of Request
+        Such as `gpumem.testing.strategies.requests()` draws.
+
+    Returns
+    -------
+    list of int or None
+        The offset that each `Allocate` got, None where it was refused.
+
+    Raises
+    ------
+    ContractError
+        The first rule that it broke.
+
+    Examples
+    --------
+    >>> class Bump:
+    ...     top = 0
+    ...     def allocate(self, size, *, stream=0):
+    ...         self.top += size
+    ...         return self.top - size
+    ...     def free(self, offset, *, stream=0):
+    ...         pass
+    >>> play(Bump(), [Allocate(0, 8), Free(0), Allocate(1, 4)])
+    [0, 8]
+    """
+    player = Player(Witness(allocator))
+    for request in requests:
+        player.perform(request)
+    return player.offsets

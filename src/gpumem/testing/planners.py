@@ -1,0 +1,225 @@
+"""Hold an offline planner, `Trace -> Placement`, to what it owes, without a test framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NoReturn
+
+import numpy as np
+
+from gpumem import check
+from gpumem.columns import Buffers, Ops
+from gpumem.errors import PlacementError
+from gpumem.placement import Placement
+from gpumem.testing.contract import ContractError, optional
+from gpumem.testing.shrink import shrink
+from gpumem.trace import Trace
+
+PLANNER_RULES = {
+    "error": "it raises nothing",
+    "placement": "device buffers have a place below the height, host buffers none, and no two share a byte at one time",
+    "alignment": "offsets are multiples of `alignment`",
+    "height": "the height is not below the peak load",
+    "unchanged": "the trace is left as it was",
+    "deterministic": "the same trace gives the same placement",
+}
+Planner = Callable[[Trace], Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    size: int
+    start: int
+    length: int
+    host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A trace of `n` steps in parts; `stream` of each op, empty where it has no ops."""
+
+    n: int
+    rows: tuple[_Row, ...]
+    stream: tuple[int, ...]
+
+    def columns(self) -> tuple[list[int], list[int], list[int], list[bool]]:
+        rows = self.rows
+        ends = [r.start + r.length for r in rows]
+        return [r.size for r in rows], [r.start for r in rows], ends, [r.host for r in rows]
+
+    def accesses(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Each buffer is written at its first step and read at its last."""
+        first: list[list[int]] = [[] for _ in self.stream]
+        last: list[list[int]] = [[] for _ in self.stream]
+        for j, row in enumerate(self.rows if self.stream else ()):
+            first[row.start].append(j)
+            last[(row.start + row.length - 1) % self.n].append(j)
+        return last, first
+
+    def trace(self) -> Trace:
+        size, start, end, host = self.columns()
+        ops = Ops.make(
+            *self.accesses(),
+            stream=list(self.stream),
+            streams=[f"s{k}" for k in range(max(self.stream, default=0) + 1)],
+        )
+        return Trace(Buffers.make(size, start, end, host=host), ops, self.n)
+
+    def __str__(self) -> str:
+        """A line of Python that makes it."""
+        size, start, end, host = self.columns()
+        if not self.stream and not any(host):
+            return f"trace = Trace.from_lifetimes({size}, {start}, {end}, n={self.n})"
+        reads, writes = self.accesses()
+        ops = f"{reads}, {writes}, stream={list(self.stream)}" if self.stream else "[], []"
+        return f"trace = Trace(Buffers.make({size}, {start}, {end}, host={host}), Ops.make({ops}), {self.n})"
+
+    def shorter(self, n: int) -> _Case:
+        """The same buffers on a smaller circle, without ops."""
+        rows = (replace(r, start=min(r.start, n - 1), length=min(r.length, n)) for r in self.rows)
+        return _Case(n, tuple(rows), ())
+
+
+def check_planner(
+    planner: Planner,
+    *,
+    alignment: int = 1,
+    seed: int = 0,
+    examples: int = 200,
+    max_buffers: int = 12,
+    max_ops: int = 10,
+    streams: int = 2,
+    skip: Collection[str] = (),
+) -> None:
+    """Have traces placed that hurt, and hold every placement against the naive oracle.
+
+    Parameters
+    ----------
+    planner : callable
+        `planner(trace) -> Placement`; options go in with `functools.partial`.
+    alignment : int
+        Bytes that each offset must be a multiple of, whatever the placement says of itself.
+    seed : int
+        Of the traces.
+    examples : int
+        Traces to try.
+    max_buffers, max_ops : int
+        Size of a trace; the smallest ones have one op and no buffer.
+    streams : int
+        Streams of the ops. Half of the traces have no ops.
+    skip : collection of str
+        Rules that the planner may break: `"deterministic"`, `"unchanged"`.
+
+    Raises
+    ------
+    ContractError
+        The rule of `PLANNER_RULES` that was broken, and a small trace that breaks it.
+    ValueError
+        A number below 1, or a rule that cannot be skipped.
+
+    Notes
+    -----
+    Two calls of the planner and O(max_buffers^2) an example. The traces have arcs across the boundary, buffers that
+    meet end to start, equal lifetimes, buffers alive all the time, of no bytes and on the host. The failing trace
+    is made small greedily.
+
+    Examples
+    --------
+    >>> from gpumem import Placement, best_fit
+    >>> check_planner(best_fit, alignment=256)
+    >>> check_planner(lambda trace: Placement.at(trace, [0] * len(trace.buffers)))
+    Traceback (most recent call last):
+    gpumem.testing.contract.ContractError: placement: buffers 0 and 1: overlap in time and address, at byte 0
+        trace = Trace.from_lifetimes([1, 1], [0, 0], [1, 1], n=1)
+    """
+    given = {"alignment": alignment, "examples": examples, "max_ops": max_ops, "streams": streams}
+    for name, number in given.items():
+        if number < 1:
+            raise ValueError(f"{name}: {number} is below 1")
+    may_break = optional(skip, ("deterministic", "unchanged"))
+
+    def error(case: _Case, rule: str | None = None) -> ContractError | None:
+        try:
+            _judge(planner, case, alignment, may_break)
+        except ContractError as broken:
+            return broken if rule in (None, broken.rule) else None
+        return None
+
+    random = Random(seed)
+    for _ in range(examples):
+        case = _draw(random, random.randint(1, max_ops), random.randint(0, max_buffers), streams, alignment)
+        found = error(case)
+        if found is not None:
+            raise _smallest(case, found, error) from None
+
+
+def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[str]) -> None:
+    def broken(rule: str, reason: str) -> NoReturn:
+        raise ContractError(rule, reason, [str(case)])
+
+    trace = case.trace()
+    try:
+        placed = planner(trace)
+        again = planner(case.trace())
+    except Exception as other:
+        raise ContractError("error", f"raised {other!r}", [str(case)]) from other
+    left, right = trace.buffers, case.trace().buffers
+    if "unchanged" not in may_break and any(
+        (getattr(left, c) != getattr(right, c)).any() for c in ("size", "start", "end", "host")
+    ):
+        broken("unchanged", "the buffers of the trace were changed")
+    try:
+        check.placement(case.trace(), placed)
+    except PlacementError as wrong:
+        broken("placement", str(wrong))
+    for j in np.flatnonzero(~right.host & (placed.offset % alignment != 0))[:1].tolist():
+        broken("alignment", f"buffer {j}: offset {placed.offset[j]} is not a multiple of {alignment}")
+    if placed.height < (peak := _peak(case)):
+        broken("height", f"the height is {placed.height}, the peak load {peak}")
+    if "deterministic" not in may_break and (
+        placed.height != again.height or not np.array_equal(placed.offset, again.offset)
+    ):
+        broken("deterministic", f"offsets {placed.offset.tolist()} once, {again.offset.tolist()} the next time")
+
+
+def _peak(case: _Case) -> int:
+    """The most bytes that are held on the device at one step, step by step."""
+    held = [sum(r.size for r in case.rows if not r.host and (t - r.start) % case.n < r.length) for t in range(case.n)]
+    return max(held)
+
+
+def _draw(r: Random, n: int, count: int, streams: int, alignment: int) -> _Case:
+    """Draw a trace: any arcs, or a staircase, or a wall of equal lifetimes, mostly with what is easily forgotten."""
+    sizes = [0, 1, 2, 3, 4, 4, 7, 8, 40, alignment - 1, alignment, alignment + 1, 3 * alignment]
+    kind = r.choice(["any", "any", "stairs", "wall", "around"])
+    rows = []
+    for k in range(count):
+        length = {"any": r.randint(1, n), "stairs": min(2, n), "wall": n // 2 + 1, "around": r.randint(1, n)}[kind]
+        start = {"any": r.randrange(n), "stairs": k % n, "wall": n // 3, "around": n - 1}[kind]
+        if r.random() < 0.1:
+            start, length = 0, n
+        rows.append(_Row(r.choice(sizes), start, length, r.random() < 0.1))
+    ops = r.random() < 0.5
+    return _Case(n, tuple(rows), tuple(r.randrange(streams) for _ in range(n)) if ops else ())
+
+
+def _smallest(
+    case: _Case, found: ContractError, error: Callable[[_Case, str | None], ContractError | None]
+) -> ContractError:
+    rule = found.rule
+    for n in range(1, case.n + 1):
+        shorter = case.shorter(n)
+        if (same := error(shorter, rule)) is not None:
+            case, found = shorter, same
+            break
+    return shrink(list(case.rows), found, lambda rows: error(replace(case, rows=tuple(rows)), rule), _simpler)
+
+
+def _simpler(row: _Row) -> list[_Row]:
+    """Return the same buffer smaller, shorter, earlier, on the device."""
+    found = [replace(row, host=False)] if row.host else []
+    found += [replace(row, size=s) for s in sorted({0, 1, row.size // 2, row.size - 1}) if 0 <= s < row.size]
+    found += [replace(row, length=row.length - 1)] if row.length > 1 else []
+    return found + ([replace(row, start=row.start - 1)] if row.start else [])

@@ -1,0 +1,79 @@
+"""Make a failing input small: leave parts out, then make parts simpler, as long as it still fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+from typing import TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+
+PAIRS = 16  # so few parts are also left out two at a time: an allocation and what makes room for it
+
+
+def shrink(
+    parts: list[T],
+    error: E,
+    fails: Callable[[list[T]], E | None],
+    simpler: Callable[[T], Iterable[T]],
+    trials: int = 2000,
+) -> E:
+    """Return the error of a small list of parts that still fails.
+
+    Parameters
+    ----------
+    parts : list
+        What fails.
+    error : Exception
+        How.
+    fails : callable
+        Tries a list and returns its error, None where it does not fail in the same way.
+    simpler : callable
+        Simpler forms of one part.
+    trials : int
+        Calls of `fails` at most.
+
+    Returns
+    -------
+    Exception
+        That of the last list that failed.
+
+    Notes
+    -----
+    Greedy: a local minimum, where no part (of few parts: no two) can be left out or replaced.
+
+    Examples
+    --------
+    >>> def fails(sizes):
+    ...     return ValueError(f"{sizes} has a sum above 9") if sum(sizes) > 9 else None
+    >>> shrink([3, 1, 8, 4], fails([3, 1, 8, 4]), fails, lambda size: range(1, size))
+    ValueError('[6, 4] has a sum above 9')
+    """
+    left = trials
+    progress = True
+    while progress:
+        progress = False
+        for candidate in _candidates(parts, simpler):
+            if left == 0:
+                return error
+            left -= 1
+            if (found := fails(candidate)) is not None:
+                parts, error, progress = candidate, found, True
+                break
+    return error
+
+
+def _candidates(parts: list[T], simpler: Callable[[T], Iterable[T]]) -> Iterator[list[T]]:
+    """Yield smaller lists, those that are much smaller first."""
+    chunk = len(parts) // 2
+    while chunk:
+        for low in range(len(parts) - chunk, -1, -chunk):  # from the end: what is late matters least
+            yield parts[:low] + parts[low + chunk :]
+        chunk //= 2
+    for k, part in enumerate(parts):
+        for other in simpler(part):
+            yield [*parts[:k], other, *parts[k + 1 :]]
+    if len(parts) <= PAIRS:
+        for i, j in combinations(range(len(parts)), 2):
+            yield [part for k, part in enumerate(parts) if k not in (i, j)]

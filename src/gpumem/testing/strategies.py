@@ -1,0 +1,218 @@
+"""Hypothesis strategies: traces, bare instances, and requests to an online allocator.
+
+All of them shrink: to fewer buffers, ops and requests, to smaller sizes, to one stream. Needs Hypothesis, which
+comes with `gpumem[test]`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("gpumem.testing.strategies needs Hypothesis: pip install 'gpumem[test]'") from missing
+
+from gpumem.columns import Buffers, Ops
+from gpumem.testing.history import Allocate, Free
+from gpumem.testing.patterns import UNITS
+from gpumem.trace import Trace
+
+SIZES = st.sampled_from([0, 1, 3, 4, 4, 7, 8, 16, 40])  # 4 twice: equal sizes are common, and hard
+
+
+class Instance(NamedTuple):
+    """Bare lifetimes: `size[i]` bytes during steps `[start[i], end[i])` of a circle of `n` steps."""
+
+    size: list[int]
+    start: list[int]
+    end: list[int]
+    n: int
+
+
+# Arcs are drawn as a kind and two parts of a circle, and then scaled to `n` steps, so that `n` can shrink alone.
+_KIND = st.integers(0, 5)
+_PART = st.integers(0, 99)
+_HOW = ("r", "w", "rw")
+
+
+def _arc(kind: int, here: int, there: int, n: int) -> tuple[int, int]:
+    """Return a lifetime `[start, end)` on a circle of `n` steps: all of it, or within it, or across the boundary."""
+    if kind == 0 or n == 1:
+        return 0, n
+    if kind <= 3:
+        start = here * n // 100
+        return start, start + 1 + there * (n - start) // 100
+    start = 1 + here * (n - 1) // 100
+    return start, n + 1 + there * start // 100
+
+
+@st.composite
+def lifetimes(
+    draw: st.DrawFn,
+    *,
+    max_steps: int = 10,
+    max_buffers: int = 8,
+    sizes: st.SearchStrategy[int] = SIZES,
+    wrap: bool = True,
+) -> Instance:
+    """Draw a bare instance, for an offline planner.
+
+    Parameters
+    ----------
+    max_steps, max_buffers : int
+        At most so many; at least one of each.
+    sizes : SearchStrategy of int
+        Bytes of a buffer; by default small ones that often agree, 0 among them.
+    wrap : bool
+        Whether lifetimes may cross the boundary; otherwise `end <= n`.
+
+    Returns
+    -------
+    SearchStrategy of Instance
+        Named tuples `(size, start, end, n)`.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> from gpumem import Trace, best_fit, check
+    >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
+    ... @given(lifetimes(sizes=st.integers(1, 2**20)))
+    ... def every_placement_is_valid(instance):
+    ...     size, start, end, n = instance
+    ...     trace = Trace.from_lifetimes(size, start, end, n=n)
+    ...     check.placement(trace, best_fit(trace))
+    >>> every_placement_is_valid()
+    """
+    n = draw(st.integers(1, max_steps))
+    rows = draw(st.lists(st.tuples(sizes, _KIND, _PART, _PART), min_size=1, max_size=max_buffers))
+    pieces = [_arc(kind, here, there, n) for _, kind, here, there in rows]
+    if len(rows) > 1 and draw(st.booleans()):
+        pieces[1] = pieces[0]
+    end = [e if wrap else min(e, n) for _, e in pieces]
+    return Instance([size for size, *_ in rows], [s for s, _ in pieces], end, n)
+
+
+@st.composite
+def traces(
+    draw: st.DrawFn,
+    *,
+    max_ops: int = 10,
+    max_buffers: int = 8,
+    streams: int = 2,
+    sizes: st.SearchStrategy[int] = SIZES,
+    host: bool = False,
+) -> Trace:
+    """Draw a valid trace with ops of measured durations.
+
+    Parameters
+    ----------
+    max_ops, max_buffers : int
+        At most so many; at least one of each.
+    streams : int
+        Compute streams at most.
+    sizes : SearchStrategy of int
+        Bytes of a buffer; by default small ones that often agree, 0 among them.
+    host : bool
+        Whether some buffers may lie on the host; no op touches these.
+
+    Returns
+    -------
+    SearchStrategy of Trace
+        With arcs across the boundary, persistent buffers, equal lifetimes, buffers of no bytes, buffers that no op
+        touches, ops that change a buffer in place, and ops of no duration.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
+    ... @given(traces(streams=1))
+    ... def the_load_is_never_above_all_sizes(trace):
+    ...     assert trace.peak_load <= trace.buffers.size.sum()
+    >>> the_load_is_never_above_all_sizes()
+    """
+    half = st.booleans()
+    off = st.integers(0, 3).map(lambda kind: kind == 3) if host else st.just(False)
+    rows = draw(st.lists(st.tuples(_KIND, _PART, _PART, half, sizes, off), min_size=1, max_size=max_buffers))
+    touches = st.lists(st.integers(0, 3 * max_buffers - 1), max_size=6)  # which of those alive, and how
+    parts = st.tuples(touches, st.integers(0, 30), st.integers(0, streams - 1))
+    steps = draw(st.lists(parts, min_size=1, max_size=max_ops))
+    n = len(steps)
+    pieces = [(*_arc(row[0], row[1], row[2], n), row[3]) for row in rows]
+    if len(rows) > 1 and draw(half):
+        pieces[1] = pieces[0]
+    alive = [[b for b, (s, e, _) in enumerate(pieces) if (i - s) % n < e - s and not rows[b][5]] for i in range(n)]
+    access = [{here[k // 3 % len(here)]: _HOW[k % 3] for k in step[0] if here} for here, step in zip(alive, steps)]
+    ops = Ops.make(
+        [[b for b in sorted(mine) if "r" in mine[b]] for mine in access],
+        [[b for b in sorted(mine) if "w" in mine[b]] for mine in access],
+        name=[f"op{i}" for i in range(n)],
+        duration=[duration for _, duration, _ in steps],
+        stream=[stream for *_, stream in steps],
+        streams=[f"compute{s}" for s in range(streams)],
+    )
+    start, end = [s for s, *_ in pieces], [e for _, e, _ in pieces]
+    persistent = [kept and (e > n or e - s == n) for s, e, kept in pieces]
+    buffers = Buffers.make([row[4] for row in rows], start, end, persistent=persistent, host=[row[5] for row in rows])
+    return Trace(buffers, ops, name="random")
+
+
+def request_sizes(max_size: int) -> st.SearchStrategy[int]:
+    """Draw sizes in [1, max_size]: often next to a multiple of a rounding unit, or to a part of the largest."""
+    beside = {unit * k + d for unit in UNITS for k in (1, 2, 3, 4) for d in (-1, 0, 1)}
+    parts = {max_size // k + d for k in range(1, 13) for d in (-1, 0, 1)}
+    return st.sampled_from(sorted(size for size in beside | parts if 1 <= size <= max_size)) | st.integers(1, max_size)
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    *,
+    max_size: int = 2**26,
+    max_requests: int = 40,
+    streams: int = 2,
+    sizes: st.SearchStrategy[int] | None = None,
+) -> list[Allocate | Free]:
+    """Draw a legal sequence of requests to an online allocator.
+
+    Parameters
+    ----------
+    max_size : int
+        Bytes of one request at most.
+    max_requests : int
+    streams : int
+        Streams that blocks are allocated for and freed on.
+    sizes : SearchStrategy of int, optional
+        Bytes of a request; by default `request_sizes(max_size)`.
+
+    Returns
+    -------
+    SearchStrategy of list of Allocate or Free
+        A `Free` refers to the number `block` of an earlier `Allocate`, each at most once. `play` performs them and
+        leaves out the `Free` of what was refused.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
+    ... @given(requests(max_size=1000))
+    ... def no_block_is_freed_before_it_is_made(requests):
+    ...     made = set()
+    ...     for request in requests:
+    ...         made.add(request.block) if isinstance(request, Allocate) else made.remove(request.block)
+    >>> no_block_is_freed_before_it_is_made()
+    """
+    ask = st.tuples(sizes or request_sizes(max_size), st.integers(0, streams - 1))
+    give = st.tuples(st.integers(0, 7), st.integers(0, streams - 1))
+    steps = draw(st.lists(ask.map(lambda a: ("ask", *a)) | give.map(lambda g: ("give", *g)), max_size=max_requests))
+    found: list[Allocate | Free] = []
+    live: list[int] = []
+    made = 0
+    for kind, number, stream in steps:
+        if kind == "ask":
+            found.append(Allocate(made, number, stream))
+            live.append(made)
+            made += 1
+        elif live:
+            found.append(Free(live.pop(number % len(live)), stream))
+    return found
