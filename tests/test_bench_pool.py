@@ -264,6 +264,31 @@ def test_instances_of_a_folder(cli: Cli, few: None, folder: Path, tmp_path: Path
     assert b[-2:] == ["1.0000", "optimal"]
 
 
+def test_the_lowest_of_an_instance_is_shown_with_what_is_proven() -> None:
+    sizes = {"high": 30, "low": 21, "middle": 25}
+    rows = [
+        {"instance": "i", "planner": name, "buffers": 9, "peak_load": 20, "footprint": size, "ratio": size / 20}
+        | {"bound": 20.5, "optimal": False, "seconds": 0.25}
+        for name, size in sizes.items()
+    ]
+    head, line = pool_tables.instance_table(rows).splitlines()
+    assert head.split() == [
+        "instance",
+        "buffers",
+        "peak",
+        "load",
+        "high",
+        "s",
+        "low",
+        "s",
+        "middle",
+        "s",
+        "lowest",
+        "bound",
+    ]
+    assert line.split() == ["i", "9", "20", "1.5000", "0.25", "1.0500", "0.25", "1.2500", "0.25", "1.0500", "1.0250"]
+
+
 def test_files_are_instances_too_and_a_folder_is_nothing_else(cli: Cli, few: None, folder: Path) -> None:
     found = cli("bench", "pool", "--instances", folder, "--quick", "--json").json
     bundled_ones = list(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]

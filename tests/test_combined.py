@@ -154,7 +154,7 @@ def _by_search(trace: Trace, load_limit: int, *, seed: int = 0, placed: bool = T
 def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     trace = bundled("vgg16")
     limit = trace.peak_load * 45 // 100
-    pool = partial(pack, target=limit, effort=0.2)
+    pool = partial(pack, target=limit, effort=0)
     told: list[str] = []
 
     def judge(found: Combined) -> Timeline:

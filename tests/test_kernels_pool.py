@@ -101,12 +101,13 @@ def test_every_reason_is_found_and_the_least_buffer_named() -> None:
     for offset, expected in (
         ([0, 4, -1], [_placement.FINE, -1, -1]),
         ([0, 4, 0], [_placement.ON_HOST, 2, -1]),
+        ([0, 4, -2], [_placement.ON_HOST, 2, -1]),
         ([0, 3, 8], [_placement.MISPLACED, 1, -1]),
         ([-4, 3, 8], [_placement.MISPLACED, 0, -1]),
-        ([6, 3, -1], [_placement.TOO_HIGH, 0, -1]),
-        ([0, 2, -1], [_placement.OVERLAP, 0, 1]),
+        ([8, 3, -1], [_placement.TOO_HIGH, 0, -1]),
+        ([4, 4, -1], [_placement.OVERLAP, 0, 1]),
     ):
-        reference.placement(None, np.array(offset), size, zeros, one, host, 1, 2, 8, found)
+        reference.placement(None, np.array(offset), size, zeros, one, host, 1, 4, 8, found)
         assert found.tolist() == expected
 
 

@@ -108,7 +108,7 @@ def by_size(trace: Trace) -> I64:
     return order[b.size[order] > 0]
 
 
-def agree(trace: Trace, alignment: int, smallest: bool, block: int, share: float, shuffled: bool) -> None:
+def agree(trace: Trace, alignment: int, smallest: bool, width: int, share: float, shuffled: bool) -> None:
     """Place all but a share of the buffers in both ways."""
     b, order = trace.buffers, by_size(trace)
     if shuffled:
@@ -120,27 +120,27 @@ def agree(trace: Trace, alignment: int, smallest: bool, block: int, share: float
     order = np.concatenate([done[np.argsort(want[done], kind="stable")], order[first:]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(smartpool, "FEW", 0)
-        patch.setattr(_index, "BLOCK", block)
+        patch.setattr(_index, "WIDTH", width)
         smartpool._fit(b.size, b.start, b.end, trace.n, order, first, alignment, smallest, offset)
     assert offset[order].tolist() == want[order].tolist()
 
 
-BLOCKS = [0, 4, 16, 64, 256]  # from a block for each step to one for everything
+WIDTHS = [0, 1, 2, 4, 8]  # from a block for each step to one for everything
 
 
-@given(CROWDS, ALIGNMENTS, st.booleans(), st.sampled_from(BLOCKS), st.floats(0, 1), st.booleans())
+@given(CROWDS, ALIGNMENTS, st.booleans(), st.sampled_from(WIDTHS), st.floats(0, 1), st.booleans())
 def test_what_avoids_the_pairs_agrees_with_them(
-    trace: Trace, alignment: int, smallest: bool, block: int, share: float, shuffled: bool
+    trace: Trace, alignment: int, smallest: bool, width: int, share: float, shuffled: bool
 ) -> None:
-    agree(trace, alignment, smallest, block, share, shuffled)
+    agree(trace, alignment, smallest, width, share, shuffled)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("longest", [3, 20, 100])
-def test_it_agrees_wherever_lifetimes_end(block: int, longest: int) -> None:
+def test_it_agrees_wherever_lifetimes_end(width: int, longest: int) -> None:
     for seed in range(4):
         trace = crowd(seed, 120, 100 + 3 * seed, 50, longest, seed % 2 == 0)
-        agree(trace, 1, seed % 4 < 2, block, 0.3 * (seed % 3), False)
+        agree(trace, 1, seed % 4 < 2, width, 0.3 * (seed % 3), False)
 
 
 @given(CROWDS, ALIGNMENTS, st.booleans())
@@ -150,8 +150,8 @@ def test_a_look_at_every_pair_agrees(trace: Trace, alignment: int, smallest: boo
     assert (best_fit if smallest else first_fit)(trace, alignment=alignment).offset.tolist() == want.tolist()
 
 
-@pytest.mark.parametrize("block", [0, 4])
-def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+@pytest.mark.parametrize("width", [0, 2])
+def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     run, rows = _index._place, np.empty((10_000, 4), np.int64)  # enough never to move
     seen: list[tuple[I64, I64]] = []
 
@@ -160,7 +160,7 @@ def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, block: int) 
         seen.append((arguments[9], arguments[10]))
 
     monkeypatch.setattr(_index, "_place", spy)
-    monkeypatch.setattr(_index, "BLOCK", block)
+    monkeypatch.setattr(_index, "WIDTH", width)
     monkeypatch.setattr(smartpool, "FEW", 0)
     for seed in range(10):
         best_fit(crowd(seed, 60, 50, 5, 10, True), alignment=1)
@@ -183,9 +183,9 @@ def test_both_ways_agree_on_many_buffers(monkeypatch: pytest.MonkeyPatch, count:
 
 
 @pytest.mark.jit
-@pytest.mark.parametrize("block", [1, 256])
-def test_nested_lifetimes_are_stacked(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(_index, "BLOCK", block)
+@pytest.mark.parametrize("width", [0, 8])
+def test_nested_lifetimes_are_stacked(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(_index, "WIDTH", width)
     half = smartpool.FEW + 1  # as forward and backward: the first to come is the last to go
     start = np.arange(half)
     trace = Trace.from_lifetimes(np.full(half, 512), start, 2 * half - start, n=2 * half)

@@ -400,6 +400,8 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, file: Path, table: object,
     assert lines[2:4] == ["# seed: 4", f"# command: gpumem bench swap {file} --quick --seed 4"]
     for title in ("Lowest load limit", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table II"):
         assert sum(line.startswith(title) for line in lines) == 1
+    ten = next(k for k, line in enumerate(lines) if line.startswith("Figure 10"))
+    assert [line.split()[0] for line in lines[ten + 2 : ten + 5]] == ["batch", "0.5", "1"]
     knees = next(k for k, line in enumerate(lines) if line.startswith("trace "))
     assert [line.split()[:2] for line in lines[knees + 1 : knees + 4]] == [["net", name] for name in (*table,)]
 
@@ -458,11 +460,11 @@ def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:
 
 def test_figure_10_by_hand(cli: Cli, file: Path) -> None:
     parts = (0.8, 0.55, 0.4)
-    args = ["--what", "fig10", "--batches", "1,2.5", "--limits", ",".join(f"{p:.0%}" for p in parts), "--peaks", "all"]
+    args = ["--what", "fig10", "--batches", "1,2.3", "--limits", ",".join(f"{p:.0%}" for p in parts), "--peaks", "all"]
     (figure,) = cli("bench", "swap", file, *args, "--json").json["fig10"]
-    assert all(s["x"] == [1, 2.5] for s in figure["series"])
+    assert all(s["x"] == [1, 2.3] for s in figure["series"])
     sizes = {s["name"]: s["y"] for s in figure["series"]}
-    for k, factor in enumerate((1, 2.5)):
+    for k, factor in enumerate((1, 2.3)):
         trace = rebatch(net(), factor)
         cnmem, placed = CnMem(), best_fit(trace)
         replay(trace, cnmem)

@@ -10,14 +10,22 @@ from gpumem.pool.bfc import BFC
 from gpumem.pool.buddy import Buddy
 from gpumem.pool.caching import Caching
 from gpumem.pool.cnmem import CnMem
+from gpumem.pool.exact import exact
+from gpumem.pool.greedy import greedy
 from gpumem.pool.native import Native
 from gpumem.pool.online import Pool
 from gpumem.pool.search import search
 from gpumem.pool.smartpool import best_fit, first_fit
 
-__all__ = ["ALLOCATORS", "PLANNERS", "best_fit", "first_fit", "search"]
+__all__ = ["ALLOCATORS", "PLANNERS", "best_fit", "exact", "first_fit", "greedy", "search"]
 
-PLANNERS: dict[str, Callable[..., Placement]] = {"best-fit": best_fit, "first-fit": first_fit, "search": search}
+PLANNERS: dict[str, Callable[..., Placement]] = {
+    "best-fit": best_fit,
+    "first-fit": first_fit,
+    "greedy": greedy,
+    "search": search,
+    "exact": exact,
+}
 ALLOCATORS: dict[str, Callable[..., Pool]] = {
     "native": Native,
     "cnmem": CnMem,

@@ -22,31 +22,31 @@ from gpumem.columns import I64
 
 BITS = 3  # more of them: fewer files to look at, more to write
 MASK = 2**BITS - 1
-BLOCK = 256  # buffers that start in a block
+WIDTH = 8  # a block has 2**WIDTH steps
 FAR = 2**62  # above every address
 LOW, TOP, START, END = range(4)  # columns of a row: the bytes taken, and in `ends` the lifetime
 FIRST, COUNT, ROOM = range(3)  # columns of a file: where its rows are; there is room for 2**ROOM // 2 of them
 
 
-def place(size: I64, start: I64, end: I64, steps: int, order: I64, first: int, smallest: bool, offset: I64) -> None:
+def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: bool, offset: I64) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already.
 
-    Sizes and offsets are multiples of the alignment; lifetimes are arcs of a circle of about as many steps as there
-    are buffers. Memory O(B log B); time O(B log B) and the ranges in the files that each buffer looks at.
+    Sizes and offsets are multiples of the alignment. Lifetimes are arcs of a circle of as many steps as there are
+    buffers in `order`, at each of which one of them starts. Memory O(B log B); time O(B log B) and the ranges in the
+    files that each buffer looks at.
     """
-    width = max(0, (BLOCK * steps // max(len(order), 1)).bit_length() - 1)  # a block has 2**width steps
-    last, levels = (steps - 1) >> width, 1
+    steps, last, levels = len(order), (len(order) - 1) >> WIDTH, 1
     while last >> BITS * (levels - 1):
         levels += 1
     nodes = (last >> BITS * np.arange(levels) | MASK) + 1
     base = np.concatenate([[0], np.cumsum(nodes)]) + last + 1  # files: `ends` by block, `over` by level, then `begun`
     files = np.zeros((2 * base[-1] - base[0], 3), np.int64)
-    blocks = np.concatenate([start[order], end[order] % steps]) >> width
-    scratch = 2 * int(np.bincount(blocks, minlength=1).max()) + 2  # rows for what `_meeting` finds
+    blocks = np.concatenate([start[order], end[order] % steps]) >> WIDTH
+    scratch = 2 * int(np.bincount(blocks).max()) + 2  # rows for what `_meeting` finds
     rows, free = np.empty((scratch + 4 * len(order), 4), np.int64), np.zeros(64, np.int64)
     free[0] = scratch  # the first row never used; for each ROOM a chain of those given up, linked by their LOW
     nodes, cursor = np.empty(4 * levels << BITS, np.int64), np.empty((4 * levels << BITS, 3), np.int64)
-    _place(size, start, end, steps, width, order, first, smallest, offset, base, files, rows, free, nodes, cursor)
+    _place(size, start, end, steps, WIDTH, order, first, smallest, offset, base, files, rows, free, nodes, cursor)
 
 
 @jit
@@ -199,7 +199,8 @@ def _place(
     for turn in range(len(order)):
         x = order[turn]
         s, e = start[x], end[x]
-        block, last = s >> width, (e - steps if e >= steps else e) >> width
+        block, stop = s >> width, e - steps if e >= steps else e
+        last = stop >> width if stop & ((1 << width) - 1) else block  # it may end between two blocks
         between = _between(s, e, steps, width, base, nodes)
         if turn >= first:
             count, found = 0, 0

@@ -32,6 +32,7 @@ class Problem:
     eternal: I64  # ids, the one with the most padding last
     fixed: I64  # ids, by offset
     at: I64  # offsets in bytes: right for what is fixed, for host buffers and for zero bytes
+    floor: int  # bytes up to which something fixed reaches
     lowest: int  # bytes that no placement goes below
 
     @classmethod
@@ -53,7 +54,8 @@ class Problem:
         free = free[np.lexsort((free, b.start[free], -b.size[free]))]
         eternal = np.flatnonzero(forever)
         eternal = eternal[np.argsort(padding[eternal], kind="stable")]
-        problem = cls(trace, alignment, units, padding, free, eternal, pinned, at, 0)
+        floor = int((at + b.size)[held].max(initial=0))
+        problem = cls(trace, alignment, units, padding, free, eternal, pinned, at, floor, 0)
         object.__setattr__(problem, "lowest", problem._lowest())
         return problem
 
@@ -66,10 +68,13 @@ class Problem:
         """Return the peak load, with the padding of all but the topmost, and not below what is fixed."""
         b, a, ids = self.trace.buffers, self.alignment, np.concatenate([self.free, self.fixed])
         grain = int(np.gcd.reduce(np.append(b.size[ids], a)))  # every top is a multiple of it
-        tops = (self.at + b.size)[self.fixed]
-        load = _peak(self.trace, self.units, ids) * a - int(self.padding[ids].max(initial=0))
-        load = max(load, _peak(self.trace, b.size, ids), int(tops.max(initial=0)))
-        return max(self.height(-(-load // grain) * grain), self.trace.peak_load)
+        load = self.peak_units(ids) * a - int(self.padding[ids].max(initial=0))
+        load = max(load, _peak(self.trace, b.size, ids), self.floor)
+        return max(self.height(-(-load // grain) * grain), self.trace.peak_load, self.floor)
+
+    def peak_units(self, ids: I64) -> int:
+        """Return the peak load of some buffers, in units of the alignment."""
+        return _peak(self.trace, self.units, ids)
 
     def height(self, top: int) -> int:
         """Return the pool's height where what is not alive all the time ends at byte `top`."""
@@ -123,7 +128,7 @@ class Problem:
             at[every] += self.base
         else:
             at[self.eternal] = -(-top // a) * a + below
-        return Placement(at, height, a, min(self.lowest, height))
+        return Placement(at, max(height, self.floor), a, self.lowest)
 
 
 def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem.placement import Placement
 from gpumem.pool._canonical import IMPOSSIBLE, LOAD_AREA, SOLVED, pack
-from gpumem.pool.search import Search, searched
+from gpumem.pool.search import CALL, Search, searched
 from gpumem.trace import Trace
 
 TRIES = 10  # proofs that the effort is for
@@ -84,7 +84,7 @@ def _refute(state: Search, goal: int, share: float) -> None:
         instance, work = state.problem.instance(ids, goal), int(min(share, state.work))
         ones = np.ones(len(ids))
         status, spent, offset = pack(instance, LOAD_AREA, False, ones, fails=2**62, work=work)
-        state.work -= spent + len(ids)
+        state.work -= spent + CALL
         if status == IMPOSSIBLE:
             state.lowest = goal + 1
         if status == SOLVED:

@@ -5,7 +5,10 @@ easy. So the two greedy ones come first. What they leave is searched by `_canoni
 higher than a goal? Small buffers fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
+    some      of the largest area, which is size times lifetime, likewise
     all       by search, where a height is reached but what was left to greedy sticks out
+
+What remains of the effort goes into annealing over orders, which finds something else where the load is uneven.
 """
 
 from __future__ import annotations
@@ -22,11 +25,15 @@ from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool._problem import Problem
+from gpumem.pool.annealing import Annealing
 from gpumem.pool.greedy import ORDERS, by_size, placements
 from gpumem.trace import Trace
 
+ANNEALING = 0.3  # of the effort
+CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
-UNIT = 1_000_000_000  # buffers and sections looked at with an effort of 1
+UNIT = 1_000_000_000  # buffers and sections looked at with an effort of 1,
+SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
 RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
 NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
 FAILS, MORE = 250, 1.1  # failures allowed in the first round, and how many more in each further one
@@ -40,10 +47,9 @@ GOALS = (
     0.75,
 )  # parts of the way from the target to the best height, in rounds that take turns
 LARGE = 0.002  # of the peak load
-POWERS = (1, 2)  # of the lifetime, for the area
+POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
 MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
-MANY = 300  # buffers from which on fewer are tried
 SHARE = 8  # of the effort, the part that one way down may take
 
 
@@ -139,9 +145,9 @@ def searched(
     best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
     if best.height > max(target, problem.lowest):
         best = min([best, *placements(problem, orders)], key=lambda p: p.height)
-    state = Search(problem, best, effort * UNIT, seconds, progress)
-    enough = int(problem.lowest * (1 + gap))
-    state.run(max(target, enough), np.random.default_rng(seed))
+    unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
+    state = Search(problem, best, effort * unit, seconds, progress, unit=unit)
+    state.run(max(target, int(problem.lowest * (1 + gap))), np.random.default_rng(seed))
     return state
 
 
@@ -167,24 +173,36 @@ class Search:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
         b, free = self.problem.trace.buffers, self.problem.free[: self.most]
         large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_load))
-        if len(free) >= MANY and 0 < large < 0.8 * len(free):
+        if 0 < large < 0.8 * len(free):
             yield np.arange(large)
         weight = b.size[free] * (b.end - b.start)[free].astype(np.float64) ** POWERS[turn % len(POWERS)]
         some = COUNTS[turn % len(COUNTS)]
-        if len(free) >= max(MANY, 1.2 * some):
+        if len(free) >= 1.2 * some:
             yield np.sort(np.argsort(-weight, kind="stable")[:some])
         yield np.arange(len(free))
 
     def run(self, target: int, rng: np.random.Generator) -> None:
-        """Search in rounds, until the target is reached or nothing is left to spend."""
+        """Search, then anneal, until the target is reached or nothing is left to spend."""
+        keep = 0 if len(self.problem.fixed) else self.work * ANNEALING
+        self.work -= keep
+        self.search(target, rng)
+        self.work += keep
+        if keep and self.going(target):
+            walk = Annealing(self.problem, self.best, max(target, self.lowest), rng, self.progress)
+            self.best = walk.run(int(self.work))
+            self.work -= walk.work
+
+    def search(self, target: int, rng: np.random.Generator) -> None:
+        """Search in rounds: one goal, in several orders."""
         turn = 0
         while self.going(target):
             goal = max(target, self.lowest)
             goal += int(GOALS[turn % len(GOALS)] * (self.best.height - goal))
+            fails = int(FAILS * MORE ** min(turn, 100))
             for k, (rule, every) in enumerate(RULES):
                 noise = NOISE[turn % len(NOISE)] if turn < len(NOISE) else NOISE[1 + turn % 3]
                 draws = np.exp(noise * rng.standard_normal(len(self.problem.free)))
-                self.attempt(goal, int(FAILS * MORE**turn), turn * len(RULES) + k, rule, every, draws)
+                self.attempt(goal, fails, turn * len(RULES) + k, rule, every, draws)
                 if self.best.height <= goal or goal < self.lowest or not self.going(target):
                     break
             self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
@@ -209,7 +227,7 @@ class Search:
             instance = self.problem.instance(ids, goal)
             most = int(min(self.work, 2**62))
             status, spent, offset = pack(instance, rule, every, noise[places], fails=fails, work=most)
-            self.work -= spent + len(ids)
+            self.work -= spent + CALL
             if status == IMPOSSIBLE:  # of these buffers, so of all
                 self.lowest = goal + 1
                 return

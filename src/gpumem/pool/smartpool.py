@@ -133,10 +133,13 @@ def _fit(
     if len(order) <= FEW:
         _scan(size, start, end, n, order, first, alignment, smallest, offset)
         return
-    # two arcs meet iff one starts inside the other, so the starts are all there is of time
-    steps, inside = np.unique(start[order]), np.where(end < n, end, end - n)
-    start, end = np.searchsorted(steps, start), np.searchsorted(steps, inside) + np.where(end < n, 0, len(steps))
-    place(-(-size // alignment) * alignment, start, end, len(steps), order, first, smallest, offset)
+    # two arcs meet iff one starts inside the other: count time in starts, so that one step is as busy as another
+    count, by_start = len(order), order[np.argsort(start[order], kind="stable")]
+    rank, wraps = np.zeros(len(start), np.int64), end >= n
+    rank[by_start] = np.arange(count)
+    until = np.searchsorted(start[by_start], np.where(wraps, end - n, end)) + np.where(wraps, count, 0)
+    until = np.where(end - start == n, rank + count, until)
+    place(-(-size // alignment) * alignment, rank, until, order, first, smallest, offset)
 
 
 @jit
