@@ -58,6 +58,7 @@ def test_crowds_are_placed_validly_and_better_than_greedily(seed: int, alignment
     assert placed.height < greedily
 
 
+@pytest.mark.jit
 def test_tiny_instances_go_below_every_greedy_order() -> None:
     tiny = [crowd(seed, 20, 12) for seed in range(20)]
     hard = [trace for trace in tiny if greedy(trace, alignment=1).height > trace.peak_load]
@@ -82,6 +83,7 @@ def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
     assert offset.tolist() == want.tolist()
 
 
+@pytest.mark.jit
 def test_the_same_seed_gives_the_same_placement() -> None:
     trace = crowd(0, 60, 40)
     first = search(trace, alignment=1, seed=5, effort=LITTLE)
@@ -90,6 +92,35 @@ def test_the_same_seed_gives_the_same_placement() -> None:
     assert len(found) > 1  # the seed does something
 
 
+def test_the_offsets_are_the_same_with_and_without_the_compiler() -> None:
+    trace = crowd(1, 20, 12)
+    placed = search(trace, alignment=1, effort=LITTLE)
+    assert placed.height < greedy(trace, alignment=1).height
+    assert placed.offset.tolist() == [
+        48,
+        252,
+        299,
+        157,
+        48,
+        306,
+        0,
+        75,
+        252,
+        202,
+        122,
+        91,
+        0,
+        122,
+        345,
+        157,
+        403,
+        290,
+        273,
+        208,
+    ]
+
+
+@pytest.mark.jit
 def test_the_search_stops_at_the_target() -> None:
     trace, told = crowd(2, 60, 40), list[str]()
     greedily = greedy(trace, alignment=1).height

@@ -32,7 +32,7 @@ from gpumem.trace import Trace
 ANNEALING = 0.3  # of the effort
 CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
-UNIT = 1_000_000_000  # buffers and sections looked at with an effort of 1,
+UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
 SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
 RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
 NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
@@ -75,7 +75,7 @@ def search(
     target : int, optional
         Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
     effort : float
-        Work to spend at most; 1 takes 2 to 4 s, and 0 gives the better of best fit and first fit.
+        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy.
     seconds : float, optional
         Stop after this time too. What is found then depends on the machine.
     seed : int
