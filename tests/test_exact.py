@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpumem import check
 from gpumem.io import read
 from gpumem.pool import best_fit, exact, search
-from gpumem.pool._canonical import AREA, END, IMPOSSIBLE, SOLVED, Instance, pack
+from gpumem.pool._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, Instance, pack
 from gpumem.pool._problem import Problem
 from gpumem.pool.greedy import ORDERS, placements
 from gpumem.pool.smartpool import _fit
@@ -105,7 +105,16 @@ def test_a_search_that_fails_once_too_often_gives_up() -> None:
     problem = Problem.of(trace, 1)
     instance: Instance = problem.instance(problem.free, trace.peak_load - 1)
     status, _, _ = pack(instance, AREA, False, np.ones(6), fails=0, work=10**9)
-    assert status in (IMPOSSIBLE, -1)
+    assert status in (IMPOSSIBLE, GAVE_UP)
+
+
+def test_a_search_out_of_work_gives_up_before_the_first_failure() -> None:
+    trace = Trace.from_lifetimes([1] * 50, list(range(50)), [k + 3 for k in range(50)], n=60)
+    problem = Problem.of(trace, 1)
+    instance = problem.instance(problem.free, trace.peak_load)
+    status, spent, _ = pack(instance, AREA, False, np.ones(50), fails=10**6, work=2000)
+    assert status == GAVE_UP
+    assert 2000 < spent < 4000
 
 
 @given(traces(), st.sampled_from([1, 256]))

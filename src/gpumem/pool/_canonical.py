@@ -366,8 +366,8 @@ def _search(
         else:
             fails -= 1
             f = back
-            if fails < 0 or spent > work:
-                return GAVE_UP, spent
+        if fails < 0 or spent > work:
+            return GAVE_UP, spent
         f, i, trail, mark = _next(p, s, frame, f, trail, mark, top)
         if f < 0:
             return IMPOSSIBLE, spent

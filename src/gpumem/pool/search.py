@@ -37,15 +37,7 @@ SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if tha
 RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
 NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
 FAILS, MORE = 250, 1.1  # failures allowed in the first round, and how many more in each further one
-GOALS = (
-    0.0,
-    0.0,
-    0.5,
-    0.0,
-    0.25,
-    0.0,
-    0.75,
-)  # parts of the way from the target to the best height, in rounds that take turns
+GOALS = (0.0, 0.0, 0.5, 0.0, 0.25, 0.0, 0.75)  # of the way from the target to the best height, in turns
 LARGE = 0.002  # of the peak load
 POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
