@@ -83,15 +83,14 @@ def _clear(p: Instance, j: int, at: int) -> int:
 
 @jit
 def _rest(p: Instance, s: State, part: I64, j: int, at: int) -> int:
-    """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`."""
+    """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`.
+
+    It lies on an obstacle only where another buffer keeps it from lying below that.
+    """
     lowest = FAR
     for x in part:
         if x != j and _touch(p, x, j):
             lowest = min(lowest, max(s.least[x], s.need[x], at) + p.size[x])
-    for k in range(p.obstacle.shape[1]):
-        top = p.obstacle[0, k] + p.obstacle[3, k]
-        if top > at:
-            lowest = min(lowest, top)
     return lowest
 
 
