@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
 from gpumem.trace import Trace
 
 FAR = 2**62
+REST = 40  # work for each buffer that is placed around others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +57,17 @@ class Problem:
         eternal = eternal[np.argsort(padding[eternal], kind="stable")]
         floor = int((at + b.size)[held].max(initial=0))
         problem = cls(trace, alignment, units, padding, free, eternal, pinned, at, floor, 0)
-        object.__setattr__(problem, "lowest", problem._lowest())
-        return problem
+        return replace(problem, lowest=problem._lowest())
 
     @property
     def base(self) -> int:
         """Bytes of what is alive all the time, padded."""
         return int(self.units[self.eternal].sum()) * self.alignment
+
+    @property
+    def spare(self) -> int:
+        """Bytes of padding that stick out where what is alive all the time goes to the top."""
+        return int(self.padding[self.eternal[-1:]].sum())
 
     def _lowest(self) -> int:
         """Return the peak load, with the padding of all but the topmost, and not below what is fixed."""
@@ -78,10 +83,7 @@ class Problem:
 
     def height(self, top: int) -> int:
         """Return the pool's height where what is not alive all the time ends at byte `top`."""
-        if not len(self.eternal):
-            return top
-        spare = int(self.padding[self.eternal[-1]])
-        return self.base + min(top, -(-top // self.alignment) * self.alignment - spare)
+        return self.base + min(top, -(-top // self.alignment) * self.alignment - self.spare)
 
     def sections(self, ids: I64) -> tuple[I64, I64, int]:
         """Return arcs [first, last) of a circle of as many sections as there are steps where one starts or ends."""
@@ -93,8 +95,8 @@ class Problem:
     def instance(self, ids: I64, height: int) -> Instance:
         """Return the search's instance for some of the free buffers, below a height of the pool."""
         b, a = self.trace.buffers, self.alignment
-        most, spare = height - self.base, int(self.padding[self.eternal[-1]]) if len(self.eternal) else 0
-        most = max(most, (most + spare) // a * a if len(self.eternal) else most)
+        most = height - self.base
+        most = max(most, (most + self.spare) // a * a)
         every = np.concatenate([ids, self.fixed])
         first, last, sections = self.sections(every)
         ceiling = (most - b.size[ids]) // a + self.units[ids]
@@ -104,6 +106,12 @@ class Problem:
         solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
         twin = index[inverse.reshape(-1)].astype(np.int64)
         return Instance(*columns, twin, np.stack(solid), sections)
+
+    def around(self, ids: I64, offset: I64) -> Placement:
+        """Place the rest around some free buffers, in units, by the better of best fit and first fit."""
+        return min(
+            (self.complete(ids, offset, smallest=smallest) for smallest in (True, False)), key=lambda p: p.height
+        )
 
     def complete(self, ids: I64, offset: I64, *, smallest: bool, order: I64 | None = None) -> Placement:
         """Place the rest around some free buffers, in units, by best fit or first fit, and put the eternal ones."""

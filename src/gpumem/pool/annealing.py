@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpumem.columns import I64
 from gpumem.placement import Placement
-from gpumem.pool._problem import Problem
+from gpumem.pool._problem import REST, Problem
 from gpumem.pool._reorder import DRAWS, anneal, meetings, refit
 from gpumem.pool.greedy import ORDERS
 
@@ -62,7 +62,8 @@ class Annealing:
             if reached < lowest:
                 best, lowest = here, reached
                 if self.problem.base + (reached - 1) * self.problem.alignment < self.best.height:
-                    self._complete(ids, best[1])
+                    self.best = min(self.best, self.problem.around(ids, best[1]), key=lambda p: p.height)
+                    self.work += REST * (len(self.problem.free) - len(ids))
             self.progress(f"annealing, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
         self.order = ids[best[0]]
 
@@ -78,9 +79,3 @@ class Annealing:
             if height < lowest:
                 best, lowest = order, height
         return best
-
-    def _complete(self, ids: I64, offset: I64) -> None:
-        for smallest in (True, False):
-            found = self.problem.complete(ids, offset, smallest=smallest)
-            self.best = min(self.best, found, key=lambda p: p.height)
-        self.work += 40 * (len(self.problem.free) - len(ids))

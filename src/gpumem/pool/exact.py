@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -73,7 +72,7 @@ def exact(
             goal = (state.lowest + goal) // 2
         else:
             break
-    return replace(state.best, bound=min(state.lowest, state.best.height))
+    return state.result()
 
 
 def _refute(state: Search, goal: int, share: float) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
-from gpumem.pool._problem import Problem
+from gpumem.pool._problem import REST, Problem
 from gpumem.pool.annealing import Annealing
 from gpumem.pool.greedy import ORDERS, by_size, placements
 from gpumem.trace import Trace
@@ -113,7 +113,7 @@ def search(
         fixed=fixed,
         progress=progress,
     )
-    return replace(state.best, bound=min(state.lowest, state.best.height))
+    return state.result()
 
 
 def searched(
@@ -133,10 +133,10 @@ def searched(
         if value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{name}: {value} is not a finite number >= 0")
     problem = Problem.of(trace, alignment, fixed)
-    orders = ORDERS if len(problem.free) <= MOST_ORDERS else {"size": by_size}
     best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
-    if best.height > max(target, problem.lowest):
-        best = min([best, *placements(problem, orders)], key=lambda p: p.height)
+    if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
+        others = {name: order for name, order in ORDERS.items() if order is not by_size}
+        best = min([best, *placements(problem, others)], key=lambda p: p.height)
     unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
     state = Search(problem, best, effort * unit, seconds, progress, unit=unit)
     state.run(max(target, int(problem.lowest * (1 + gap))), np.random.default_rng(seed))
@@ -231,10 +231,12 @@ class Search:
 
     def complete(self, ids: I64, offset: I64) -> None:
         """Place the rest and keep the placement if it is the lowest so far."""
-        for smallest in (True, False):
-            found = self.problem.complete(ids, offset, smallest=smallest)
-            self.best = min(self.best, found, key=lambda p: p.height)
-        self.work -= 40 * (len(self.problem.free) - len(ids))
+        self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
+        self.work -= REST * (len(self.problem.free) - len(ids))
+
+    def result(self) -> Placement:
+        """Return the lowest placement with what was proved."""
+        return replace(self.best, bound=min(self.lowest, self.best.height))
 
 
 def _within(problem: Problem, work: float) -> int:
