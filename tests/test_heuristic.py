@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,6 @@ from gpumem.pool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.heuristic import heuristic, select
 from gpumem.swap.limits import floor
-from gpumem.swap.overlap import _Link
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
 
@@ -162,22 +160,6 @@ def test_the_limits_ends(machine: Machine) -> None:
         heuristic(trace, machine, 7)
     with pytest.raises(ValueError, match="limit: 0 bytes"):
         heuristic(trace, machine, 0)
-
-
-@given(st.data())
-def test_link_time_is_the_first_or_last_that_is_free(data: st.DataObject) -> None:
-    period = data.draw(st.integers(1, 12))
-    link, free = _Link(period), np.ones(period, np.bool_)
-    for _ in range(data.draw(st.integers(1, 6))):
-        start = data.draw(st.integers(0, 2 * period - 1))
-        end, length = start + data.draw(st.integers(0, 2 * period)), data.draw(st.integers(1, period + 1))
-        begins = range(start, end - length + 1) if length <= period else []
-        fits = [at for at in begins if free[np.arange(at, at + length) % period].all()]
-        first = data.draw(st.booleans())
-        found = (link.earliest if first else link.latest)(start, end, length)
-        assert found == (fits[0 if first else -1] if fits else -1)
-        if fits:
-            free[np.arange(found, found + length) % period] = False
 
 
 @given(st.data())

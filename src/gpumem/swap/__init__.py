@@ -13,6 +13,7 @@ from gpumem.swap.on_demand import on_demand
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.recompute import checkpoint
 from gpumem.swap.search import search
+from gpumem.swap.tensile import schedule, tensile
 from gpumem.swap.vdnn import vdnn
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "checkpoint",
     "heuristic",
     "on_demand",
+    "schedule",
     "search",
+    "tensile",
     "vdnn",
 ]
 
@@ -41,4 +44,5 @@ PLANNERS: dict[str, Callable[..., Plan]] = {
     "capuchin": capuchin,
     "checkpoint": checkpoint,
     "search": search,
+    "tensile": tensile,
 }

@@ -83,6 +83,32 @@ def largest(top: I64, add: I64, start: int, stop: int) -> int:
 
 
 @jit
+def first_largest(top: I64, add: I64) -> int:
+    """Return the first step that has the largest value."""
+    p, half = 1, len(top) // 2
+    while p < half:
+        p = 2 * p if top[2 * p] >= top[2 * p + 1] else 2 * p + 1
+    return p - half - 1
+
+
+@jit
+def add_around(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> None:
+    """Add `x` to the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
+    first = start - start % n
+    a, b = start - first, stop - first
+    add_to(top, add, a, min(b, n), x)
+    add_to(top, add, 0, b - n, x)
+
+
+@jit
+def largest_around(top: I64, add: I64, n: int, start: int, stop: int) -> int:
+    """Return the largest value of the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
+    first = start - start % n
+    a, b = start - first, stop - first
+    return max(largest(top, add, a, min(b, n)), largest(top, add, 0, b - n))
+
+
+@jit
 def add_to_area(area: I64, wide: I64, add: I64, start: int, stop: int, x: int) -> None:
     """Add `x` to the values of the steps `[start, stop)`."""
     if start >= stop:

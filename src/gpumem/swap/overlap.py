@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
+from gpumem.swap.link import Link
 from gpumem.swap.plan import Swap
 from gpumem.swap.room import Room
 from gpumem.timeline import Timeline
@@ -70,58 +69,16 @@ def _reserve(
     """Take link time for each gap: when its copy-out begins and ends, and its copy-in begins; -1 where none is free."""
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
-    outs = _Link(line.makespan)
-    ins = _Link(line.makespan) if machine.duplex else outs
+    outs = Link(line.makespan)
+    ins = Link(line.makespan) if machine.duplex else outs
     leaves, comes, gone = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
     for k in order:
         if out_ns[k]:
             leaves[k] = outs.earliest(int(ready[k]), int(due[k] - in_ns[k]), int(out_ns[k]))
+            if leaves[k] >= 0:
+                outs.take(int(leaves[k]), int(out_ns[k]))
             gone[k] = max(int(leaves[k]), int(ready[k])) + out_ns[k]
         comes[k] = ins.latest(int(gone[k]), int(due[k]), int(in_ns[k]))
+        if comes[k] >= 0:
+            ins.take(int(comes[k]), int(in_ns[k]))
     return leaves, gone, comes
-
-
-@dataclass(slots=True)
-class _Link:
-    """Which times of the iteration's circle one direction of the link is taken, in ns."""
-
-    period: int
-    taken: list[tuple[int, int]] = field(default_factory=list)  # disjoint, ascending, within [0, period)
-
-    def earliest(self, start: int, end: int, length: int) -> int:
-        """Take the earliest `length` ns within `[start, end)`; return where they begin, or -1."""
-        at = start
-        for begin, over in self._busy(start, end):
-            if at + length <= begin:
-                break
-            at = max(at, over)
-        return self._take(at, length) if at + length <= end else -1
-
-    def latest(self, start: int, end: int, length: int) -> int:
-        """Take the latest `length` ns within `[start, end)`; return where they begin, or -1."""
-        at = end
-        for begin, over in reversed(self._busy(start, end)):
-            if at - length >= over:
-                break
-            at = min(at, begin)
-        return self._take(at - length, length) if at - length >= start else -1
-
-    def _busy(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What is taken of `[start, end)`, in the order of time."""
-        if not self.period:
-            return [(start, end)]
-        turns = range(start // self.period * self.period, max(end, start + 1), self.period)
-        return [(a + t, b + t) for t in turns for a, b in self.taken if b + t > start and a + t < end]
-
-    def _take(self, at: int, length: int) -> int:
-        if length > self.period:
-            return -1
-        begin, over = at % self.period, at % self.period + length
-        new = [(begin, min(over, self.period)), (0, over - self.period)]
-        merged: list[tuple[int, int]] = []
-        for a, b in sorted([*self.taken, *(x for x in new if x[1] > x[0])]):
-            if merged and merged[-1][1] == a:
-                a = merged.pop()[0]
-            merged.append((a, b))
-        self.taken = merged
-        return at

@@ -88,7 +88,7 @@ class Recomputable:
         return fine
 
 
-def recomputable(trace: Trace, machine: Machine) -> Recomputable:
+def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 
     Parameters
@@ -96,11 +96,13 @@ def recomputable(trace: Trace, machine: Machine) -> Recomputable:
     trace : Trace
     machine : Machine
         Gives the time of the producers.
+    found : Gaps, optional
+        Those in question; all of `gaps(trace)` where left out.
 
     Returns
     -------
     Recomputable
-        Columns over `gaps(trace)`.
+        Columns over them.
 
     Notes
     -----
@@ -115,7 +117,7 @@ def recomputable(trace: Trace, machine: Machine) -> Recomputable:
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
     ['an input of its producer is overwritten or freed', 'an op changed it in place']
     """
-    found, makers = gaps(trace), Producers.of(trace)
+    found, makers = gaps(trace) if found is None else found, Producers.of(trace)
     rows = [
         _row(trace, makers, *row) for row in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())
     ]
@@ -125,9 +127,9 @@ def recomputable(trace: Trace, machine: Machine) -> Recomputable:
 
 def _row(trace: Trace, makers: Producers, buffer: int, after: int, before: int) -> tuple[int, int, int]:
     """The producer, why not, and until when."""
-    ops, op = trace.ops, makers.made_by(buffer, after)
+    op = makers.made_by(buffer, after)
     why = WRAPS if before >= trace.n else makers.never(buffer, op, after)
-    if why == FINE and not len(ops.reads[op]):
+    if why == FINE and not makers.reads[op]:
         why = NO_INPUT
     if why:
         return op, why, 0

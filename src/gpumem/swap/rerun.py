@@ -29,13 +29,15 @@ class Producers:
     """Which op made a value, and how long its inputs last; positions may lie beyond the boundary, as in `Swap`."""
 
     trace: Trace
+    reads: list[list[int]]  # what each op reads
     written: list[list[int]]  # the ops that write each buffer, ascending
 
     @classmethod
     def of(cls, trace: Trace) -> Producers:
         """Look up the writers of every buffer: O(accesses log accesses)."""
         writes = trace.ops.writes
-        return cls(trace, Csr.grouped(writes.idx, writes.rows(), len(trace.buffers)).tolist())
+        written = Csr.grouped(writes.idx, writes.rows(), len(trace.buffers))
+        return cls(trace, trace.ops.reads.tolist(), written.tolist())
 
     def made_by(self, buffer: int, after: int) -> int:
         """Return the last op through `after` that writes `buffer` in that lifetime, -1 if there is none."""
@@ -52,7 +54,7 @@ class Producers:
             return NO_PRODUCER
         if op > after:
             return OVER_BOUNDARY
-        if buffer in ops.reads[op]:
+        if buffer in self.reads[op]:
             return IN_PLACE
         if ops.rng[op]:
             return RANDOM
@@ -72,8 +74,7 @@ class Producers:
 
     def until(self, op: int) -> int:
         """Return the last `at` before which `op` can run once more: its inputs are still there, unchanged."""
-        reads = self.trace.ops.reads[op].tolist()
-        lasts = [min(self.written_at(b, op), self.freed_at(b, op) - 1) for b in reads]
+        lasts = [min(self.written_at(b, op), self.freed_at(b, op) - 1) for b in self.reads[op]]
         return min(lasts, default=self.trace.n)
 
     def check(self, d: Recompute) -> tuple[int, list[int]]:
@@ -90,7 +91,7 @@ class Producers:
         op = self.made_by(d.buffer, d.after)
         if why := self.never(d.buffer, op, d.after):
             raise ValueError(f"{d}: " + NEVER[why].format(op=op, after=d.after, name=self.trace.ops.name[op]))
-        reads = list(dict.fromkeys(self.trace.ops.reads[op].tolist()))
+        reads = list(dict.fromkeys(self.reads[op]))
         for b in reads:
             if self.written_at(b, op) < d.at:
                 raise ValueError(f"{d}: op {op} made it from buffer {b}, which is written before op {d.at}")

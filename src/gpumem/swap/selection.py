@@ -107,29 +107,16 @@ def _take(
         else:
             a, b = min(kept_from[v], start[k]), kept_from[v]
             c, d = kept_to[v], max(kept_to[v], stop[k])
-        if _round(top, add, n, after[k] + 1, before[k]) <= limit:
+        if _tree.largest_around(top, add, n, after[k] + 1, before[k]) <= limit:
             continue
-        if max(_round(host_top, host_add, n, a, b), _round(host_top, host_add, n, c, d)) + size[k] > pinned:
+        if (
+            max(_tree.largest_around(host_top, host_add, n, a, b), _tree.largest_around(host_top, host_add, n, c, d))
+            + size[k]
+            > pinned
+        ):
             continue
-        _add_round(top, add, n, after[k] + 1, before[k], -size[k])
-        _add_round(host_top, host_add, n, a, b, size[k])
-        _add_round(host_top, host_add, n, c, d, size[k])
+        _tree.add_around(top, add, n, after[k] + 1, before[k], -size[k])
+        _tree.add_around(host_top, host_add, n, a, b, size[k])
+        _tree.add_around(host_top, host_add, n, c, d, size[k])
         kept_from[v], kept_to[v] = a, d
         taken[k] = True
-
-
-@jit
-def _round(top: I64, add: I64, n: int, start: int, stop: int) -> int:
-    """The largest value of the steps `[start, stop)` of the circle, `stop - start <= n`."""
-    first = start - start % n
-    a, b = start - first, stop - first
-    return max(_tree.largest(top, add, a, min(b, n)), _tree.largest(top, add, 0, b - n))
-
-
-@jit
-def _add_round(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> None:
-    """Add `x` to the steps `[start, stop)` of the circle."""
-    first = start - start % n
-    a, b = start - first, stop - first
-    _tree.add_to(top, add, a, min(b, n), x)
-    _tree.add_to(top, add, 0, b - n, x)

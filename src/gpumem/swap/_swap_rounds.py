@@ -1,0 +1,209 @@
+"""One job in TENSILE's swap rounds (algorithm 1): the tensors of its peak, their feasible regions, its links.
+
+A tensor is a value: what one write leaves in a buffer. Its accesses in the order of time, and what a success makes::
+
+    access     write      read 1        read 2           read 3
+    device     =====|......      |======      |==========|......|===      . absent
+    out              |---|                                                earliest slot after the write
+    in                       |---|       none fits      |---|             latest slot before each read
+
+Where no swap-in fits before read 1, the copy-out is tried again from the end of read 1 on (line 21, mended).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.machine import Machine
+from gpumem.swap._stabs import Stabs
+from gpumem.swap.link import Link
+from gpumem.swap.peak import AccessTimes, Footprint, SwapTask
+from gpumem.swap.windows import Windows, windows
+from gpumem.trace import Trace
+
+
+@dataclass(slots=True)
+class Pinned:
+    """Bytes of pinned host memory left; every value that is ever there counts all the time."""
+
+    left: int
+
+
+class SwapRounds:
+    """What the swap rounds know of one job.
+
+    Parameters
+    ----------
+    trace, machine
+    duration : int64[n]
+        Nanoseconds of each op.
+    most : int
+        How many buffers may be swapped.
+    pinned : Pinned
+        Common to all jobs.
+    accounting : str
+        As in `peak.analyse`.
+    rest : bool
+        Whether a success goes on with the tensor's later accesses, or these wait until they lie over a peak.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        machine: Machine,
+        duration: I64,
+        *,
+        most: int,
+        pinned: Pinned,
+        accounting: str = "exact",
+        rest: bool = True,
+    ) -> None:
+        self.trace, self.machine, self.most, self.pinned = trace, machine, most, pinned
+        self.accounting, self.rest = accounting, rest
+        self.times = AccessTimes.of(duration)
+        self.footprint = Footprint(trace)
+        self.outs = Link(self.times.period)
+        self.ins = Link(self.times.period) if machine.duplex else self.outs
+        found = windows(trace, machine)
+        self.rows = _Rows.of(found)
+        order = np.lexsort((found.after - found.before, -found.size))
+        self.order = order.tolist()
+        self.place = np.argsort(order).tolist()  # of each row in that order
+        self.stabs = Stabs(found.after[order] + 1, found.before[order], trace.n)
+        self.tasks: dict[int, SwapTask] = {}
+        self.on_host: dict[int, int] = {}  # values that were copied out: the first row that is absent
+        self.buffers: set[int] = set()
+        self._next = -1
+
+    @property
+    def peak(self) -> int:
+        """The bytes at the peak."""
+        return self.footprint.bytes
+
+    def biggest(self) -> int:
+        """Return the row of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
+        if self._next < 0:
+            found = self.stabs.biggest(self.footprint.op)
+            self._next = self.order[found] if found >= 0 else -1
+        return self._next
+
+    def swap(self, row: int) -> list[tuple[bool, int, int]] | None:
+        """Try to swap the tensor of `row` so that the peak gets lower; return the copies made: (in?, start, ns).
+
+        None where that fails; the row is not tried at this op again, and never where it cannot be absent at all.
+        """
+        self._next = -1
+        made = self._tasks(row)
+        if made is None:
+            return None
+        r, copies = self.rows, []
+        for k, task in made.items():
+            self.tasks[k] = task
+            self._kill(k)
+            size = r.size[k]
+            self.footprint.leave(*task.absent(self.times, r.in_ns[k], self.accounting), size)
+            if task.out_at is not None:
+                copies.append((False, task.out_at, r.out_ns[k]))
+            copies.append((True, task.in_at, r.in_ns[k]))
+        value = r.value[row]
+        if value not in self.on_host:
+            self.on_host[value] = min(made)
+            self.pinned.left -= r.size[row]
+        self.buffers.add(r.buffer[row])
+        if r.out_ns[row]:  # before its first absence a value would need a copy-out of its own
+            for k in range(r.first[row], self.on_host[value]):
+                self._kill(k)
+        for into, at, ns in copies:
+            (self.ins if into else self.outs).take(at, ns)
+        return copies
+
+    def block(self, copies: list[tuple[bool, int, int]]) -> None:
+        """Copies of another job take the link as well."""
+        for into, at, ns in copies:
+            (self.ins if into else self.outs).take(at, ns)
+
+    def _kill(self, row: int) -> None:
+        self.stabs.dead[self.place[row]] = True
+
+    def _tasks(self, row: int) -> dict[int, SwapTask] | None:
+        """Return the swap tasks, by row, that make the tensor of `row` absent there."""
+        r = self.rows
+        new = r.value[row] not in self.on_host
+        if new and (
+            r.size[row] > self.pinned.left or (r.buffer[row] not in self.buffers and len(self.buffers) >= self.most)
+        ):
+            self._kill(row)
+            return None
+        if (alone := self._into(row, self.times.end[r.after[row]])) is None:
+            self._kill(row)  # the link gets busier only, so this will not change
+            return None
+        if not new or not r.out_ns[row]:
+            return {row: alone} if self._lowers(alone, row) else None
+        possible = False
+        for first in range(r.first[row], row + 1):
+            made = self._from(first, row)
+            if made is not None:
+                possible = True
+                if row in made and self._lowers(made[row], row):
+                    return made
+        if not possible:
+            self._kill(row)
+        return None
+
+    def _from(self, first: int, row: int) -> dict[int, SwapTask] | None:
+        """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
+        r, times = self.rows, self.times
+        start, stop = times.end[r.after[first]], times.start[r.before[first]]
+        out = self.outs.earliest(start, stop, r.out_ns[first])
+        if out < 0:
+            return None
+        into = self.ins.latest(out + r.out_ns[first], stop, r.in_ns[first])
+        if into < 0:
+            return None
+        gap = r.buffer[first], r.after[first], r.before[first]
+        task = SwapTask.at(times, gap, (out, r.out_ns[first]), (into, r.in_ns[first]))
+        if task is None:
+            return None
+        made = {first: task}
+        for k in range(first + 1, (r.last[row] if self.rest else row) + 1):
+            later = self._into(k, times.end[r.after[k]])
+            if later is not None:
+                made[k] = later
+        return made
+
+    def _into(self, row: int, start: int) -> SwapTask | None:
+        """Drop the tensor in gap `row`, its value being on the host, and copy it in from `start` on."""
+        r = self.rows
+        into = self.ins.latest(start, self.times.start[r.before[row]], r.in_ns[row])
+        gap = r.buffer[row], r.after[row], r.before[row]
+        return SwapTask.at(self.times, gap, None, (into, r.in_ns[row])) if into >= 0 else None
+
+    def _lowers(self, task: SwapTask, row: int) -> bool:
+        """Whether the tensor is absent at the peak then."""
+        first, stop = task.absent(self.times, self.rows.in_ns[row], self.accounting)
+        return (self.footprint.op - first) % self.trace.n < stop - first
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The windows of a trace as lists, and the first and last row of each one's value."""
+
+    buffer: list[int]
+    size: list[int]
+    after: list[int]
+    before: list[int]
+    value: list[int]
+    out_ns: list[int]
+    in_ns: list[int]
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, w: Windows) -> _Rows:
+        columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
+        first = np.searchsorted(w.value, w.value)
+        last = np.searchsorted(w.value, w.value, side="right") - 1
+        return cls(*(c.tolist() for c in (*columns, first, last)))

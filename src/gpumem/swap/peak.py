@@ -1,0 +1,234 @@
+"""TENSILE's peak analysis: what a job holds over its tensor access sequence with swap tasks, and when it is most.
+
+Time goes to the right; the bytes of a swapped tensor are there (#) or not::
+
+    op          [ out ]        [release]              [prefetch]         [before]
+    copies             |-- out --|                        |--- in ---|
+    exact      ##################|                      ##########################
+    paper      ##################|                                   #############   a swap-in counts at its end
+
+What a job holds changes between ops only: what leaves during an op counts through it, what comes in during an op
+counts from its beginning. So `exact` is the load of the rewritten trace, to the byte.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.machine import Machine
+from gpumem.swap import _tree
+from gpumem.swap.decisions import Swap
+from gpumem.swap.gaps import around, eternal
+from gpumem.swap.limits import one_of
+from gpumem.trace import Trace
+
+ACCOUNTING = ("exact", "paper")
+TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
+Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessTimes:
+    """The tensor access sequence of a job: when each op runs if ops follow one another without a wait.
+
+    `start`, `end`: of each op, ns from the beginning of the iteration, for several turns of it, so that nothing wraps;
+    `period`: ns that an iteration takes.
+
+    >>> times = AccessTimes.of(np.array([10, 20, 30]))
+    >>> times.ended(40), times.started(40), times.begins(41), times.start[4]
+    (1, 2, 3, 70)
+    """
+
+    start: list[int]
+    end: list[int]
+    period: int
+
+    @classmethod
+    def of(cls, duration: I64) -> AccessTimes:
+        """Let ops that take `duration`, int64[n] ns, run one after the other."""
+        end = np.cumsum(np.tile(duration, TURNS))
+        return cls((end - np.tile(duration, TURNS)).tolist(), end.tolist(), int(duration.sum()))
+
+    def ended(self, time: int) -> int:
+        """Return the last op that has ended by `time`, -1 if none has."""
+        return bisect_right(self.end, time) - 1
+
+    def started(self, time: int) -> int:
+        """Return the last op that has started by `time`."""
+        return bisect_right(self.start, time) - 1
+
+    def begins(self, time: int) -> int:
+        """Return the first op that starts at `time` or later."""
+        return bisect_left(self.start, time)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTask:
+    """A swap with the times of its copies, in ns from the beginning of the iteration in which op `after` runs.
+
+    `out_at` is None where the host has the value, so that nothing is copied out.
+    """
+
+    swap: Swap
+    out_at: int | None
+    in_at: int
+
+    @classmethod
+    def at(
+        cls, times: AccessTimes, gap: tuple[int, int, int], out: tuple[int, int] | None, into: tuple[int, int]
+    ) -> SwapTask | None:
+        """Return the task whose copies run at `out` and `into`, both (start, ns); None where they leave no op between.
+
+        `gap`: buffer, `after`, `before`. Copies lie between the two accesses.
+        """
+        buffer, after, before = gap
+        leaves, release = after, after + 1
+        if out is not None:
+            release = min(max(times.begins(out[0] + out[1]), after + 1), before)
+            leaves = min(max(times.ended(out[0]), after), release - 1)
+        prefetch = min(times.started(into[0]), before)
+        if release >= prefetch:
+            return None
+        return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else out[0], into[0])
+
+    def triggers(self, times: AccessTimes) -> tuple[Trigger, Trigger]:
+        """Return what starts the copy-out and the copy-in: the last op that ends before it, and the ns since then."""
+        s = self.swap
+        out = 0 if self.out_at is None else max(self.out_at - times.end[s.out], 0)
+        return (s.out, out), (s.prefetch - 1, max(self.in_at - times.end[s.prefetch - 1], 0))
+
+    def within(self, n: int) -> Swap:
+        """Return the swap as a decision for an iteration of `n` ops: `after` is one of them."""
+        s = self.swap
+        turn = s.after // n * n
+        return Swap(s.buffer, s.after - turn, s.before - turn, s.release - turn, s.prefetch - turn, s.out - turn)
+
+    def absent(self, times: AccessTimes, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
+        """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
+        s = self.swap
+        if accounting == "exact":
+            return s.release, s.prefetch
+        return s.release, min(max(times.begins(self.in_at + in_ns), s.prefetch), s.before)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peak:
+    """What algorithm 2 returns.
+
+    `bytes`; `op` and `time`: the first op that holds so much, and when it starts; `tensors`: the buffers that it
+    holds, the largest first; `last_access`: the last op before it that reads anything, -1 if none does; `triggers`:
+    of each swap task, that of the copy-out and that of the copy-in.
+    """
+
+    bytes: int
+    op: int
+    time: int
+    tensors: I64
+    last_access: int
+    triggers: tuple[tuple[Trigger, Trigger], ...]
+
+
+def analyse(
+    trace: Trace, machine: Machine, times: AccessTimes, tasks: Sequence[SwapTask] = (), *, accounting: str = "exact"
+) -> Peak:
+    """Find the peak of a job that runs with some swap tasks, in the steady state (algorithm 2).
+
+    Parameters
+    ----------
+    trace, machine
+    times : AccessTimes
+        When its ops run.
+    tasks : sequence of SwapTask
+        No two for one gap.
+    accounting : str
+        `exact`: what comes in counts from the op during which its copy starts. `paper`: from its end, as printed,
+        which underestimates the peak.
+
+    Returns
+    -------
+    Peak
+
+    Raises
+    ------
+    ValueError
+        An unknown accounting.
+
+    Notes
+    -----
+    O(n + buffers + tasks): one pass. `Footprint` follows the peak while tasks are added, in O(log n) each.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
+    >>> peak = analyse(trace, machine, AccessTimes.of(machine.durations(trace)))
+    >>> (peak.op, peak.bytes) == trace.peak
+    True
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4.2, algorithm 2.
+    """
+    one_of("accounting", accounting, ACCOUNTING)
+    b, n = trace.buffers, trace.n
+    swapped = np.array([t.swap.buffer for t in tasks], np.int64)
+    in_ns = machine.into.copy_ns(b.size[swapped])
+    spans = [t.absent(times, int(x), accounting) for t, x in zip(tasks, in_ns)]
+    first, stop = (np.array(column, np.int64) for column in (zip(*spans) if spans else ([], [])))
+    load = trace.load() - around(first, stop, b.size[swapped], n)
+    op = int(np.argmax(load))
+    held = ~b.host & ((op - b.start) % n < b.end - b.start)
+    held[swapped[(op - first) % n < stop - first]] = False
+    tensors = np.flatnonzero(held)
+    reads = np.flatnonzero(np.diff(trace.ops.reads.ptr[: op + 1]))
+    return Peak(
+        int(load[op]),
+        op,
+        times.start[op],
+        tensors[np.argsort(-b.size[tensors], kind="stable")],
+        int(reads[-1]) if len(reads) else -1,
+        tuple(t.triggers(times) for t in tasks),
+    )
+
+
+class Footprint:
+    """The same load as in `analyse`, kept in a tree: O(log n) to take bytes away or to ask for the peak.
+
+    Between ops there are places for the ops that a plan inserts: position `2 i` is the place before op `i`,
+    `2 i + 1` is op `i`. What lives over a place is held there, and what a recomputation at it needs beside.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.n, b = trace.n, trace.buffers
+        begin = np.where(eternal(trace), b.start, b.start + 1)
+        mine = ~b.host & (begin < b.end)
+        both = np.empty(2 * self.n, np.int64)
+        both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], self.n), trace.load()
+        self.top, self.add = _tree.build(both)
+
+    @property
+    def bytes(self) -> int:
+        """The largest load."""
+        return int(self.top[1])
+
+    @property
+    def op(self) -> int:
+        """The first op of the largest load, or the op after the place that has it."""
+        return int(_tree.first_largest(self.top, self.add)) // 2
+
+    def leave(self, release: int, back: int, size: int) -> None:
+        """Take `size` bytes away from op `release` on, up to the place before op `back`."""
+        _tree.add_around(self.top, self.add, 2 * self.n, 2 * release, 2 * back, -size)
+
+    def need(self, op: int, size: int) -> None:
+        """Need `size` bytes more at the place before op `op`."""
+        _tree.add_to(self.top, self.add, 2 * op, 2 * op + 1, size)
+
+    def at(self, op: int) -> int:
+        """Return what the place before op `op` holds."""
+        return int(_tree.largest(self.top, self.add, 2 * op, 2 * op + 1))

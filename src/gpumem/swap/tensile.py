@@ -1,0 +1,259 @@
+"""TENSILE: swap what the peak holds, biggest tensor first, over all jobs that share a GPU, and recompute what is left.
+
+Read `peak` (algorithm 2) and `_swap_rounds` (algorithm 1) beside this file (algorithm 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpumem.columns import I64
+from gpumem.errors import NotReached
+from gpumem.machine import Machine
+from gpumem.swap._recompute_rounds import RecomputeRounds
+from gpumem.swap._swap_rounds import Pinned, SwapRounds
+from gpumem.swap.limits import fits, one_of
+from gpumem.swap.peak import ACCOUNTING
+from gpumem.swap.plan import Decision, Plan, Recompute
+from gpumem.trace import Trace
+
+LINKS = ("global", "job")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A job as the scheduler sees it: its iteration, ns of each op as predicted or measured, its priority.
+
+    `ratio` of its buffers may be swapped at most: a smaller ratio is a higher priority. With 1 there is no limit.
+    """
+
+    trace: Trace
+    duration: I64
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ValueError(f"job {self.trace.name!r}: ratio {self.ratio} is not in [0, 1]")
+        if len(self.duration) != self.trace.n:
+            raise ValueError(f"job {self.trace.name!r}: {len(self.duration)} durations for {self.trace.n} ops")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """What one job shall do.
+
+    Parameters
+    ----------
+    plan : Plan
+    peak : int
+        Bytes that it holds at most, by the accounting that was asked for.
+    delays : tuple of (int, int)
+        Of each decision: ns from the end of op `out` to the start of the copy-out, and from that of op
+        `prefetch - 1` to that of the copy-in; zeros for a recomputation.
+    """
+
+    plan: Plan
+    peak: int
+    delays: tuple[tuple[int, int], ...] = ()
+
+
+def schedule(
+    tasks: Sequence[Task],
+    machine: Machine,
+    capacity: int,
+    *,
+    link: str = "global",
+    accounting: str = "exact",
+    rest: bool = True,
+    recompute: bool = True,
+    least: bool = False,
+    rounds: int | None = None,
+) -> list[Scheduled]:
+    """Schedule swaps and recomputations for jobs that share a GPU (algorithm 3).
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    machine : Machine
+        Gives copy times, one copy engine or two, and the pinned-host budget of all jobs together.
+    capacity : int
+        Bytes that all jobs together may hold: the sum of their peaks. Where it cannot be reached the schedule gets
+        as low as it can.
+    link : str
+        `global`: a copy of one job takes the link from all. `job`: from its own copies only (the authors' code).
+    accounting : str
+        `exact`, or `paper`; see `peak.analyse`.
+    rest : bool
+        Whether the later accesses of a swapped tensor get their swap-ins at once, as printed, or when they lie over
+        a peak.
+    recompute : bool
+        Whether to recompute where swapping does not do.
+    least : bool
+        Go on with swaps below the capacity, as low as they get (as printed).
+    rounds : int, optional
+        After so many successes, stop when the last three sums of peaks differ by less than 0.05 % (the authors'
+        code: 100).
+
+    Returns
+    -------
+    list of Scheduled
+        One for each task.
+
+    Raises
+    ------
+    ValueError
+        An unknown link or accounting, a capacity below 1, a ratio outside [0, 1].
+
+    Notes
+    -----
+    O((n + m + k) log n) for m gaps and k tries, plus the link times that lie in the way; docs/tensile.md has the
+    paper's pseudo-code beside this reading. Each success makes the op of a job's peak hold less, so the rounds end.
+    On the common link a copy of one job takes the time at which it runs in an iteration that starts with the others';
+    jobs whose iterations differ in length drift apart, which nobody can plan for (section 4.1).
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
+    >>> task = Task(trace, machine.durations(trace))
+    >>> both = schedule([task, task], machine, 2 * trace.peak_load * 9 // 10)
+    >>> sum(job.peak for job in both) <= 2 * trace.peak_load * 9 // 10
+    True
+    >>> [job.plan.apply(trace).peak_load == job.peak for job in both]
+    [True, True]
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4, algorithms 1 to 3.
+    """
+    one_of("link", link, LINKS)
+    one_of("accounting", accounting, ACCOUNTING)
+    if capacity < 1:
+        raise ValueError(f"capacity: {capacity} bytes is below 1")
+    pinned = Pinned(machine.pinned)
+    jobs = [
+        SwapRounds(t.trace, machine, t.duration, most=_most(t), pinned=pinned, accounting=accounting, rest=rest)
+        for t in tasks
+    ]
+    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds)
+    dropped: list[list[Recompute]] = [[] for _ in tasks]
+    if recompute and sum(job.peak for job in jobs) > capacity:
+        dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity)
+    return [_scheduled(job, more) for job, more in zip(jobs, dropped)]
+
+
+def _most(task: Task) -> int:
+    """How many buffers may be swapped."""
+    device = int((~task.trace.buffers.host).sum())
+    return math.floor(task.ratio * device)
+
+
+def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None) -> None:
+    """Swap the biggest tensor of all peaks, again and again."""
+    sums = [sum(job.peak for job in jobs)]
+    while sums[-1] > goal and not _settled(sums, rounds):
+        found = [(job, job.biggest()) for job in jobs]
+        job, row = max(found, key=lambda pair: pair[0].rows.size[pair[1]] if pair[1] >= 0 else -1, default=(None, -1))
+        if job is None or row < 0:
+            return
+        copies = job.swap(row)
+        if copies is None:
+            continue
+        sums.append(sum(job.peak for job in jobs))
+        for other in jobs if shared else ():
+            if other is not job:
+                other.block(copies)
+
+
+def _settled(sums: Sequence[int], rounds: int | None) -> bool:
+    """Whether the peak has stopped to fall, as the authors' code sees it."""
+    last = sums[-3:]
+    return rounds is not None and len(sums) > max(rounds, 2) and max(last) - min(last) < 0.0005 * max(last)
+
+
+def _recompute(jobs: Sequence[RecomputeRounds], capacity: int) -> list[list[Recompute]]:
+    """Drop and recompute what saves most bytes per ns of all peaks, until the capacity is reached."""
+    while sum(job.peak for job in jobs) > capacity:
+        found = [(job, job.best()) for job in jobs]
+        job, row = max(found, key=lambda pair: pair[0].value(pair[1]), default=(None, -1))
+        if job is None or row < 0:
+            break
+        job.drop(row)
+    return [job.taken for job in jobs]
+
+
+def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
+    """Put the decisions in the order in which their copies in start."""
+    tasks = sorted(job.tasks.values(), key=lambda task: task.in_at % max(job.times.period, 1))
+    n, swaps, delays = job.trace.n, [], []
+    for task in tasks:
+        (_, out), (_, into) = task.triggers(job.times)
+        swaps.append(task.within(n))
+        delays.append((out, into))
+    decisions: list[Decision] = [*swaps, *dropped]
+    delays += [(0, 0)] * len(dropped)
+    return Scheduled(Plan(tuple(decisions), n, job.trace.name), job.peak, tuple(delays))
+
+
+def tensile(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    accounting: str = "exact",
+    rest: bool = True,
+    recompute: bool = True,
+    ratio: float = 1.0,
+) -> Plan:
+    """Plan swaps, then recomputations, that bring the load of one job down to `limit` bytes without a wait for a copy.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Gives op and copy times, and the pinned-host budget.
+    limit : int
+        Bytes that the load must not exceed at any op.
+    accounting, rest, recompute, ratio
+        As in `schedule` and `Task`. With `paper` accounting the load may exceed the limit.
+
+    Returns
+    -------
+    Plan
+        Empty where the load fits already.
+
+    Raises
+    ------
+    Infeasible
+        Some op must hold more than `limit` bytes whatever is swapped.
+    NotReached
+        Swaps that hide behind computation, and recomputations, do not get there (`reached`: the lowest load).
+    ValueError
+        A limit below 1, an unknown accounting.
+
+    Notes
+    -----
+    As `schedule` for one task, with durations of the machine. TENSILE never lets a computation wait for a copy, so
+    on a fast GPU with a slow link it does not get far; `search` and `heuristic` do, and wait.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("resnet18"), Machine.named("rtx2080ti")
+    >>> limit = trace.peak_load * 8 // 10
+    >>> tensile(trace, machine, limit).apply(trace).peak_load <= limit
+    True
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4.
+    """
+    if fits(trace, limit):
+        return Plan((), trace.n, trace.name)
+    task = Task(trace, machine.durations(trace), ratio)
+    (found,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
+    if found.peak > limit:
+        raise NotReached(found.peak, limit, hint="TENSILE lets no computation wait for a copy")
+    return found.plan

@@ -1,0 +1,49 @@
+"""When a link is free, against a naive circle of single nanoseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem.swap.link import Link
+
+
+@given(st.data())
+def test_link_time_is_the_first_or_last_that_is_free(data: st.DataObject) -> None:
+    period = data.draw(st.integers(1, 12))
+    link, free = Link(period), np.ones(period, np.bool_)
+    for _ in range(data.draw(st.integers(1, 6))):
+        start = data.draw(st.integers(0, 2 * period - 1))
+        end, length = start + data.draw(st.integers(0, 2 * period)), data.draw(st.integers(1, period + 1))
+        begins = range(start, end - length + 1) if length <= period else []
+        fits = [at for at in begins if free[np.arange(at, at + length) % period].all()]
+        first = data.draw(st.booleans())
+        found = (link.earliest if first else link.latest)(start, end, length)
+        assert found == (fits[0 if first else -1] if fits else -1)
+        if fits:
+            link.take(found, length)
+            free[np.arange(found, found + length) % period] = False
+
+
+@given(st.data(), st.integers(1, 20))
+def test_what_is_taken_twice_is_taken(data: st.DataObject, period: int) -> None:
+    link, free = Link(period), np.ones(period, np.bool_)
+    for _ in range(data.draw(st.integers(0, 6))):
+        at, length = data.draw(st.integers(0, 3 * period)), data.draw(st.integers(0, period + 2))
+        link.take(at, length)
+        free[np.arange(at, at + length) % period] = False
+    taken = np.zeros(period, np.bool_)
+    for begin, end in zip(link.begins, link.ends):
+        assert 0 <= begin < end <= period and not taken[begin:end].any()
+        taken[begin:end] = True
+    assert (taken == ~free).all()
+    assert all(a < b for a, b in zip(link.ends, link.begins[1:]))
+
+
+def test_no_time_and_no_period() -> None:
+    link = Link(10)
+    link.take(3, 4)
+    assert link.earliest(4, 9, 0) == 7 and link.latest(0, 5, 0) == 3
+    assert Link(0).earliest(0, 0, 0) == 0 and Link(0).latest(0, 0, 0) == 0
+    assert Link(0).earliest(0, 5, 1) == -1

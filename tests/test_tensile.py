@@ -1,0 +1,258 @@
+"""TENSILE's schedule: plans by every oracle, the link by brute force, and what the printed pseudo-code does wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumem import check
+from gpumem.columns import RECOMPUTE, Buffers, Ops
+from gpumem.errors import Infeasible, NotReached
+from gpumem.io import bundled, read
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap import Recompute, Swap
+from gpumem.swap.cuts import find_cuts
+from gpumem.swap.peak import AccessTimes
+from gpumem.swap.tensile import Scheduled, Task, schedule, tensile
+from gpumem.trace import Trace
+
+from .conftest import shared, tiny_machine
+from .strategies import traces
+
+RTX = Machine.named("rtx2080ti")
+Copy = tuple[bool, int, int]  # in?, start, ns
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    trace = draw(traces(streams=1))
+    n = trace.n
+    duration = draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
+    return Task(trace, np.array(duration, np.int64), draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])))
+
+
+def copies(task: Task, found: Scheduled, machine: Machine) -> list[Copy]:
+    """When the copies run, from the triggers alone."""
+    times, size = AccessTimes.of(task.duration), task.trace.buffers.size
+    cuts = find_cuts(task.trace, found.plan.decisions)
+    dirty = {cut.decision: cut.dirty for row in cuts.values() for cut in row}
+    made: list[Copy] = []
+    for swap, (out, into) in zip(found.plan.decisions, found.delays):
+        if isinstance(swap, Swap):
+            b = size[swap.buffer : swap.buffer + 1]
+            if dirty[swap]:
+                made.append((False, times.end[swap.out] + out, int(machine.out.copy_ns(b)[0])))
+            made.append((True, times.end[swap.prefetch - 1] + into, int(machine.into.copy_ns(b)[0])))
+    return made
+
+
+def disjoint(spans: Sequence[Copy], period: int) -> bool:
+    """Whether no two overlap on the circle."""
+    pieces = sorted((at % period, at % period + ns) for _, at, ns in spans if ns)
+    pieces += [(a + period, b + period) for a, b in pieces[:1]]
+    return all(b <= c for (_, b), (c, _) in pairwise(pieces))
+
+
+@given(st.data())
+def test_schedules_of_several_jobs(data: st.DataObject) -> None:
+    jobs = data.draw(st.lists(tasks(), min_size=1, max_size=3))
+    machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([0, 9, 40, 10**6])))
+    options = {
+        "link": data.draw(st.sampled_from(["global", "job"])),
+        "rest": data.draw(st.booleans()),
+        "recompute": data.draw(st.booleans()),
+        "least": data.draw(st.booleans()),
+        "rounds": data.draw(st.sampled_from([None, 1, 3])),
+    }
+    before = sum(job.trace.peak_load for job in jobs)
+    capacity = data.draw(st.integers(1, max(before, 1)))
+    found = schedule(jobs, machine, capacity, **options)
+    host = 0
+    for job, one in zip(jobs, found):
+        swapped = one.plan.apply(job.trace)
+        assert swapped.peak_load == one.peak
+        check.data_flow(job.trace, swapped)
+        host += int(swapped.load(host=True).max()) - int(job.trace.load(host=True).max())
+        on_device = int((~job.trace.buffers.host).sum())
+        assert len({s.buffer for s in one.plan.swaps}) <= math.floor(job.ratio * on_device)
+        whole, period = copies(job, one, machine), int(job.duration.sum())
+        lines = [[c for c in whole if c[0] == into] for into in (False, True)] if machine.duplex else [whole]
+        assert not period or all(disjoint(line, period) for line in lines)
+        assert options["recompute"] or not any(isinstance(d, Recompute) for d in one.plan.decisions)
+    assert host <= machine.pinned
+    if not options["least"] and before <= capacity:
+        assert not any(one.plan.decisions for one in found)
+
+
+@given(st.data())
+def test_copies_lie_between_their_accesses(data: st.DataObject) -> None:
+    job, machine = data.draw(tasks()), tiny_machine()
+    (found,) = schedule([job], machine, 1, recompute=False)
+    times, size = AccessTimes.of(job.duration), job.trace.buffers.size
+    for swap, (out, into) in zip(found.plan.swaps, found.delays):
+        at = times.end[swap.prefetch - 1] + into
+        in_ns = int(machine.into.copy_ns(size[swap.buffer : swap.buffer + 1])[0])
+        assert times.end[swap.after] <= times.end[swap.out] + out
+        assert times.start[swap.prefetch] <= at or into == 0
+        assert at + in_ns <= times.start[swap.before]
+
+
+@given(st.data())
+def test_swaps_alone_cost_no_time_on_two_engines(data: st.DataObject) -> None:
+    job, machine = data.draw(tasks()), tiny_machine()
+    trace = Trace(job.trace.buffers, job.trace.ops, name="measured")
+    machine = machine.with_(pinned=10**6)
+    (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1, recompute=False)
+    line = simulate(found.plan.apply(trace), machine)
+    assert line.makespan <= simulate(trace, machine).makespan
+
+
+@given(tasks(), tasks())
+def test_jobs_of_one_length_share_the_link(one: Task, other: Task) -> None:
+    machine = tiny_machine(duplex=False)
+    period = int(one.duration.sum())
+    if period:
+        scaled = other.duration * 0
+        scaled[-1] = period
+        jobs = [Task(one.trace, one.duration), Task(other.trace, scaled)]
+        found = schedule(jobs, machine, 1, recompute=False)
+        assert disjoint([c for job, f in zip(jobs, found) for c in copies(job, f, machine)], period)
+
+
+def chain(*sizes: int, ns: int = 100) -> Trace:
+    """Buffers made one after the other and used in the opposite order; an op takes `ns`."""
+    k = len(sizes)
+    none: list[list[int]] = [[]]
+    reads, writes = none * k + [[b] for b in reversed(range(k))], [[b] for b in range(k)] + none * k
+    ops = Ops.make(reads, writes, duration=[ns] * (2 * k))
+    return Trace(Buffers.make(sizes, range(k), [2 * k - b for b in range(k)]), ops)
+
+
+def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
+    trace = chain(20, 80, 40, 10)  # load 20 100 140 150 150 140 100 20
+    assert [s.buffer for s in tensile(trace, machine, 149).swaps] == [1]
+    both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be gone so soon, buffer 0 can
+    assert sorted(s.buffer for s in both.swaps) == [0, 1]
+    assert both.apply(trace).peak_load == 120
+
+
+def test_earliest_out_and_latest_in(machine: Machine) -> None:
+    trace = chain(20, 80, 40, 10)
+    job = Task(trace, machine.durations(trace))
+    (found,) = schedule([job], machine, 120)
+    # Op 1 ends at 200: out 200..243. Buffer 0 was free to go at 100: out 100..113. Op 6 starts at 600: in 578..600.
+    assert sorted(copies(job, found, machine)) == [(False, 100, 13), (False, 200, 43), (True, 578, 22), (True, 693, 7)]
+
+
+def test_the_link_is_shared_by_default(machine: Machine) -> None:
+    trace, half = chain(20, 80, 40, 10), tiny_machine(duplex=False)
+    job = Task(trace, machine.durations(trace))
+    apart = schedule([job, job], half, 1, link="job")
+    assert apart[0].delays == apart[1].delays
+    together = schedule([job, job], half, 1)
+    assert disjoint([c for one in together for c in copies(job, one, half)], 800)
+    assert not disjoint([c for one in apart for c in copies(job, one, half)], 800)
+
+
+def test_a_failed_access_moves_the_copy_out_behind_it(machine: Machine) -> None:
+    """Line 21: printed `latest_time <- first_access end time`; with that the copy-out stays where it was, for ever."""
+    ops = Ops.make([[], [0], [], [], [], [0]], [[0], [], [], [1], [], []], duration=[10, 10, 30, 100, 100, 10])
+    trace = Trace(Buffers.make([40, 8], [0, 3], [6, 4]), ops)  # op 1 reads buffer 0 right after op 0 has made it
+    (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
+    assert [(s.after, s.before, s.out) for s in found.plan.swaps] == [(1, 5, 1)]
+    # As printed: the window is [earliest, latest]; a failure with first access 1 sets `latest`, not `earliest`.
+    earliest, latest, tried = 10, 120, []
+    while latest > earliest and len(tried) < 50:
+        tried.append(earliest)  # the earliest slot of an empty link
+        latest = 20  # the end of the failed access
+    assert len(tried) == 50 and set(tried) == {10}
+
+
+def test_algorithm_3_as_printed_does_not_end() -> None:
+    """Lines 6 and 9 both clear the flag, nothing sets it; `recomputation_succeed` stays True while the peak fits."""
+
+    def printed(successes: list[bool], fits: bool, most: int = 1000) -> int:
+        swap_succeed = recomputation_succeed = True
+        for turn in range(most):
+            if not (swap_succeed or recomputation_succeed):
+                return turn
+            if swap_succeed:
+                swap_succeed = False
+                if not (successes and successes.pop(0)):
+                    swap_succeed = False
+            elif not fits:
+                recomputation_succeed = False
+        return most
+
+    assert (
+        printed([True, True, True], fits=True) == 1000
+    )  # nothing to recompute: `recomputation_succeed` is never cleared
+    (found,) = schedule([Task(chain(20, 80, 40, 10), np.full(8, 100))], tiny_machine(), 10**6, least=True)
+    assert found.peak == 120  # as far as it gets; then it ends
+
+
+def test_updated_parameters_go_out_after_the_update_and_come_back_in_the_next_iteration(machine: Machine) -> None:
+    ops = Ops.make([[], [0], [], [], [], [0], [], []], [[], [], [], [1], [], [0], [], []], duration=[50] * 8)
+    trace = Trace(Buffers.make([40, 40], [0, 3], [8, 4], persistent=[True, False]), ops)
+    (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
+    swaps = {(s.after, s.before) for s in found.plan.swaps}
+    assert swaps == {(5, 9), (1, 5)}  # over the boundary, and between its uses: the host copy is still good
+    assert sum(op.role == "copy_out" for op in found.plan.apply(trace).ops) == 1
+
+
+def test_ratios_are_priorities(machine: Machine) -> None:
+    trace = chain(20, 80, 40, 10)
+    ns = machine.durations(trace)
+    first, second = schedule([Task(trace, ns, 0.0), Task(trace, ns)], machine, 1)
+    assert not first.plan.decisions and second.plan.swaps
+    (quarter,) = schedule([Task(trace, ns, 0.25)], machine, 1)
+    assert [s.buffer for s in quarter.plan.swaps] == [1]
+
+
+def test_recomputes_only_where_swaps_do_not_do() -> None:
+    slow = tiny_machine().with_(pinned=0)
+    trace = bundled("resnet18")
+    (found,) = schedule([Task(trace, slow.durations(trace))], slow, trace.peak_load * 9 // 10)
+    assert not found.plan.swaps and any(isinstance(d, Recompute) for d in found.plan.decisions)
+    swapped = found.plan.apply(trace)
+    assert swapped.peak_load == found.peak and (swapped.ops.role == RECOMPUTE).any()
+    check.data_flow(trace, swapped)
+
+
+def test_bad_input_is_named(machine: Machine) -> None:
+    trace = chain(8, 4)
+    with pytest.raises(ValueError, match=r"ratio 1\.5 is not in \[0, 1\]"):
+        Task(trace, np.zeros(4, np.int64), 1.5)
+    with pytest.raises(ValueError, match="3 durations for 4 ops"):
+        Task(trace, np.zeros(3, np.int64))
+    job = Task(trace, np.zeros(4, np.int64))
+    with pytest.raises(ValueError, match="link 'wire' is unknown; there are global, job"):
+        schedule([job], machine, 1, link="wire")
+    with pytest.raises(ValueError, match="accounting 'mine' is unknown"):
+        schedule([job], machine, 1, accounting="mine")
+    with pytest.raises(ValueError, match="capacity: 0 bytes is below 1"):
+        schedule([job], machine, 0)
+    with pytest.raises(Infeasible):
+        tensile(trace, machine, 3)
+    with pytest.raises(NotReached, match="lets no computation wait"):
+        tensile(chain(8, 9, ns=1), machine, 10)
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_shared_traces_to_the_byte(path: Path) -> None:
+    trace = read(path)
+    for options in ({"least": True}, {"rest": False}):
+        (found,) = schedule([Task(trace, RTX.durations(trace))], RTX, trace.peak_load // 2, **options)
+        swapped = found.plan.apply(trace)
+        assert swapped.peak_load == found.peak < trace.peak_load
+        check.data_flow(trace, swapped)
