@@ -1,4 +1,4 @@
-"""The command line: `gpumem plan`, `swap`, `bound`, `pool`, `run`, `bench`, `info` and `doctor`.
+"""The command line: `gpumem plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `bench`, `info` and `doctor`.
 
 Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from gpumem import __version__
-from gpumem.commands import bench, bound, doctor, info, plan, pool, run, swap
+from gpumem.commands import bench, bound, doctor, info, jobs, plan, pool, run, swap
 from gpumem.commands.args import Parser, tell
 from gpumem.errors import ExecutionError, Infeasible, NotReached
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="gpumem", description="GPU memory in deep-learning training: place, swap, simulate.")
     parser.add_argument("--version", action="version", version=f"gpumem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for command in (plan, swap, bound, pool, run, bench, info, doctor):
+    for command in (plan, swap, bound, pool, jobs, run, bench, info, doctor):
         command.add(commands)
     given = list(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(given, argparse.Namespace(command=shlex.join(["gpumem", *given])))

@@ -20,6 +20,7 @@ else:
     Commands = object
 
 T = TypeVar("T")
+_TIMES = {"": 1, "NS": 1, "US": 10**3, "MS": 10**6, "S": 10**9}
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -49,6 +50,20 @@ def amount(text: str, whole: int, what: str, *, least: int = 1) -> int:
         raise ValueError(f"{what}: {text!r} is too large")
     if value < least:
         raise ValueError(f"{what}: {text!r} is {value} bytes, it must be at least {least}")
+    return value
+
+
+def moment(text: str, what: str) -> int:
+    """Read nanoseconds, or `us`, `ms`, `s`.
+
+    >>> moment("1.5ms", "--arrive"), moment("20", "--arrive")
+    (1500000, 20)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", text)
+    if not match or match[2].upper() not in _TIMES:
+        raise ValueError(f"{what}: {text!r} is not a time; write 20us, 1.5ms, 2s or nanoseconds")
+    if len(match[1]) > 40 or (value := int(Fraction(match[1]) * _TIMES[match[2].upper()])) >= 2**53:
+        raise ValueError(f"{what}: {text[:40]!r} is too long")
     return value
 
 

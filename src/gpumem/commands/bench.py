@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands import bench_pool, figures
+from gpumem.commands import bench_pool, bench_tensile, figures
 from gpumem.commands.args import Commands, Parser, Progress, amount, choices, machine_of, tell, tell_when_compiling
 from gpumem.commands.planning import Task, add_own, own_options, read_with_ops, source_of, taken
 from gpumem.commands.saving import check_name, staged, tell_without_pictures
@@ -58,6 +58,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
     bench_pool.add(suite)
+    bench_tensile.add(suite)
 
 
 def run(args: argparse.Namespace) -> int:

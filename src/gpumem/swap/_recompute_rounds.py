@@ -1,4 +1,4 @@
-"""One job in TENSILE's recomputation rounds: what its peak holds and could be made again, by memory saving per second."""
+"""One job in TENSILE's recomputation rounds: what its peak holds, by memory saved per second of running ops again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,250 @@
+"""`gpumem jobs`: several jobs on one GPU, by the simulated clock."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpumem.commands.args import (
+    Commands,
+    Parser,
+    Progress,
+    amount,
+    choice,
+    machine_of,
+    moment,
+    self_check,
+    tell,
+    tell_when_compiling,
+)
+from gpumem.commands.planning import QUADRATIC, SIZE, read_with_ops, source_of, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem.jobs import Job, Outcome
+    from gpumem.machine import Machine
+    from gpumem.trace import Trace
+
+T = TypeVar("T")
+TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser("jobs", help="run several jobs on one GPU, simulated", description=run.__doc__)
+    p.add_argument("file", nargs="+", help="trace files, or vgg16, resnet18, mlp3, which are bundled; one job each")
+    p.add_argument("--limit", help=f"what all jobs may hold: {SIZE}, added up (default: the machine's memory)")
+    p.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--planner", default="tensile", help="tensile, none, or a swap planner for each job by itself")
+    p.add_argument(
+        "--arrive", default="0", metavar="T[,T]", help="when jobs arrive, in ns, us, ms or s; the last counts on"
+    )
+    p.add_argument(
+        "--iterations", default="20", metavar="N[,N]", help="after how many jobs leave (default: %(default)s)"
+    )
+    p.add_argument("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never")
+    p.add_argument(
+        "--ratio", default="1", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first"
+    )
+    p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
+    slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
+    p.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
+    add_tensile(p)
+    p.add_argument(
+        "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
+    )
+    p.add_argument("--drain", action="store_true", help="wait for all copies at the end of an iteration, as printed")
+    p.add_argument(
+        "--threshold", type=float, default=0.3, help="drift that has all jobs planned anew (default: %(default)s)"
+    )
+    p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
+    p.add_argument("--no-check", action="store_true", help="do not hold the event log against the naive oracle")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def add_tensile(p: Parser) -> None:
+    """Add the options of TENSILE's scheduler."""
+    p.add_argument("--link", help="of tensile: global (one copy at a time) or job (copies of one job only)")
+    p.add_argument("--accounting", help="of tensile: exact, or paper, which underestimates the peak")
+    p.add_argument("--least", action="store_true", default=None, help="of tensile: swap as much as costs no time")
+    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="of tensile: swap only")
+    p.add_argument(
+        "--no-rest", dest="rest", action="store_false", default=None, help="of tensile: swap in when a peak needs it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
+    tell_when_compiling()
+    from gpumem.jobs import simulate_jobs
+    from gpumem.jobs.planners import unmanaged
+
+    target = machine_of(args.machine)
+    if args.half_duplex:
+        target = target.with_(duplex=False)
+    plan = _planner(args)
+    _check(args)
+    with Progress() as progress:
+        jobs = _jobs(args, target, progress)
+        peaks = sum(job.trace.peak_load for job in jobs)
+        capacity = target.capacity if args.limit is None else amount(args.limit, peaks, "--limit")
+        clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown, threshold=args.threshold)
+        progress("running the jobs without a plan")
+        before = clock(jobs, capacity=max(peaks, 1), plan=unmanaged)
+        progress("running the jobs")
+        after = clock(jobs, capacity=capacity, plan=plan, drain=args.drain)
+        if not args.no_check:
+            progress("checking the event log")
+            verify(after, jobs, target, capacity, args.slowdown)
+    row = report(args.planner, jobs, target, capacity, before, after)
+    if args.log is not None:
+        from gpumem.io import write_text
+
+        write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
+    print(json.dumps(row) if args.json else _table(row))
+    for job in after.jobs:
+        if job.refused:
+            tell(f"job {job.name}: refused: the limit is {capacity} bytes, its plan got down to {job.refused}")
+    return 3 if any(job.refused for job in after.jobs) else 0
+
+
+def _planner(args: argparse.Namespace) -> Callable[..., Any]:
+    """The memory scheduler that was asked for, with its options."""
+    from gpumem.jobs.planners import PLANNERS
+
+    planner = choice(args.planner, PLANNERS, "--planner")
+    given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
+    for name in given:
+        if not taken(planner, {name: 0}):
+            raise ValueError(
+                f"--{name if name in ('link', 'accounting', 'least') else 'no-' + name}: no use to {args.planner}"
+            )
+    return partial(planner, **given)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("slowdown", "threshold"):
+        if not 0 <= getattr(args, name) < math.inf:
+            raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
+
+
+def _jobs(args: argparse.Namespace, machine: Machine, progress: Progress) -> list[Job]:
+    """A job for each file, named after it."""
+    from gpumem.jobs import Job
+    from gpumem.swap.activity import released
+
+    count = len(args.file)
+    known: dict[str, Trace] = {}
+    jobs: list[Job] = []
+    arrive = _each(args.arrive, count, "--arrive", lambda text: moment(text, "--arrive"))
+    turns = _each(args.iterations, count, "--iterations", lambda text: _count(text, "--iterations"))
+    leave = _each(args.leave or "-", count, "--leave", lambda text: None if text == "-" else moment(text, "--leave"))
+    ratio = _each(args.ratio, count, "--ratio", lambda text: _part(text, "--ratio"))
+    for k, file in enumerate(args.file):
+        if file not in known:
+            trace = read_with_ops(source_of(file), machine, progress)
+            known[file] = released(trace) if args.activity else trace
+        same = args.file[:k].count(file)
+        name = known[file].name + (f"#{same + 1}" if same else "")
+        while any(job.name == name for job in jobs):  # files of one name
+            name += "'"
+        jobs.append(Job(name, known[file], arrive[k], turns[k], leave[k], ratio[k]))
+    return jobs
+
+
+def _each(text: str, count: int, what: str, read: Callable[[str], T]) -> list[T]:
+    """One value for each job; the last one given counts for the rest."""
+    values = [read(part.strip()) for part in text.split(",")]
+    if len(values) > count:
+        raise ValueError(f"{what}: {len(values)} values for {count} jobs")
+    return values + values[-1:] * (count - len(values))
+
+
+def _count(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:10]) <= 10**6 or len(text) > 10:
+        raise ValueError(f"{what}: {text[:40]!r} is not a number of iterations from 1 to a million")
+    return int(text)
+
+
+def _part(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{what}: {text!r} is not a number") from None
+    if not 0 <= value <= 1:
+        raise ValueError(f"{what}: {value} is not in [0, 1]")
+    return value
+
+
+def verify(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> None:
+    """Hold an event log against the naive oracle; of huge ones it would take too long."""
+    from gpumem import check
+
+    if len(outcome.log) > 100 * QUADRATIC:
+        tell(f"{len(outcome.log)} events are too many for the naive oracle: not checked")
+        return
+    traces = {job.name: job.trace for job in jobs}
+    ns = {job.name: machine.durations(job.trace) for job in jobs}
+    with self_check():
+        check.jobs(outcome.log, traces=traces, machine=machine, capacity=capacity, durations=ns, slowdown=slowdown)
+
+
+def report(
+    planner: str, jobs: Sequence[Job], machine: Machine, capacity: int, before: Outcome, after: Outcome
+) -> dict[str, Any]:
+    """Return all figures: bytes, nanoseconds, ratios; infinite ones as None."""
+    from gpumem.jobs.metrics import makespan, savings, steady
+
+    whole, each = savings(after, before)
+    unmanaged, planned = steady(before), steady(after)
+    rows = []
+    for job in jobs:
+        one = after[job.name]
+        row: dict[str, Any] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
+        row |= {"launch": one.launch, "leave": one.leave, "iterations": len(one.end), "refused": one.refused}
+        if job.name in each and one.end:
+            row |= {"budget": one.budget[-1], "peak": planned[job.name].peak, "passive": sum(one.passive)}
+            row |= {"iteration_ns_unmanaged": unmanaged[job.name].ns, "iteration_ns": planned[job.name].ns}
+            row |= {"bytes_out": one.out, "bytes_in": one.into, "waits": one.waits, **ratios(each[job.name])}
+        rows.append(row)
+    together: dict[str, Any] = {"peak_unmanaged": before.peak, "peak": after.peak, "replans": len(after.replans)}
+    together |= {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **ratios(whole)}
+    return {"planner": planner, "machine": machine.name, "capacity": capacity, "jobs": rows, "together": together}
+
+
+def ratios(saving: Any) -> dict[str, float | None]:
+    """MSR, EOR and CBR for JSON."""
+    return {"msr": saving.msr, "eor": saving.eor, "cbr": None if math.isinf(saving.cbr) else saving.cbr}
+
+
+def _table(row: dict[str, Any]) -> str:
+    from gpumem.report import columns, human, human_ns
+
+    head = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
+    lines = [head]
+    for r in row["jobs"]:
+        if "peak" not in r:
+            why = "refused" if r["refused"] else "never ran"
+            lines.append([r["job"], human(r["peak_load"]), why, *[""] * 8])
+            continue
+        sizes = [human(r[key]) for key in ("peak_load", "budget", "peak")]
+        waited = r["launch"] - r["arrive"]
+        times = [human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
+        lines.append([r["job"], *sizes, *times, str(r["passive"]), *_cells(r)])
+    t = row["together"]
+    whole = [human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
+    lines.append(["together", human(t["peak_unmanaged"]), "", human(t["peak"]), "", *whole, "", *_cells(t)])
+    about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {human(row['capacity'])}"
+    told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up."
+    return f"{about}\n\n{columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."
+
+
+def _cells(r: dict[str, Any]) -> list[str]:
+    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.2f}"]

@@ -1,0 +1,233 @@
+"""What `gpumem bench tensile` measures: methods side by side on copies of a job, MLPs, and jobs that arrive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpumem.commands.jobs import ratios
+
+if TYPE_CHECKING:
+    from gpumem.jobs import JobRun, Outcome
+    from gpumem.jobs.planners import Planner
+    from gpumem.machine import Machine
+    from gpumem.report import Figure
+    from gpumem.trace import Trace
+
+Row = dict[str, Any]
+PAPER = {  # tables 1 and 2, VGG: tasks, method -> MSR, EOR; table 1 is another run of one task
+    (1, "vdnn"): (0.2733, 0.8580),
+    (1, "capuchin"): (0.1003, 0.8971),
+    (1, "tensile"): (0.2241, 0.0971),
+    (2, "vdnn"): (0.2368, 0.9103),
+    (2, "capuchin"): (0.0056, 0.9208),
+    (2, "tensile"): (0.2295, 0.1016),
+    (3, "vdnn"): (0.2613, 0.9202),
+    (3, "capuchin"): (0.1109, 0.9215),
+    (3, "tensile"): (0.2767, 0.2793),
+}
+MLP_SAVING, MLP_EXTRA = 0.335, 0.005  # section 4.1
+METHODS = ("vdnn", "capuchin", "tensile", "tensile+activity")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """What all measurements have in common."""
+
+    machine: Machine
+    slowdown: float
+    iterations: int
+    check: bool
+    progress: Callable[[str], None]
+
+
+def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
+    """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
+    from gpumem.jobs.planners import separately
+    from gpumem.swap import PLANNERS, schedule
+    from gpumem.swap.activity import released
+
+    def capuchin(msr: float, trace: Trace, machine: Machine, limit: int) -> Any:
+        return PLANNERS["capuchin"](trace, machine, math.floor((1 - msr) * trace.peak_load))
+
+    def vdnn(trace: Trace, machine: Machine, limit: int) -> Any:  # offloads whatever the limit
+        return PLANNERS["vdnn-all"](trace, machine, trace.peak_load - 1)
+
+    least = partial(schedule, least=True)
+    ours = _saving(trace, trace, tasks, least, "tensile", setting)
+    rows = [
+        _saving(trace, trace, tasks, separately(vdnn), "vdnn", setting),
+        _saving(trace, trace, tasks, separately(partial(capuchin, ours["msr"])), "capuchin", setting),
+        ours,
+        _saving(trace, released(trace), tasks, least, "tensile+activity", setting),
+    ]
+    return [{**row, "paper": PAPER.get((tasks, row["method"])) if "vgg16" in trace.name else None} for row in rows]
+
+
+def _saving(whole: Trace, trace: Trace, tasks: int, plan: Planner, method: str, setting: Setting) -> Row:
+    """MSR, EOR and CBR of one method, against the trace as it was recorded."""
+    from gpumem.jobs.metrics import savings
+    from gpumem.jobs.planners import unmanaged
+
+    setting.progress(f"{whole.name} x{tasks}: {method}")
+    before, after = _run(whole, tasks, unmanaged, setting), _run(trace, tasks, plan, setting)
+    found, _ = savings(after, before)
+    passive = sum(sum(job.passive) for job in after.jobs)
+    return {"trace": whole.name, "tasks": tasks, "method": method, **ratios(found), "passive": passive}
+
+
+def _run(trace: Trace, tasks: int, plan: Planner, setting: Setting) -> Outcome:
+    from gpumem.commands.jobs import verify
+    from gpumem.jobs import Job, simulate_jobs
+
+    jobs = [Job(f"{trace.name}#{k + 1}", trace, iterations=setting.iterations) for k in range(tasks)]
+    capacity = max(tasks * trace.peak_load, 1)
+    out = simulate_jobs(jobs, setting.machine, capacity, plan=plan, slowdown=setting.slowdown)
+    if setting.check:
+        verify(out, jobs, setting.machine, capacity, setting.slowdown)
+    return out
+
+
+def bounds(trace: Trace, setting: Setting) -> Row:
+    """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
+    from gpumem.simulate import simulate
+    from gpumem.swap.bound import least_stall, zero_stall_limit
+
+    setting.progress(f"{trace.name}: bounds")
+    machine, peak = setting.machine, trace.peak_load
+    row: Row = {"trace": trace.name, "free_msr": 1 - zero_stall_limit(trace, machine).limit / max(peak, 1)}
+    base = simulate(trace, machine).makespan
+    for msr in sorted({PAPER[k, "tensile"][0] for k in (1, 3)} | {MLP_SAVING}):
+        row[f"eor_at_{msr}"] = _least(partial(least_stall, trace, machine), math.floor((1 - msr) * peak), base)
+    return row
+
+
+def _least(stall: Callable[[int], Any], limit: int, base: int) -> float | None:
+    """The least extra time at a limit; None where no plan gets there."""
+    from gpumem.errors import Infeasible
+
+    try:
+        return float(stall(max(limit, 1)).stall_ns / base) if base else None
+    except Infeasible:
+        return None
+
+
+def mlps(setting: Setting) -> list[Row]:
+    """MLPs of twelve layers by batch size: what is saved in no more than the extra time of section 4.1."""
+    from gpumem.models import mlp
+
+    rows = []
+    for batch in (128, 512, 2048, 8192):
+        setting.progress(f"an MLP of batch {batch}")
+        trace = mlp(batch=batch, features=256, hidden=(1024,) * 12).trace
+        rows.append(mlp_row(trace, setting))
+    return rows
+
+
+def mlp_row(trace: Trace, setting: Setting) -> Row:
+    """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
+    from gpumem.swap import schedule
+    from gpumem.swap.bound import zero_stall_limit
+
+    found = _saving(trace, trace, 1, partial(schedule, least=True), "tensile", setting)
+    bound = 1 - zero_stall_limit(trace, setting.machine).limit / trace.peak_load
+    met = found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
+    return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": bound}
+
+
+def arrivals(trace: Trace, setting: Setting) -> list[Row]:
+    """Jobs that arrive one after another under a limit that they fit with TENSILE only: how soon there is room."""
+    from gpumem.commands.jobs import verify
+    from gpumem.jobs import Job, simulate_jobs
+    from gpumem.swap.tensile import Task, schedule
+
+    machine = setting.machine
+    ns = machine.durations(trace)
+    three = sum(s.peak for s in schedule([Task(trace, ns)] * 3, machine, 1, recompute=False))
+    capacity, turn = (three + 3 * trace.peak_load) // 2, int(ns.sum())
+    jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
+    setting.progress(f"{trace.name}: arrivals")
+    out = simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown)
+    if setting.check:
+        verify(out, jobs, machine, capacity, setting.slowdown)
+    rows = []
+    for k, job in enumerate(jobs):
+        mine = out[job.name]
+        waited = max((_turns(out[other.name], job.arrival, mine.launch) for other in jobs[:k]), default=0)
+        part = capacity / (3 * trace.peak_load)
+        row = {"trace": trace.name, "job": job.name, "arrive": job.arrival, "launch": mine.launch, "limit": part}
+        rows.append(row | {"iterations_waited": waited, "passive": sum(mine.passive), "refused": mine.refused})
+    return rows
+
+
+def _turns(job: JobRun, since: int, until: int) -> int:
+    """How many boundaries of a job's iterations lie between two moments."""
+    return sum(since < end <= until for end in job.end)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Methods by task count, next to the paper's figures."""
+    from gpumem.report import columns
+
+    lines = [["trace", "tasks", "method", "MSR", "EOR", "CBR", "passive", "paper: MSR", "EOR", "CBR"]]
+    for r in rows:
+        mine = [r["trace"], str(r["tasks"]), r["method"], *_cells(r), str(r["passive"])]
+        paper = r["paper"]
+        theirs = ["", "", ""] if paper is None else [f"{x:.4f}" for x in paper] + [f"{paper[0] / paper[1]:.4f}"]
+        lines.append(mine + theirs)
+    return columns(lines)
+
+
+def _cells(r: Mapping[str, Any]) -> list[str]:
+    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.4f}"]
+
+
+def bound_table(rows: Sequence[Row]) -> str:
+    """What cannot be beaten."""
+    from gpumem.report import columns
+
+    keys = [key for key in rows[0] if key not in ("trace", "free_msr")] if rows else []
+    lines = [["trace", "MSR without a stall", *(f"least EOR at MSR {key[7:]}" for key in keys)]]
+    for r in rows:
+        cells = ["no plan" if r[key] is None else f"{r[key]:.4f}" for key in keys]
+        lines.append([r["trace"], f"{r['free_msr']:.4f}", *cells])
+    return columns(lines)
+
+
+def mlp_table(rows: Sequence[Row]) -> str:
+    """MLPs and the claim."""
+    from gpumem.report import columns
+
+    lines = [["trace", "MSR", "EOR", f"{MLP_SAVING} at {MLP_EXTRA}", "MSR without a stall, at most"]]
+    for r in rows:
+        lines.append(
+            [r["trace"], f"{r['msr']:.4f}", f"{r['eor']:.4f}", "yes" if r["met"] else "no", f"{r['free_msr']:.4f}"]
+        )
+    return columns(lines)
+
+
+def arrival_table(rows: Sequence[Row]) -> str:
+    """How long newcomers wait for room."""
+    from gpumem.report import columns, human_ns
+
+    lines = [["job", "arrives", "runs from", "iterations that others ended meanwhile", "passive swap-ins", "limit"]]
+    for r in rows:
+        times = [human_ns(r["arrive"]), "refused" if r["refused"] else human_ns(r["launch"])]
+        lines.append([r["job"], *times, str(r["iterations_waited"]), str(r["passive"]), f"{r['limit']:.1%}"])
+    return columns(lines)
+
+
+def figure6(rows: Sequence[Row]) -> list[Figure]:
+    """Figure 6: the three metrics over the number of tasks, one picture each."""
+    from gpumem.report import Figure, Series
+
+    drawn = []
+    for name in dict.fromkeys(r["trace"] for r in rows):
+        for key in ("msr", "eor", "cbr"):
+            mine = {m: [r for r in rows if (r["trace"], r["method"]) == (name, m)] for m in METHODS}
+            series = tuple(Series(m, [float(r["tasks"]) for r in rs], [r[key] for r in rs]) for m, rs in mine.items())
+            drawn.append(Figure(f"fig6-{key}", f"{name}: {key.upper()}", "tasks", key.upper(), series))
+    return drawn
