@@ -11,11 +11,14 @@ from gpumem.swap.link import Link
 
 @given(st.data())
 def test_link_time_is_the_first_or_last_that_is_free(data: st.DataObject) -> None:
-    period = data.draw(st.integers(1, 12))
-    link, free = Link(period), np.ones(period, np.bool_)
+    period, least = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
+    link, free = Link(period, least), np.ones(period, np.bool_)
     for _ in range(data.draw(st.integers(1, 6))):
         start = data.draw(st.integers(0, 2 * period - 1))
-        end, length = start + data.draw(st.integers(0, 2 * period)), data.draw(st.integers(1, period + 1))
+        end, length = (
+            start + data.draw(st.integers(0, 2 * period)),
+            data.draw(st.integers(least, max(period + 1, least))),
+        )
         begins = range(start, end - length + 1) if length <= period else []
         fits = [at for at in begins if free[np.arange(at, at + length) % period].all()]
         first = data.draw(st.booleans())

@@ -65,9 +65,10 @@ class SwapRounds:
         self.accounting, self.rest = accounting, rest
         self.times = AccessTimes.of(duration)
         self.footprint = Footprint(trace)
-        self.outs = Link(self.times.period)
-        self.ins = Link(self.times.period) if machine.duplex else self.outs
         found = windows(trace, machine)
+        least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
+        self.outs = Link(self.times.period, least[0] if machine.duplex else min(least))
+        self.ins = Link(self.times.period, least[1]) if machine.duplex else self.outs
         self.rows = _Rows.of(found)
         order = np.lexsort((found.after - found.before, -found.size))
         self.order = order.tolist()
@@ -129,57 +130,70 @@ class SwapRounds:
         self.stabs.dead[self.place[row]] = True
 
     def _tasks(self, row: int) -> dict[int, SwapTask] | None:
-        """Return the swap tasks, by row, that make the tensor of `row` absent there."""
+        """Return the swap tasks, by row, that make the tensor of `row` absent at the peak."""
         r = self.rows
         new = r.value[row] not in self.on_host
-        if new and (
-            r.size[row] > self.pinned.left or (r.buffer[row] not in self.buffers and len(self.buffers) >= self.most)
-        ):
+        if new and not self._may_swap(row):
             self._kill(row)
-            return None
-        if (alone := self._into(row, self.times.end[r.after[row]])) is None:
-            self._kill(row)  # the link gets busier only, so this will not change
             return None
         if not new or not r.out_ns[row]:
-            return {row: alone} if self._lowers(alone, row) else None
-        possible = False
+            task = self._into(row, row)
+            return {row: task} if task is not None and self._lowers(task, row) else None
         for first in range(r.first[row], row + 1):
             made = self._from(first, row)
-            if made is not None:
-                possible = True
-                if row in made and self._lowers(made[row], row):
-                    return made
-        if not possible:
-            self._kill(row)
+            if row in made and self._lowers(made[row], row):
+                return made
         return None
 
-    def _from(self, first: int, row: int) -> dict[int, SwapTask] | None:
+    def _may_swap(self, row: int) -> bool:
+        """Whether the host has room, and the job may swap one more buffer."""
+        allowed = self.rows.buffer[row] in self.buffers or len(self.buffers) < self.most
+        return allowed and self.rows.size[row] <= self.pinned.left
+
+    def _from(self, first: int, row: int) -> dict[int, SwapTask]:
         """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
         r, times = self.rows, self.times
-        start, stop = times.end[r.after[first]], times.start[r.before[first]]
-        out = self.outs.earliest(start, stop, r.out_ns[first])
-        if out < 0:
-            return None
-        into = self.ins.latest(out + r.out_ns[first], stop, r.in_ns[first])
-        if into < 0:
-            return None
-        gap = r.buffer[first], r.after[first], r.before[first]
-        task = SwapTask.at(times, gap, (out, r.out_ns[first]), (into, r.in_ns[first]))
+        start, stop, out_ns = times.end[r.after[first]], times.start[r.before[first]], r.out_ns[first]
+        out = self.outs.earliest(start, min(stop, self._gone_by(row)), out_ns)
+        task = self._into(first, row, out) if out >= 0 else None
         if task is None:
-            return None
+            return {}
         made = {first: task}
         for k in range(first + 1, (r.last[row] if self.rest else row) + 1):
-            later = self._into(k, times.end[r.after[k]])
+            later = self._into(k, row)
             if later is not None:
                 made[k] = later
         return made
 
-    def _into(self, row: int, start: int) -> SwapTask | None:
-        """Drop the tensor in gap `row`, its value being on the host, and copy it in from `start` on."""
-        r = self.rows
-        into = self.ins.latest(start, self.times.start[r.before[row]], r.in_ns[row])
-        gap = r.buffer[row], r.after[row], r.before[row]
-        return SwapTask.at(self.times, gap, None, (into, r.in_ns[row])) if into >= 0 else None
+    def _into(self, k: int, row: int, out: int = -1) -> SwapTask | None:
+        """Drop the tensor of `row` in gap `k`, copied out at `out` unless the host has it, and copy it in again."""
+        r, times = self.rows, self.times
+        start, stop = times.end[r.after[k]], times.start[r.before[k]]
+        if out >= 0:
+            start = out + r.out_ns[k]
+        if k == row:
+            start = max(start, self._back_from(row))
+        into = self.ins.latest(start, stop, r.in_ns[k])
+        if into < 0:
+            return None
+        copied = (out, r.out_ns[k]) if out >= 0 else None
+        return SwapTask.at(times, (r.buffer[k], r.after[k], r.before[k]), copied, (into, r.in_ns[k]))
+
+    def _peak_after(self, row: int) -> int:
+        """The op of the peak, as it follows the access before the gap of `row`."""
+        after = self.rows.after[row]
+        return after + (self.footprint.op - after) % self.trace.n
+
+    def _gone_by(self, row: int) -> int:
+        """When the tensor must be out: the op of the peak starts."""
+        return self.times.start[self._peak_after(row)]
+
+    def _back_from(self, row: int) -> int:
+        """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
+        peak = self._peak_after(row)
+        if self.accounting == "exact":
+            return self.times.end[peak]
+        return self.times.start[peak] - self.rows.in_ns[row] + 1
 
     def _lowers(self, task: SwapTask, row: int) -> bool:
         """Whether the tensor is absent at the peak then."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Link:
     """Which times of the circle `[0, period)` a link is taken; times that are asked for may lie turns ahead.
 
-    `begins`, `ends`: disjoint, ascending, not touching within the turn.
+    `begins`, `ends`: disjoint, ascending. Nobody will ask for less than `least` ns, so shorter holes count as taken.
 
     Examples
     --------
@@ -21,31 +21,34 @@ class Link:
     """
 
     period: int
+    least: int = 1
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
     def earliest(self, start: int, stop: int, length: int) -> int:
         """Return when the earliest free `length` ns within `[start, stop)` begin, -1 if there are none."""
-        at = start
+        at, base = start, start - start % max(self.period, 1)
+        k = bisect_right(self.ends, start - base)
         while at + length <= stop and length <= self.period:
-            x = at % self.period if self.period else 0
-            k = bisect_right(self.ends, x)
-            turn = self.period if k == len(self.ends) else 0
-            if not self.ends or x + length <= self.begins[k if not turn else 0] + turn:
+            if k == len(self.ends):  # nothing more is taken in this turn
+                k, base = 0, base + self.period
+            if not self.ends or at + length <= base + self.begins[k]:
                 return at
-            at += self.ends[k if not turn else 0] + turn - x
+            at = base + self.ends[k]
+            k += 1
         return -1
 
     def latest(self, start: int, stop: int, length: int) -> int:
         """Return when the latest free `length` ns within `[start, stop)` begin, -1 if there are none."""
-        at = stop - length
-        while at >= start and length <= self.period:
-            y = (at + length - 1) % self.period + 1 if self.period else 0
-            k = bisect_left(self.begins, y) - 1
-            turn = self.period if k < 0 else 0
-            if not self.ends or self.ends[k] - turn <= y - length:
-                return at
-            at += self.begins[k] - turn - y
+        over, base = stop, stop - 1 - (stop - 1) % max(self.period, 1)
+        k = bisect_left(self.begins, stop - base) - 1
+        while over - length >= start and length <= self.period:
+            if k < 0:  # nothing more is taken in this turn
+                k, base = len(self.ends) - 1, base - self.period
+            if not self.ends or base + self.ends[k] <= over - length:
+                return over - length
+            over = base + self.begins[k]
+            k -= 1
         return -1
 
     def take(self, at: int, length: int) -> None:
@@ -59,8 +62,9 @@ class Link:
                 self._insert(0, over - self.period)
 
     def _insert(self, begin: int, over: int) -> None:
-        """Take `[begin, over)` of the circle, joined with what it meets or touches."""
-        first, last = bisect_left(self.ends, begin), bisect_right(self.begins, over)
+        """Take `[begin, over)` of the circle, joined with what it meets and what is too close."""
+        near = max(self.least, 1) - 1
+        first, last = bisect_left(self.ends, begin - near), bisect_right(self.begins, over + near)
         if first < last:
             begin, over = min(begin, self.begins[first]), max(over, self.ends[last - 1])
         self.begins[first:last], self.ends[first:last] = [begin], [over]
