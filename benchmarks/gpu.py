@@ -1,7 +1,8 @@
 """What a GPU says: the link alone and under load, the executor's own cost, planned against unmanaged, allocators.
 
 One command, under eight minutes: `python benchmarks/gpu.py [--json FILE] [--quick]`. Prints tables; with `--json`
-writes all figures. Needs a device (see `gpumem doctor`).
+writes all figures. With `--latency FILE` it also measures ops of many sizes, alone and beside another job, and writes
+the table that latency prediction learns from. Needs a device (see `gpumem doctor`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from _bench import header
+from _latency import TITLE as OPS
+from _latency import measurements, summary
 from _requests import TITLE as REQUESTS
 from _requests import requests
 from cuda.bindings import driver as api
@@ -30,6 +33,7 @@ from gpumem.combined import in_pool
 from gpumem.errors import Infeasible, NotReached
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda, devices, driver
+from gpumem.jobs.samples import Table, write_table
 from gpumem.kernels import device as kernels
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
@@ -274,10 +278,23 @@ def allocators(device: Device, quick: bool) -> list[Row]:
     return show("getting a buffer of 1 MiB and giving it back", rows)
 
 
+def latency(device: Device, path: str, quick: bool) -> list[Row]:
+    """Write the table for latency prediction; show it by type of op."""
+    rows, missed = measurements(device, kernels, quick=quick, seed=SEED)
+    versions = f"numba-cuda {_version('numba-cuda')}, numba {_version('numba')}"
+    write_table(path, Table(tuple(rows), f"{devices()[0]}, driver {driver()[0]}, {versions}, {' '.join(sys.argv)}"))
+    shown = show(OPS, summary(rows))
+    print(f"# {len(rows)} measurements in {path}; {missed} runs outlasted the other job and do not count")
+    return shown
+
+
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--latency", metavar="FILE", help="measure ops for latency prediction, and write the table there"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
     args = parser.parse_args()
     begin = time.perf_counter()
@@ -297,6 +314,8 @@ def main() -> None:
         "allocators": allocators(device, args.quick),
         "requests": show(REQUESTS, requests(3 if args.quick else 21)),
     }
+    if args.latency:
+        result["latency"] = latency(device, args.latency, args.quick)
     print(f"\n# took {time.perf_counter() - begin:.0f} s")
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1))

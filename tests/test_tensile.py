@@ -191,15 +191,16 @@ def test_the_link_is_shared_by_default(machine: Machine) -> None:
 
 def test_a_failed_access_moves_the_copy_out_behind_it(machine: Machine) -> None:
     """Line 21: printed `latest_time <- first_access end time`; with that the copy-out stays where it was, for ever."""
-    ops = Ops.make([[], [0], [], [], [], [0]], [[0], [], [], [1], [], []], duration=[10, 10, 30, 100, 100, 10])
-    trace = Trace(Buffers.make([40, 8], [0, 3], [6, 4]), ops)  # op 1 reads buffer 0 right after op 0 has made it
+    reads: list[list[int]] = [[], [], [0], [], [], [], [0]]
+    ops = Ops.make(reads, [[0], [], [], [], [1], [], []], duration=[10, 10, 10, 30, 100, 100, 10])
+    trace = Trace(Buffers.make([40, 8], [0, 4], [7, 5]), ops)  # op 2 reads buffer 0 too soon after op 0 has made it
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
-    assert [(s.after, s.before, s.out) for s in found.plan.swaps] == [(1, 5, 1)]
-    # As printed: the window is [earliest, latest]; a failure with first access 1 sets `latest`, not `earliest`.
-    earliest, latest, tried = 10, 120, []
+    assert [(s.after, s.before, s.out) for s in found.plan.swaps] == [(2, 6, 2)]
+    # As printed: the window is [earliest, latest]; a failure with first access 2 sets `latest`, not `earliest`.
+    earliest, latest, tried = 10, 60, []
     while latest > earliest and len(tried) < 50:
         tried.append(earliest)  # the earliest slot of an empty link
-        latest = 20  # the end of the failed access
+        latest = 30  # the end of the failed access
     assert len(tried) == 50 and set(tried) == {10}
 
 

@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
         clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown, threshold=args.threshold)
         progress("running the jobs without a plan")
         before = clock(jobs, capacity=max(peaks, 1), plan=unmanaged)
+        estimate = _estimate(args, target, progress)
         progress("running the jobs")
-        after = clock(jobs, capacity=capacity, plan=plan, drain=args.drain)
+        after = clock(jobs, capacity=capacity, plan=plan, drain=args.drain, estimate=estimate)
         if not args.no_check:
             progress("checking the event log")
             verify(after, jobs, target, capacity, args.slowdown)
@@ -127,6 +128,21 @@ def _planner(args: argparse.Namespace) -> Callable[..., Any]:
                 f"--{name if name in ('link', 'accounting', 'least') else 'no-' + name}: no use to {args.planner}"
             )
     return partial(planner, **given)
+
+
+def _estimate(args: argparse.Namespace, machine: Machine, progress: Progress) -> Callable[..., Any] | None:
+    """What predicts times from a table of measurements, if one was given."""
+    if args.latency is None:
+        return None
+    from gpumem.jobs.latency import estimator, fit
+    from gpumem.jobs.samples import read_table
+
+    progress(f"learning from {args.latency}")
+    try:
+        predictor = fit(read_table(args.latency).rows)
+    except ImportError as error:
+        raise ValueError(f"--latency: {error}") from error
+    return estimator(machine, predictor, slowdown=args.slowdown)
 
 
 def _check(args: argparse.Namespace) -> None:

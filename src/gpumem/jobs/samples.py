@@ -1,0 +1,224 @@
+"""What the time of an op is predicted from, and tables of measured ones.
+
+A `Sample` is an op as a predictor sees it. One that was measured by hand knows the shapes of its inputs; one made
+from a trace knows what a trace knows: bytes and flops.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpumem.columns import MAX_NS
+from gpumem.io.files import read_bytes, write_text
+from gpumem.io.schema import decode
+from gpumem.kernels import reference
+from gpumem.trace import Trace
+
+if TYPE_CHECKING:
+    from gpumem.models.graph import Model
+
+FORMAT = "gpumem.latency/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An op: its type, its operands, its work.
+
+    Parameters
+    ----------
+    name : str
+        The operator's type.
+    reads, writes : tuple of int
+        Bytes of each input and output, in the operator's order.
+    flops, moved : float
+        Work, and bytes moved, for a roofline.
+    shapes : tuple of tuple of int, optional
+        Dimensions of each input; None where nobody knows them.
+    parameters : tuple of float
+        The operator's numbers (stride, padding, ...), in an order that is the same for all of its type.
+
+    Raises
+    ------
+    ValueError
+        A negative size, a dimension below 1, a number that is not finite.
+
+    Examples
+    --------
+    >>> Sample("relu", (24,), (24,), moved=48, shapes=((2, 3),)).name
+    'relu'
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    flops: float = 0
+    moved: float = 0
+    shapes: tuple[tuple[int, ...], ...] | None = None
+    parameters: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for size in (*self.reads, *self.writes):
+            if size < 0:
+                raise ValueError(f"sample {self.name!r}: an operand of {size} bytes")
+        for what in ("flops", "moved"):
+            if not 0 <= getattr(self, what) < math.inf:
+                raise ValueError(f"sample {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")
+        for shape in self.shapes or ():
+            if min(shape, default=1) < 1:
+                raise ValueError(f"sample {self.name!r}: shape {shape} has a dimension below 1")
+        for value in self.parameters:
+            if not math.isfinite(value):
+                raise ValueError(f"sample {self.name!r}: parameter {value} is not finite")
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What a trace knows of it. Samples that agree here are one shape when a table is split."""
+        return self.name, self.reads, self.writes, self.flops, self.moved
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How long an op took, in ns, while other jobs' kernels ran during the share `utilisation` of the time.
+
+    >>> Measurement(Sample("relu", (24,), (24,)), utilisation=0.5, ns=0)
+    Traceback (most recent call last):
+    ValueError: sample 'relu': 0 ns are not in [1, 2**53)
+    """
+
+    sample: Sample
+    utilisation: float
+    ns: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.utilisation <= 1:
+            raise ValueError(f"sample {self.sample.name!r}: utilisation {self.utilisation} is not in [0, 1]")
+        if not 1 <= self.ns < MAX_NS:
+            raise ValueError(f"sample {self.sample.name!r}: {self.ns} ns are not in [1, 2**53)")
+
+
+class _Head(msgspec.Struct):
+    format: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Measurements, and in `source` what made them: machine, versions, command."""
+
+    rows: tuple[Measurement, ...]
+    source: str = ""
+
+
+def write_table(path: str | Path, table: Table) -> None:
+    """Write a table as JSON lines, in one step: a head, then a measurement a line (gzipped if `path` ends in `.gz`).
+
+    >>> import tempfile
+    >>> row = Measurement(Sample("relu", (24,), (24,), moved=48), utilisation=0, ns=5000)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_table(f"{folder}/table.jsonl", Table((row,), "by hand"))
+    ...     table = read_table(f"{folder}/table.jsonl")
+    >>> table.rows == (row,), table.source
+    (True, 'by hand')
+    """
+    lines = [msgspec.json.encode(line).decode() for line in (_Head(FORMAT, table.source), *table.rows)]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a table that `write_table` wrote, gzipped or not; empty lines are skipped.
+
+    Raises
+    ------
+    ValueError
+        What cannot be read: the message names the file, the line, the field and the value.
+    """
+    lines = [(f"{path}, line {k}", line) for k, line in enumerate(read_bytes(path).splitlines(), 1) if line.strip()]
+    if not lines:
+        raise ValueError(f"{path}: empty, expected a line with the format {FORMAT!r}")
+    where, first = lines[0]
+    head = decode(first, _Head, where)
+    if head.format != FORMAT:
+        raise ValueError(f"{where}: format {head.format!r} is not {FORMAT!r}")
+    return Table(tuple(decode(line, Measurement, where) for where, line in lines[1:]), head.source)
+
+
+def samples(trace: Trace) -> list[Sample]:
+    """Return each op of a trace as a sample, without shapes and parameters: a trace does not know them.
+
+    >>> import gpumem
+    >>> samples(gpumem.bundled("mlp3"))[2]  # doctest: +NORMALIZE_WHITESPACE
+    Sample(name='addmm.default', reads=(16384, 401408, 12845056), writes=(2097152,), flops=822083584.0,
+           moved=15360000.0, shapes=None, parameters=())
+    """
+    ops, size = trace.ops, trace.buffers.size.tolist()
+    return [
+        Sample(name, tuple(size[i] for i in reads), tuple(size[i] for i in writes), flops, moved)
+        for name, reads, writes, flops, moved in zip(
+            ops.name, ops.reads.tolist(), ops.writes.tolist(), ops.flops.tolist(), ops.moved.tolist()
+        )
+    ]
+
+
+def model_samples(model: Model) -> list[Sample]:
+    """Return each op of a model as a sample with the shapes of its inputs and the numbers among its options.
+
+    >>> from gpumem.models import mlp
+    >>> op = model_samples(mlp(batch=4, features=8, hidden=[6]))[0]
+    >>> op.name, op.shapes, op.parameters  # the parameters: transpose neither a nor b
+    ('matmul', ((4, 8), (8, 6)), (0.0, 0.0))
+    """
+    found = []
+    for step, op in zip(model.steps, samples(model.trace)):
+        inputs = tuple(tensor.shape for tensor in dict.fromkeys(step.arrays) if tensor.root in step.reads)
+        options = inspect.signature(getattr(reference, op.name)).parameters  # where each has its place
+        given = {name: p.default for name, p in options.items() if p.default is not p.empty} | dict(step.options)
+        numbers = tuple(float(given[name]) for name in options if name in given)
+        found.append(replace(op, shapes=inputs, parameters=numbers))
+    return found
+
+
+def split(rows: Sequence[Measurement], *, seed: int, held: float = 0.25) -> tuple[list[Measurement], list[Measurement]]:
+    """Split measurements into those to learn from and those to judge by, so that no shape is on both sides.
+
+    Parameters
+    ----------
+    rows : sequence of Measurement
+    seed : int
+    held : float
+        The share of each type's shapes to judge by, rounded; all measurements of a shape go together.
+
+    Returns
+    -------
+    learn, judge : list of Measurement
+        In the order of `rows`.
+
+    Examples
+    --------
+    >>> rows = [Measurement(Sample("relu", (n,), (n,)), u, n) for n in (1, 2, 3, 4) for u in (0, 1)]
+    >>> learn, judge = split(rows, seed=0)
+    >>> len(learn), len({row.sample for row in judge})
+    (6, 1)
+    """
+    if not 0 <= held <= 1:
+        raise ValueError(f"held: {held} is not in [0, 1]")
+    rng, out = np.random.default_rng(seed), set()
+    for _, group in sorted(by_type(rows).items()):
+        shapes = list(dict.fromkeys(row.sample.work for row in group))
+        out |= {shapes[i] for i in rng.permutation(len(shapes))[: round(held * len(shapes))]}
+    return [row for row in rows if row.sample.work not in out], [row for row in rows if row.sample.work in out]
+
+
+def by_type(rows: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """Group measurements by their operator's type."""
+    groups: dict[str, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(row.sample.name, []).append(row)
+    return groups
