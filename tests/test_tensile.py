@@ -19,9 +19,10 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap import Recompute, Swap
+from gpumem.swap import Plan, Recompute, Swap
 from gpumem.swap.cuts import find_cuts
 from gpumem.swap.peak import AccessTimes
+from gpumem.swap.recompute import recomputable
 from gpumem.swap.tensile import Scheduled, Task, schedule, tensile
 from gpumem.trace import Trace
 
@@ -42,7 +43,11 @@ def nets(draw: st.DrawFn) -> Trace:
     for i in range(layers):
         writes[i].append(i)
         reads[2 * layers - 1 - i].append(i)
+        reads[i] += [i - 1] if i else []
     rows = [(i, 2 * layers - i, False) for i in range(layers)]
+    for i in draw(st.lists(st.integers(0, layers - 1), unique=True, max_size=2)):  # a second result, not kept
+        writes[i].append(len(rows))
+        rows.append((i, i + 1, False))
     for _ in range(draw(st.integers(0, 3))):  # parameters
         rows.append((0, n, True))
         used = draw(st.lists(st.integers(0, 2 * layers - 1), min_size=1, max_size=3))
@@ -264,6 +269,33 @@ def test_recomputes_only_where_swaps_do_not_do() -> None:
     swapped = found.plan.apply(trace)
     assert swapped.peak_load == found.peak and (swapped.ops.role == RECOMPUTE).any()
     check.data_flow(trace, swapped)
+
+
+@given(st.data())
+def test_recomputations_alone(data: st.DataObject) -> None:
+    trace, machine = data.draw(nets()), tiny_machine().with_(pinned=0)
+    duration = np.array(data.draw(st.lists(st.integers(1, 100), min_size=trace.n, max_size=trace.n)), np.int64)
+    capacity = data.draw(st.integers(1, max(trace.peak_load, 1)))
+    (found,) = schedule([Task(trace, duration)], machine, capacity)
+    swapped = found.plan.apply(trace)
+    assert swapped.peak_load == found.peak
+    check.data_flow(trace, swapped)
+    assert not found.plan.swaps
+    assert not any(trace.buffers.persistent[d.buffer] for d in found.plan.decisions if isinstance(d, Recompute))
+    if found.plan.decisions:
+        assert trace.peak_load > capacity
+        gone, n = found.plan.decisions[0], trace.n
+        can = recomputable(trace, machine)
+        g, op = can.gaps, trace.peak[0]
+        over = can.ok & (g.after < op) & (op < g.before) & ~trace.buffers.persistent[g.buffer]
+        worth = trace.buffers.size[g.buffer] / duration[can.op]
+        mine = (g.buffer == gone.buffer) & (g.after == gone.after)
+        fits = over & (worth > worth[mine])  # better ones were passed over: what they need beside makes a new peak
+        for k in np.flatnonzero(fits).tolist():
+            row = Recompute(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.before[k]))
+            alone = Plan((row,), n).apply(trace)
+            at = np.flatnonzero(alone.ops.role == RECOMPUTE)[0]
+            assert alone.load()[at] >= trace.peak_load
 
 
 def test_bad_input_is_named(machine: Machine) -> None:

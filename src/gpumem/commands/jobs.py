@@ -56,6 +56,8 @@ def add(commands: Commands) -> None:
     slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
     p.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
     add_tensile(p)
+    table = "predict times from a table of measurements (benchmarks/gpu.py --latency writes one)"
+    p.add_argument("--latency", metavar="TABLE", help=table)
     p.add_argument(
         "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
     )
@@ -112,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(row) if args.json else _table(row))
     for job in after.jobs:
         if job.refused:
-            tell(f"job {job.name}: refused: the limit is {capacity} bytes, its plan got down to {job.refused}")
+            least = f"the limit is {capacity} bytes, its plan got down to {job.refused}"
+            tell(f"job {job.name}: refused: {least}; planners that wait for copies get lower (--planner heuristic)")
     return 3 if any(job.refused for job in after.jobs) else 0
 
 

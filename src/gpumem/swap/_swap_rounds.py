@@ -138,10 +138,10 @@ class SwapRounds:
             return None
         if not new or not r.out_ns[row]:
             task = self._into(row, row)
-            return {row: task} if task is not None and self._lowers(task, row) else None
+            return {row: task} if task is not None else None
         for first in range(r.first[row], row + 1):
             made = self._from(first, row)
-            if row in made and self._lowers(made[row], row):
+            if row in made:
                 return made
         return None
 
@@ -194,11 +194,6 @@ class SwapRounds:
         if self.accounting == "exact":
             return self.times.end[peak]
         return self.times.start[peak] - self.rows.in_ns[row] + 1
-
-    def _lowers(self, task: SwapTask, row: int) -> bool:
-        """Whether the tensor is absent at the peak then."""
-        first, stop = task.absent(self.times, self.rows.in_ns[row], self.accounting)
-        return (self.footprint.op - first) % self.trace.n < stop - first
 
 
 @dataclass(slots=True)
