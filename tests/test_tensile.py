@@ -20,6 +20,8 @@ from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap
+from gpumem.swap._recompute_rounds import RecomputeRounds
+from gpumem.swap._swap_rounds import Pinned, SwapRounds
 from gpumem.swap.cuts import find_cuts
 from gpumem.swap.peak import AccessTimes
 from gpumem.swap.recompute import recomputable
@@ -53,7 +55,7 @@ def nets(draw: st.DrawFn) -> Trace:
         used = draw(st.lists(st.integers(0, 2 * layers - 1), min_size=1, max_size=3))
         for op in used:
             reads[op].append(len(rows) - 1)
-        writes[draw(st.integers(2 * layers, n - 1))].append(len(rows) - 1)
+        writes[draw(st.one_of(st.integers(2 * layers, n - 1), st.integers(0, n - 1)))].append(len(rows) - 1)
     for _ in range(draw(st.integers(0, 4))):  # more reads of what is there
         op = draw(st.integers(0, 2 * layers - 1))
         there = [b for b, (start, end, _) in enumerate(rows) if start <= op < end and b not in writes[op]]
@@ -296,6 +298,41 @@ def test_recomputations_alone(data: st.DataObject) -> None:
             alone = Plan((row,), n).apply(trace)
             at = np.flatnonzero(alone.ops.role == RECOMPUTE)[0]
             assert alone.load()[at] >= trace.peak_load
+
+
+@given(nets(), st.data())
+def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.DataObject) -> None:
+    machine = tiny_machine().with_(pinned=0)
+    duration = np.array(data.draw(st.lists(st.integers(1, 100), min_size=trace.n, max_size=trace.n)), np.int64)
+    job = SwapRounds(trace, machine, duration, most=0, pinned=Pinned(0))
+    rounds = RecomputeRounds(job, duration)
+    while (row := rounds.best()) >= 0:
+        rounds.drop(row)
+    swapped = Plan(tuple(rounds.taken), trace.n).apply(trace)
+    load, role, old = swapped.load(), swapped.ops.role, np.cumsum(swapped.ops.role != RECOMPUTE)
+    for place in {d.before for d in rounds.taken}:
+        assert job.footprint.at(place) == load[(role == RECOMPUTE) & (old == place)].max()
+
+
+@pytest.mark.parametrize("peak", [1, 2])
+def test_a_swap_that_would_not_lower_the_peak_is_not_made(machine: Machine, peak: int) -> None:
+    duration = [10, 500, 500, 10]
+    duration[peak] = 10  # over before a copy-out can end, or too short for a copy-in behind it
+    ops = Ops.make([[], [], [], [0]], [[0], [], [], []], duration=duration)
+    trace = Trace(Buffers.make([40, 60], [0, peak], [4, peak + 1]), ops)
+    (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
+    assert not found.plan.decisions and found.peak == 100
+
+
+def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
+    wide = chain(*[20] * 6, ns=100)
+    size, start, end = (
+        np.append(x, y) for x, y in ((wide.buffers.size, 10**6), (wide.buffers.start, 0), (wide.buffers.end, 12))
+    )
+    trace = Trace(Buffers.make(size, start, end), wide.ops)  # a million bytes that nobody touches
+    job = Task(trace, tiny_machine().durations(trace))
+    counts = [len(schedule([job], tiny_machine(), 1, rounds=r)[0].plan.swaps) for r in (None, 100, 3, 2)]
+    assert counts[0] == counts[1] > counts[2] == 3 > counts[3] == 2
 
 
 def test_bad_input_is_named(machine: Machine) -> None:

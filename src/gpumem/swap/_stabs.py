@@ -88,7 +88,7 @@ def _biggest(node: int, ptr: I64, rows: I64, head: I64, dead: Bool, tried: I64, 
             k += 1
         head[node] = k
         if asked[node] == op:
-            k = max(k, since[node])
+            k = since[node]
         while k < ptr[node + 1] and (dead[rows[k]] or tried[rows[k]] == op):
             k += 1
         asked[node], since[node] = op, k
