@@ -1,4 +1,4 @@
-"""Naive, independent oracles: is this placement, this budget, this rewrite, this timeline right?
+"""Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs right?
 
 Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with
 what it judges. All return None, or raise an error that names the op or the buffer.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from gpumem.check.clock import naive_clock, timeline
 from gpumem.check.flow import data_flow
+from gpumem.check.jobs import jobs
+from gpumem.check.log import LogError
 from gpumem.check.memory import budget, placement
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-__all__ = ["budget", "data_flow", "everything", "naive_clock", "placement", "timeline"]
+__all__ = ["LogError", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
 
 
 def everything(

@@ -1,0 +1,192 @@
+"""Jobs that share a device: their event log, judged by order, memory, data flow, links and kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from gpumem.check.log import COPY, RUN, Event, LogError
+from gpumem.check.order import order
+from gpumem.check.versions import values
+from gpumem.columns import I64
+from gpumem.machine import Machine
+from gpumem.trace import Trace
+
+
+def jobs(
+    log: Sequence[Event],
+    traces: Mapping[str, Trace],
+    machine: Machine,
+    capacity: int,
+    durations: Mapping[str, I64],
+    *,
+    slowdown: float = 0.0,
+) -> None:
+    """Check an event log of jobs that share a device.
+
+    Parameters
+    ----------
+    log : sequence of Event
+        In the order of time.
+    traces : mapping from job to Trace
+        As they were before any plan.
+    machine : Machine
+        Its links.
+    capacity : int
+        Bytes of the device.
+    durations : mapping from job to int64[n]
+        Nanoseconds of each op, alone on the device.
+    slowdown : float
+        With `k` kernels running, each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
+
+    Raises
+    ------
+    LogError
+        What is wrong, and the index of the event.
+
+    Notes
+    -----
+    Order: jobs arrive, are launched and leave; each iteration runs each op once, in issue order, one after another.
+    Memory: nobody holds more than its budget, nor all together more than the capacity; all is freed in the end.
+    Links: one transfer at a time, each way or in all, in exactly the link's time. Kernels: each does its work, at the
+    speed that the others leave it. Values: see `gpumem.check.versions.values`. The log cannot show in which order
+    transfers queued, nor what lies on the host. O(events * jobs).
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from gpumem.columns import Buffers, Ops
+    >>> def event(ns, kind):
+    ...     return SimpleNamespace(ns=ns, job="a", kind=kind, iteration=0, op=0, buffer=0, size=4, part=0)
+    >>> trace = Trace(Buffers.make([4], [0], [1]), Ops.make([[]], [[0]], duration=[5]))
+    >>> log = [event(0, "arrive"), event(0, "launch"), event(0, "hold"), event(0, "start"), event(5, "end")]
+    >>> log += [event(5, "free"), event(5, "iteration"), event(5, "leave")]
+    >>> h200 = Machine.named("h200")
+    >>> jobs(log, {"a": trace}, h200, 4, {"a": trace.ops.duration})
+    >>> jobs([*log[:3], event(0, "free"), *log[3:5], *log[6:]], {"a": trace}, h200, 4, {"a": trace.ops.duration})
+    Traceback (most recent call last):
+    gpumem.check.log.LogError: event 4 (0 ns, job 'a', start): op 0 writes buffer 0, which is not held
+    """
+    order(log, traces)
+    memory(log, traces, capacity)
+    links(log, machine)
+    kernels(log, durations, slowdown=slowdown)
+    values(log, traces)
+
+
+def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> None:
+    """Count the bytes that are held, and check them against the capacity and the budgets.
+
+    Raises
+    ------
+    LogError
+        Too much is held, or granted; a part is held twice, freed without being held, or still held when the job
+        leaves; a size is not that of the buffer.
+    """
+    held: dict[tuple[str, int], Event] = {}
+    load: Counter[str] = Counter()
+    budget: dict[str, int] = {}
+    for i, e in enumerate(log):
+        if e.kind in ("hold", "free", *COPY, *COPY.values()):
+            _check_size(i, e, traces[e.job])
+        if e.kind == "hold":
+            if (e.job, e.part) in held:
+                raise LogError(f"part {e.part} is held already", i, e)
+            held[e.job, e.part] = e
+            load[e.job] += e.size
+        elif e.kind == "free":
+            hold = held.pop((e.job, e.part), None)
+            if hold is None or hold.buffer != e.buffer:
+                raise LogError(f"part {e.part} of buffer {e.buffer} is not held", i, e)
+            load[e.job] -= e.size
+        elif e.kind in ("launch", "adopt"):
+            budget[e.job] = e.size
+        elif e.kind == "leave":
+            kept = [h for h in held.values() if h.job == e.job]
+            if kept:
+                raise LogError(f"the job still holds part {kept[0].part} of buffer {kept[0].buffer}", i, e)
+            budget.pop(e.job, None)
+        if load.total() > capacity:
+            raise LogError(f"the jobs hold {load.total()} bytes, the capacity is {capacity}", i, e)
+        if sum(budget.values()) > capacity:
+            raise LogError(f"the budgets are {sum(budget.values())} bytes, the capacity is {capacity}", i, e)
+        if e.job in budget and load[e.job] > budget[e.job] and e.kind not in ("adopt", "free"):
+            raise LogError(f"the job holds {load[e.job]} bytes, its budget is {budget[e.job]}", i, e)
+
+
+def _check_size(i: int, e: Event, trace: Trace) -> None:
+    if not 0 <= e.buffer < len(trace.buffers):
+        raise LogError(f"buffer {e.buffer} is unknown", i, e)
+    if e.size != trace.buffers.size[e.buffer]:
+        raise LogError(f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
+
+
+def links(log: Sequence[Event], machine: Machine) -> None:
+    """Check that each engine copies one buffer at a time, in exactly the time that its bytes take.
+
+    Raises
+    ------
+    LogError
+        Two transfers at once on one engine, one that takes another time, never ends or never begins.
+    """
+    busy: dict[str, tuple[int, Event]] = {}  # what each engine copies
+    asked: dict[tuple[str, int], tuple[int, Event]] = {}  # copies in that an op waits for before their time
+    for i, e in enumerate(log):
+        way = "in" if e.kind.startswith("in") else "out"
+        engine = way if machine.duplex else "both ways"
+        if e.kind in COPY:
+            if engine in busy:
+                other = busy[engine][1]
+                raise LogError(f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", i, e)
+            busy[engine] = i, e
+            if e.kind == "in":
+                asked.pop((e.job, e.part), None)
+        elif e.kind == "passive":
+            asked[e.job, e.part] = i, e
+        elif e.kind in COPY.values():
+            _, begun = busy.pop(engine, (-1, None))
+            if begun is None or (begun.job, begun.buffer, begun.part, COPY[begun.kind]) != (
+                e.job, e.buffer, e.part, e.kind,
+            ):  # fmt: skip
+                raise LogError(f"no such copy of part {e.part} of buffer {e.buffer} is under way", i, e)
+            link = machine.into if way == "in" else machine.out
+            takes = int(link.copy_ns(np.array([e.size]))[0])
+            if e.ns - begun.ns != takes:
+                raise LogError(f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes}", i, e)
+    for i, e in busy.values():
+        raise LogError("the copy never ends", i, e)
+    for i, e in asked.values():
+        raise LogError(f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
+
+
+def kernels(log: Sequence[Event], durations: Mapping[str, I64], *, slowdown: float = 0.0) -> None:
+    """Check that each op progresses by its duration while it runs.
+
+    Raises
+    ------
+    LogError
+        An op takes less or more than it should, by more than rounding: a nanosecond for its end and for each instant
+        at which others start or end while it runs; none where nothing slows it down.
+    """
+    rate = Fraction(slowdown)
+    begun: dict[str, tuple[Fraction, int]] = {}  # of each running op: `progress` and `changes` when it began
+    progress, changes, now = Fraction(0), 0, -1  # of a kernel that ran all the time; instants at which others changed
+    for i, e in enumerate(log):
+        if e.kind not in RUN and e.kind not in RUN.values():
+            continue
+        if begun:
+            progress += (e.ns - now) / (1 + rate * (len(begun) - 1))
+        if e.kind in RUN:
+            changes += e.ns != now
+            begun[e.job] = progress, changes
+        else:
+            start, before = begun.pop(e.job)
+            rounding = 1 + changes - before if rate else 0
+            done, duration = progress - start, int(durations[e.job][e.op])
+            if abs(done - duration) > rounding:
+                raise LogError(f"op {e.op} did work of {float(done):g} ns, it takes {duration}", i, e)
+            changes += e.ns != now
+        now = e.ns
