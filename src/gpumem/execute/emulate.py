@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from threading import Lock
 
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import HostMemory, Token, Work
@@ -74,6 +75,7 @@ class Emulator(HostMemory):
         self.races: Races | None = None
         self.poison = poison
         self._detect = races
+        self.lock = Lock()  # several threads may submit and wait
 
     def open(self, layout: Layout) -> None:
         """Take two poisoned arrays."""
@@ -86,30 +88,32 @@ class Emulator(HostMemory):
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Forget what ran before: it has all ended."""
-        self.tasks: list[_Task] = []
+        self.tasks: dict[int, _Task] = {}
         self.queues: dict[int, deque[_Task]] = {}
+        self.issued = [0] * len(works)  # how often each op was
         if self.races:
             self.races.begin(iterations * len(works))
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
-        """Queue an op; the token is its number in issue order.
+        """Queue an op; the token is its number in issue order, also where it is submitted behind later ones.
 
         Raises
         ------
         Race
         """
-        number = len(self.tasks)
-        if self.races:
-            self.races.issue(number, work, after)
-        task = _Task(number, work, after)
-        self.tasks.append(task)
-        self.queues.setdefault(work.stream, deque()).append(task)
-        if self.poison is not None:
-            for block in (*reads, *writes):
-                self.touching[block.buffer].append(task)
-            for block in work.ends:
-                self._die(block)
-        return number
+        with self.lock:
+            number = self.issued[work.op] * len(self.issued) + work.op
+            self.issued[work.op] += 1
+            if self.races:
+                self.races.issue(number, work, after)
+            task = self.tasks[number] = _Task(number, work, after)
+            self.queues.setdefault(work.stream, deque()).append(task)
+            if self.poison is not None:
+                for block in (*reads, *writes):
+                    self.touching[block.buffer].append(task)
+                for block in work.ends:
+                    self._die(block)
+            return number
 
     def _die(self, block: Block) -> None:
         """The buffer's lifetime ends with the op just queued: poison it when all who touch it are done."""
@@ -121,9 +125,10 @@ class Emulator(HostMemory):
 
     def wait(self, token: Token) -> Span:
         """Run queued ops until this one has run."""
-        task = self.tasks[token]
-        while task.end < 0:
-            self._run(self._next())
+        with self.lock:
+            task = self.tasks[token]
+            while task.end < 0:
+                self._run(self._next())
         return Span(task.work.op, task.start, task.end)
 
     def _next(self) -> _Task:

@@ -1,0 +1,153 @@
+"""The device memory of one job: a counter against its budget, in issue order.
+
+Bytes are reserved first come, first served, in the order in which the walk issues its ops. They come back when the walk
+is past the part's lifetime *and* the last copy that uses it has ended::
+
+    walk     [ a: makes p ]--[ copy out of p ]--[ p ends ]--------[ b: makes q ]
+    link                       [    copy out of p    ]
+    bytes    |==================== p ================|  |=========== q ========
+                                                        as soon as p is gone
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+Say = Callable[[str, int], None]  # kind (hold or free), part
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A part that lies on the device: copies that use it, and whether the walk is past its lifetime."""
+
+    copies: int = 0
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Parts that one op needs, together; `at`: when all were there (-1: not yet), and what to call then.
+
+    `left`: parts that still wait for their last selves to be gone.
+    """
+
+    parts: Sequence[int]
+    size: int
+    granted: Callable[[], None] | None = None
+    at: int = -1
+    left: int = 0
+
+
+class Memory:
+    """Counts what one job holds.
+
+    Parameters
+    ----------
+    budget : int
+        Bytes.
+    size : sequence of int
+        Bytes of each part.
+    say : callable
+        Called with `hold` or `free` and the part.
+
+    Attributes
+    ----------
+    used, peak : int
+        Bytes reserved now, and at most since somebody has set it back.
+    held : dict of int to Held
+        The parts that are there.
+    heirs : dict of int to Request
+        Whose turn a part is when its last self is gone: a copy may take longer than an iteration.
+
+    Notes
+    -----
+    No deadlock. Let `i` be the first op in the queue and `j >= i` where the walk is. What is held was issued before
+    `i`; if it is not over at `j`, it is alive at `i`, so all of that and what `i` asks for is at most the load at `i`,
+    which fits the budget. The rest is over but for its copies out, and these wait for earlier copies only, never for
+    memory behind `i`. A part's last self is over as well when it is made anew. The capacity clock lets bytes serve only
+    ops issued after they were given back; here the first in the queue takes any.
+    """
+
+    def __init__(self, budget: int, size: Sequence[int], say: Say) -> None:
+        self.budget, self.size, self.say = budget, size, say
+        self.used = self.peak = 0
+        self.held: dict[int, Held] = {}
+        self.heirs: dict[int, Request] = {}
+        self.queue: deque[Request] = deque()
+
+    def request(self, parts: Sequence[int], now: int) -> Request:
+        """Reserve the bytes of `parts` together, behind what was asked for before; no bytes do not queue."""
+        request = Request(parts, sum(self.size[p] for p in parts))
+        if request.size and (self.queue or self.used + request.size > self.budget):
+            self.queue.append(request)
+        else:
+            self._grant(request, now)
+        return request
+
+    def _grant(self, request: Request, now: int) -> None:
+        self.used += request.size
+        self.peak = max(self.peak, self.used)
+        for part in request.parts:
+            if part in self.held:
+                self.heirs[part] = request
+                request.left += 1
+            else:
+                self._hold(part)
+        self._complete(request, now)
+
+    def _complete(self, request: Request, now: int) -> None:
+        if not request.left:
+            request.at = now
+            if request.granted is not None:
+                request.granted()
+
+    def _hold(self, part: int) -> None:
+        self.held[part] = Held()
+        self.say("hold", part)
+
+    def start(self, parts: Collection[int]) -> None:
+        """Hold what lies over the boundary, before anything else."""
+        self.used = self.peak = sum(self.size[p] for p in parts)
+        for part in parts:
+            self._hold(part)
+
+    def end(self, part: int, now: int) -> None:
+        """The walk is past the lifetime of a part."""
+        self.held[part].over = True
+        self._free_if_over(part, now)
+
+    def copied(self, part: int, now: int) -> None:
+        """A copy that used a part has ended."""
+        self.held[part].copies -= 1
+        self._free_if_over(part, now)
+
+    def _free_if_over(self, part: int, now: int) -> None:
+        if not self.held[part].over or self.held[part].copies:
+            return
+        del self.held[part]
+        self.say("free", part)
+        self.used -= self.size[part]
+        heir = self.heirs.pop(part, None)
+        if heir is not None:
+            self._hold(part)
+            heir.left -= 1
+            self._complete(heir, now)
+        while self.queue and self.used + self.queue[0].size <= self.budget:
+            self._grant(self.queue.popleft(), now)
+
+    def clear(self) -> None:
+        """Give everything back; no copy is under way."""
+        for part in self.held:
+            self.say("free", part)
+        self.held.clear()
+        self.used = 0
+
+    def short(self, requests: Collection[Request]) -> tuple[int, set[int]]:
+        """Return the bytes that must come back for `requests`, with those before them, and the parts that must go."""
+        last = max((k for k, request in enumerate(self.queue) if request in requests), default=-1)
+        first = list(self.queue)[: last + 1]
+        parts = {p for request in first for p in request.parts if p in self.held}
+        parts.update(p for p, heir in self.heirs.items() if heir in requests)
+        return sum(request.size for request in first) - (self.budget - self.used) if first else 0, parts

@@ -1,0 +1,72 @@
+"""Memory schedulers for several jobs: what plans for all of them at once, by name for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.swap import PLANNERS as ALONE
+from gpumem.swap.plan import Plan
+from gpumem.swap.tensile import Scheduled, Task, schedule
+
+Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
+
+
+def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+    """Swap nothing.
+
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("mlp3"), Machine.named("rtx2080ti")
+    >>> [job.peak == trace.peak_load for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
+    [True]
+    """
+    return [Scheduled(Plan((), t.trace.n, t.trace.name), t.trace.peak_load) for t in tasks]
+
+
+def separately(planner: Callable[..., Plan]) -> Planner:
+    """Let a planner for one job plan for each of several, which get shares of the capacity as large as their peaks.
+
+    Parameters
+    ----------
+    planner : callable
+        `planner(trace, machine, limit) -> Plan`.
+
+    Returns
+    -------
+    callable
+        As `schedule`. A job whose share is out of reach stays as it is.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap import heuristic
+    >>> trace, machine = bundled("resnet18"), Machine.named("rtx2080ti")
+    >>> task = Task(trace, machine.durations(trace))
+    >>> both = separately(heuristic)([task, task], machine, trace.peak_load)
+    >>> sum(job.peak for job in both) <= trace.peak_load
+    True
+    """
+
+    def plan(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+        whole = sum(t.trace.peak_load for t in tasks)
+        return [_alone(planner, t, machine, capacity * t.trace.peak_load // max(whole, 1)) for t in tasks]
+
+    return plan
+
+
+def _alone(planner: Callable[..., Plan], task: Task, machine: Machine, share: int) -> Scheduled:
+    timed = replace(task.trace, ops=replace(task.trace.ops, duration=task.duration))
+    try:
+        plan = planner(timed, machine, max(share, 1))
+    except (Infeasible, NotReached):
+        return unmanaged([task], machine, share)[0]
+    return Scheduled(plan, plan.apply(task.trace).peak_load)
+
+
+PLANNERS: dict[str, Callable[..., Sequence[Scheduled]]] = {
+    "tensile": schedule,
+    "none": unmanaged,
+    **{name: separately(planner) for name, planner in ALONE.items() if name != "tensile"},
+}
