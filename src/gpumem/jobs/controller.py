@@ -13,19 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
-from gpumem.columns import F64, I64
 from gpumem.jobs.events import Event
 from gpumem.jobs.executor import Executor, Record
+from gpumem.jobs.forecast import Estimate, Forecast
 from gpumem.jobs.instructions import Instructions, Place, instructions
 from gpumem.jobs.job import Job
-from gpumem.jobs.latency import ewma
 from gpumem.machine import Machine
 from gpumem.swap.tensile import Scheduled, Task
 
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
-Estimate = Callable[[Job, float], I64]
 
 
 class Launcher(Protocol):
@@ -50,7 +46,7 @@ class Launcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One job: ns of its ops as estimated now, their sum as last planned, its budget, its plans.
+    """One job: how long its ops take as far as known, the ns of all as last planned, its budget, its plans.
 
     `todo` is the plan in force, `new` a newer one that waits for a boundary. `refused`: the bytes that its plan got
     down to, alone.
@@ -58,7 +54,7 @@ class Member:
 
     job: Job
     place: int
-    estimate: F64 = field(default_factory=lambda: np.zeros(0))
+    forecast: Forecast
     planned: int = 0
     measured: bool = False
     told: bool = False  # that it waits
@@ -91,12 +87,12 @@ class GlobalController:
         plan: Planner,
         threshold: float,
         beta: float,
-        estimate: Estimate | None,
+        estimate: Estimate,
         place: Place | None = None,
     ) -> None:
         self.machine, self.capacity, self.world, self.place = machine, capacity, world, place
         self.plan, self.threshold, self.beta = plan, threshold, beta
-        self.estimate = estimate or (lambda job, utilisation: machine.durations(job.trace))
+        self.estimate = estimate
         self.members: dict[str, Member] = {}
         self.queue: list[Member] = []
         self.admitted: list[Member] = []
@@ -113,7 +109,7 @@ class GlobalController:
 
     def arrive(self, job: Job, place: int) -> None:
         """Queue a job that arrives now."""
-        member = self.members[job.name] = Member(job, place)
+        member = self.members[job.name] = Member(job, place, Forecast(job, self.estimate))
         self._log("arrive", member)
         self.queue.append(member)
         self.asked = True
@@ -126,6 +122,8 @@ class GlobalController:
                 waiting.remove(member)
                 self._log("leave", member)
                 member.record.leave = self.world.now
+                if waiting is self.admitted:
+                    self._ask(member)  # others have smaller plans on its account
                 self.asked = True
 
     def admit(self) -> None:
@@ -204,6 +202,7 @@ class GlobalController:
                 self._tell_replan(because, total)
                 if total <= self.capacity:
                     self._give(members, todo)
+                self.asked = bool(self.queue)  # with what is known now, those who wait may fit
 
     def _tell_replan(self, because: Member, total: int) -> None:
         self.replans.append(self.world.now)
@@ -211,14 +210,8 @@ class GlobalController:
 
     def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
         """Have jobs planned together."""
-        tasks = []
-        for m in members:
-            if not len(m.estimate):  # others that are here keep the GPU busy
-                others = len(self.queue) + len(self.admitted) + len(self.running) > 1
-                m.estimate = np.asarray(self.estimate(m.job, float(others)), np.float64)
-            duration = np.rint(m.estimate).astype(np.int64)
-            m.planned = int(duration.sum())
-            tasks.append(Task(m.job.trace, duration, m.job.ratio))
+        others = len(members) - 1
+        tasks = [Task(m.job.trace, m.forecast.beside(others), m.job.ratio) for m in members]
 
         def work() -> list[Instructions]:
             found = self.plan(tasks, self.machine, self.capacity)
@@ -235,6 +228,8 @@ class GlobalController:
 
     def _give(self, members: Sequence[Member], todo: Sequence[Instructions]) -> None:
         for m, new in zip(members, todo):
+            m.forecast.settle(len(members) - 1)
+            m.planned = int(m.forecast.ns.sum())
             if m in self.running:
                 m.new = None if new is m.todo else new
             else:
@@ -276,7 +271,7 @@ class GlobalController:
     def measured(self, executor: Executor, ns: Sequence[int]) -> None:
         """Correct the estimates of a job; plan anew after its first iteration, and when it is too far off the plan."""
         member = self.members[executor.job.name]
-        member.estimate = ewma(member.estimate, np.array(ns), self.beta)
+        member.forecast.correct(ns, self.beta)
         off = abs(sum(ns) - member.planned) > self.threshold * member.planned
         if off or not member.measured:
             member.measured = True

@@ -27,7 +27,7 @@ class Job:
     iterations : int
         After how many iterations it leaves.
     leave : int, optional
-        It leaves earlier, at the first boundary of its iterations from this ns on; at once if it still waits then.
+        It leaves earlier, when the first of its iterations from this ns on has ended; at once if it still waits then.
     ratio : float
         The share of its buffers that may be swapped: smaller means a higher priority (TENSILE, section 4.1).
 

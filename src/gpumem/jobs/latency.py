@@ -239,8 +239,8 @@ class HasTrace(Protocol):
 
 
 def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) -> Callable[[HasTrace, float], I64]:
-    """Return `durations` as a controller wants it: `estimate(job, utilisation)`."""
-    return lambda job, utilisation: durations(job.trace, machine, predictor, utilisation, slowdown=slowdown)
+    """Return `durations` as a controller wants it: `estimate(job, others)`; any other job keeps the GPU busy."""
+    return lambda job, others: durations(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown)
 
 
 def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:

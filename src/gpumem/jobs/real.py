@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
-from gpumem.jobs.controller import Estimate, GlobalController, Planner
+from gpumem.jobs.controller import GlobalController, Planner
+from gpumem.jobs.forecast import Estimate, roofline
 from gpumem.jobs.instructions import Place
 from gpumem.jobs.job import Job, check_names, check_options
 from gpumem.jobs.outcome import Outcome, outcome
@@ -82,7 +83,14 @@ def run_jobs(
     check_options(capacity, threshold, beta)
     threads = Threads(machine, backend, launch, state or {}, drain, enter)
     controller = GlobalController(
-        machine, capacity, threads, plan=plan, threshold=threshold, beta=beta, estimate=estimate, place=place
+        machine,
+        capacity,
+        threads,
+        plan=plan,
+        threshold=threshold,
+        beta=beta,
+        estimate=estimate or roofline(machine),
+        place=place,
     )
     threads.run(jobs, controller)
     return outcome(jobs, controller, tuple(threads.events))

@@ -6,10 +6,11 @@ import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpumem.jobs.controller import Estimate, GlobalController, Planner
+from gpumem.jobs.controller import GlobalController, Planner
 from gpumem.jobs.engines import Kernel, Kernels, Links
 from gpumem.jobs.events import Event, Log
 from gpumem.jobs.executor import TURN, WAIT, Executor, Walk
+from gpumem.jobs.forecast import Estimate, roofline
 from gpumem.jobs.instructions import Instructions
 from gpumem.jobs.job import Job, check_names, check_options
 from gpumem.jobs.outcome import Outcome, outcome
@@ -53,8 +54,8 @@ def simulate_jobs(
     beta : float
         Weight of the past in a job's estimates, in [0, 1].
     estimate : callable, optional
-        `estimate(job, utilisation)` returns the ns of each op before the job has run, int64[n]; by default
-        `machine.durations`. `utilisation` is 1.0 where other jobs keep the GPU busy, else 0.0.
+        `estimate(job, others)` returns the ns of each op, int64[n], while kernels of so many other jobs run; by default
+        `forecast.roofline(machine, slowdown)`. See `latency.estimator` for one that has learned from measurements.
 
     Returns
     -------
@@ -90,7 +91,13 @@ def simulate_jobs(
     check_options(capacity, threshold, beta, slowdown)
     clock = _Clock(machine, slowdown, len(jobs), drain)
     controller = GlobalController(
-        machine, capacity, clock, plan=plan, threshold=threshold, beta=beta, estimate=estimate
+        machine,
+        capacity,
+        clock,
+        plan=plan,
+        threshold=threshold,
+        beta=beta,
+        estimate=estimate or roofline(machine, slowdown),
     )
     for place, job in enumerate(jobs):
         clock.at(job.arrival, partial(controller.arrive, job, place))

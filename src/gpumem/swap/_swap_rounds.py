@@ -91,6 +91,10 @@ class SwapRounds:
             self._next = self.order[found] if found >= 0 else -1
         return self._next
 
+    def size(self, row: int) -> int:
+        """Return the bytes of a row; no row has fewer than none."""
+        return self.rows.size[row] if row >= 0 else -1
+
     def swap(self, row: int) -> list[tuple[bool, int, int]] | None:
         """Try to swap the tensor of `row` so that the peak gets lower; return the copies made: (in?, start, ns).
 

@@ -154,11 +154,12 @@ def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | 
     """Swap the biggest tensor of all peaks, again and again."""
     sums = [sum(job.peak for job in jobs)]
     while sums[-1] > goal and not _settled(sums, rounds):
-        found = [(job, job.biggest()) for job in jobs]
-        job, row = max(found, key=lambda pair: pair[0].rows.size[pair[1]] if pair[1] >= 0 else -1, default=(None, -1))
-        if job is None or row < 0:
+        found = [(job.size(job.biggest()), job.peak, -k) for k, job in enumerate(jobs)]
+        size, _, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
+        if size < 0:
             return
-        copies = job.swap(row)
+        job = jobs[-k]
+        copies = job.swap(job.biggest())
         if copies is None:
             continue
         sums.append(sum(job.peak for job in jobs))
