@@ -30,6 +30,7 @@ from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
 from .strategies import traces
+from .test_heuristic import hill
 
 RTX = Machine.named("rtx2080ti")
 Copy = tuple[bool, int, int]  # in?, start, ns
@@ -161,17 +162,8 @@ def test_jobs_of_one_length_share_the_link(one: Task, other: Task) -> None:
         assert disjoint([c for job, f in zip(jobs, found) for c in copies(job, f, machine)], period)
 
 
-def chain(*sizes: int, ns: int = 100) -> Trace:
-    """Buffers made one after the other and used in the opposite order; an op takes `ns`."""
-    k = len(sizes)
-    none: list[list[int]] = [[]]
-    reads, writes = none * k + [[b] for b in reversed(range(k))], [[b] for b in range(k)] + none * k
-    ops = Ops.make(reads, writes, duration=[ns] * (2 * k))
-    return Trace(Buffers.make(sizes, range(k), [2 * k - b for b in range(k)]), ops)
-
-
 def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
-    trace = chain(20, 80, 40, 10)  # load 20 100 140 150 150 140 100 20
+    trace = hill(20, 80, 40, 10)  # load 20 100 140 150 150 140 100 20
     assert [s.buffer for s in tensile(trace, machine, 149).swaps] == [1]
     both = tensile(trace, machine, 120)  # op 2 holds 140 then; buffer 1 cannot be gone so soon, buffer 0 can
     assert sorted(s.buffer for s in both.swaps) == [0, 1]
@@ -179,7 +171,7 @@ def test_the_biggest_tensor_of_the_peak_goes_first(machine: Machine) -> None:
 
 
 def test_earliest_out_and_latest_in(machine: Machine) -> None:
-    trace = chain(20, 80, 40, 10)
+    trace = hill(20, 80, 40, 10)
     job = Task(trace, machine.durations(trace))
     (found,) = schedule([job], machine, 120)
     # Op 1 ends at 200: out 200..243. Buffer 0 was free to go at 100: out 100..113. Op 6 starts at 600: in 578..600.
@@ -187,7 +179,7 @@ def test_earliest_out_and_latest_in(machine: Machine) -> None:
 
 
 def test_the_link_is_shared_by_default(machine: Machine) -> None:
-    trace, half = chain(20, 80, 40, 10), tiny_machine(duplex=False)
+    trace, half = hill(20, 80, 40, 10), tiny_machine(duplex=False)
     job = Task(trace, machine.durations(trace))
     apart = schedule([job, job], half, 1, link="job")
     assert apart[0].delays == apart[1].delays
@@ -241,7 +233,7 @@ def test_algorithm_3_as_printed_does_not_end() -> None:
     assert (
         printed([True, True, True], fits=True) == 1000
     )  # nothing to recompute: `recomputation_succeed` is never cleared
-    (found,) = schedule([Task(chain(20, 80, 40, 10), np.full(8, 100))], tiny_machine(), 10**6, least=True)
+    (found,) = schedule([Task(hill(20, 80, 40, 10), np.full(8, 100))], tiny_machine(), 10**6, least=True)
     assert found.peak == 120  # as far as it gets; then it ends
 
 
@@ -255,7 +247,7 @@ def test_updated_parameters_go_out_after_the_update_and_come_back_in_the_next_it
 
 
 def test_ratios_are_priorities(machine: Machine) -> None:
-    trace = chain(20, 80, 40, 10)
+    trace = hill(20, 80, 40, 10)
     ns = machine.durations(trace)
     first, second = schedule([Task(trace, ns, 0.0), Task(trace, ns)], machine, 1)
     assert not first.plan.decisions and second.plan.swaps
@@ -325,7 +317,7 @@ def test_a_swap_that_would_not_lower_the_peak_is_not_made(machine: Machine, peak
 
 
 def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
-    wide = chain(*[20] * 6, ns=100)
+    wide = hill(*[20] * 6, ns=100)
     size, start, end = (
         np.append(x, y) for x, y in ((wide.buffers.size, 10**6), (wide.buffers.start, 0), (wide.buffers.end, 12))
     )
@@ -336,7 +328,7 @@ def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
 
 
 def test_bad_input_is_named(machine: Machine) -> None:
-    trace = chain(8, 4)
+    trace = hill(8, 4)
     with pytest.raises(ValueError, match=r"ratio 1\.5 is not in \[0, 1\]"):
         Task(trace, np.zeros(4, np.int64), 1.5)
     with pytest.raises(ValueError, match="3 durations for 4 ops"):
@@ -351,7 +343,7 @@ def test_bad_input_is_named(machine: Machine) -> None:
     with pytest.raises(Infeasible):
         tensile(trace, machine, 3)
     with pytest.raises(NotReached, match="lets no computation wait"):
-        tensile(chain(8, 9, ns=1), machine, 10)
+        tensile(hill(8, 9, ns=1), machine, 10)
 
 
 @pytest.mark.shared
