@@ -81,7 +81,7 @@ class Comparison:
             _line("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
             _line("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
             "",
-            f"{'swapped':26}{r['swaps']} gaps by {r['score']}",
+            f"{'swapped':26}{r['swaps']} gaps by {r['score'] or self.report.planner}",
             f"{'copies overlapped':26}{'not measured' if a.overlap is None else f'{a.overlap:.0%} of their time'}",
             f"{'state afterwards':26}{same}",
         ]
