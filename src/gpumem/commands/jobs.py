@@ -229,7 +229,8 @@ def report(
         row: dict[str, Any] = {"job": job.name, "arrive": job.arrival, "peak_load": job.trace.peak_load}
         row |= {"launch": one.launch, "leave": one.leave, "iterations": len(one.end), "refused": one.refused}
         if job.name in each and one.end:
-            row |= {"budget": one.budget[-1], "peak": planned[job.name].peak, "passive": sum(one.passive)}
+            budget = max(one.budget[k] for k in planned[job.name].iterations)
+            row |= {"budget": budget, "peak": planned[job.name].peak, "passive": sum(one.passive)}
             row |= {"iteration_ns_unmanaged": unmanaged[job.name].ns, "iteration_ns": planned[job.name].ns}
             row |= {"bytes_out": one.out, "bytes_in": one.into, "waits": one.waits, **ratios(each[job.name])}
         rows.append(row)
