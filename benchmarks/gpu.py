@@ -1,4 +1,4 @@
-"""What a GPU says: the link alone and under load, the executor's own cost, planned against unmanaged, allocators.
+"""What a GPU says: the link alone and under load, the executor's own cost, planned against unmanaged, jobs, allocators.
 
 One command, under eight minutes: `python benchmarks/gpu.py [--json FILE] [--quick]`. Prints tables; with `--json`
 writes all figures. With `--latency FILE` it also measures ops of many sizes, alone and beside another job, and writes
@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from _bench import header
+from _jobs import TITLE as JOBS
+from _jobs import side_by_side
 from _latency import TITLE as OPS
 from _latency import measurements, summary
 from _requests import TITLE as REQUESTS
@@ -237,6 +239,15 @@ def ran(model: Model, trace: Trace, launch: Launch) -> tuple[int, list[bytes]]:
     return int(statistics.median(times)), [state[i].tobytes() for i in sorted(model.initial)]
 
 
+def jobs(quick: bool) -> list[Row]:
+    """Two models at once: TENSILE against unmanaged."""
+    with Cuda(timing=True) as backend:
+        machine = measured_machine(BASE, backend)
+    pair = {name: build() for name, build in models(quick).items() if name in ("mlp", "cnn")}
+    options: dict[str, Any] = {"iterations": 6, "percent": (80,)} if quick else {"iterations": 60}
+    return show(JOBS, side_by_side(pair, kernels, machine, **options))
+
+
 def allocators(device: Device, quick: bool) -> list[Row]:
     """Microseconds to get a buffer of 1 MiB and give it back."""
     stream, size, times = device.create_stream(), MIB, 200 if quick else 2000
@@ -311,6 +322,7 @@ def main() -> None:
         "bandwidth": bandwidth(device, [MIB] if args.quick else [MIB, 16 * MIB, 256 * MIB]),
         "executor": overhead([100] if args.quick else [100, 1000]),
         "models": planned(args.quick),
+        "jobs": jobs(args.quick),
         "allocators": allocators(device, args.quick),
         "requests": show(REQUESTS, requests(3 if args.quick else 21)),
     }

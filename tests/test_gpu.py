@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,11 @@ import pytest
 
 from gpumem import autoswap, best_fit, bundled
 from gpumem.commands.doctor import why_no_cuda
+from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
+from gpumem.jobs import Job, Outcome
+from gpumem.jobs.planners import separately
+from gpumem.jobs.real import run_jobs
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, measure
@@ -115,3 +121,54 @@ def test_a_slab_that_does_not_fit_is_refused_and_nothing_stays() -> None:
             with pytest.raises(MemoryError, match="bytes of device memory"):
                 prepare(trace, Placement(placement.offset, 2**50), cuda)
         prepare(trace, placement, cuda).run()
+
+
+def side_by_side(library: Any, iterations: int, **options: Any) -> tuple[Outcome, dict[str, dict[int, np.ndarray]]]:
+    """Two training steps at three quarters of their peaks, the second comes while the first is running."""
+    from cuda.core import Device
+
+    models = {name: MODELS[name]() for name in ("mlp", "cnn")}
+    jobs = [Job(name, model.trace, k * 5 * 10**7, iterations) for k, (name, model) in enumerate(models.items())]
+    small = sum(model.trace.peak_load for model in models.values()) * 3 // 4
+    alone = separately(partial(autoswap, threshold=0, peaks="all"))
+    state = {name: model.state() for name, model in models.items()}
+    ran = run_jobs(
+        jobs,
+        Machine.named("gtx1080ti"),
+        2 * small,
+        partial(backend, **options),
+        lambda job: models[job.name].launch(library),
+        place=best_fit,
+        state=state,
+        plan=lambda tasks, machine, capacity: alone(tasks, machine, small),
+        enter=lambda: Device().set_current(),
+    )
+    return ran, state
+
+
+@pytest.mark.parametrize("options", [{}, {"timing": True}])
+def test_jobs_side_by_side_are_bit_identical_to_each_alone(options: dict[str, bool]) -> None:
+    from gpumem.kernels import device
+
+    ran, state = side_by_side(device, 30, **options)
+    for job in ran.jobs:
+        want = train(job.name, 30)
+        assert job.out > 0 and len(job.end) == 30
+        assert all(np.array_equal(want[of], value.reshape(-1).view(np.uint8)) for of, value in state[job.name].items())
+
+
+def test_a_launch_that_fails_ends_all_jobs() -> None:
+    from types import SimpleNamespace
+
+    from gpumem.kernels import device
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError("the disk is full")
+
+    before = threading.active_count()
+    broken = SimpleNamespace(**vars(device) | {"max_pool": fail})  # the second job's
+    with pytest.raises(ExecutionError, match=r"\(max_pool\): could not be started: the disk is full") as caught:
+        side_by_side(broken, 10**6)
+    assert caught.value.__notes__ == ["job 'cnn'"]
+    assert threading.active_count() == before
+    assert train("mlp", 1)

@@ -350,14 +350,19 @@ def check_the_driver_is_described() -> None:
     assert devices() == ["Fake GPU (9.0, 1.0 GiB)"]
 
 
-def main() -> None:
-    """Run all checks; print what came of each as JSON: nothing, or a traceback."""
-    checks = {name: check for name, check in globals().items() if name.startswith("check_")}
+def report(checks: dict[str, Any]) -> None:
+    """Run the checks among some names; print what came of each as JSON: nothing, or a traceback."""
     outcome = {}
     for name, check in checks.items():
-        try:
-            check()
-            outcome[name] = None
-        except Exception:
-            outcome[name] = traceback.format_exc()
+        if name.startswith("check_"):
+            try:
+                check()
+                outcome[name] = None
+            except Exception:
+                outcome[name] = traceback.format_exc()
     print(json.dumps(outcome))
+
+
+def main() -> None:
+    """Run all checks."""
+    report(globals())

@@ -40,8 +40,8 @@ def run_jobs(
         As for `simulate_jobs`; ns count from the start of the run. The machine says how many copy engines there are,
         and what planners believe.
     backend : callable
-        Returns a new backend; called once for each job that is launched. Several threads submit to it and wait. One
-        that replays whole iterations (CUDA graphs) does not do.
+        Returns a new backend; called once for each job that is launched, in its thread. Several threads submit to it,
+        one at a time, and wait. One that replays whole iterations (CUDA graphs) does not do.
     launch : callable
         Returns the launch of a job, as for `execute.prepare`.
     place : callable
@@ -49,7 +49,7 @@ def run_jobs(
     state : mapping of str to dict of int to array, optional
         By job, recorded buffer -> value, as for `execute.run`: where it starts from, and after the run where it got to.
     enter : callable, optional
-        What each thread calls first, such as `cuda.core.Device().set_current`.
+        What each thread calls first, for CUDA `lambda: cuda.core.Device().set_current()`.
 
     Returns
     -------
@@ -60,8 +60,9 @@ def run_jobs(
     ------
     ValueError
         As `simulate_jobs`.
-    Exception
-        Whatever fails in one of the threads; all of them end.
+    ExecutionError
+        An op failed; its job is in a note. All threads end, all memory is given back, and `state` has what jobs that
+        were gone have left in it. So with whatever else fails in one of the threads.
 
     Examples
     --------

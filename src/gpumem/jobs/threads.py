@@ -5,8 +5,8 @@
     swap executor    one a copy engine: submits a copy, waits for it, takes the next
     controller       plans beside all that
 
-Each job has a backend of its own, on which its trace lies placed. Bookkeeping goes on under one lock; kernels, copies
-and planning do not hold it.
+Each job has a backend of its own, on which its trace lies placed. Bookkeeping goes on under one lock; kernels, copies,
+planning and the taking and giving back of memory do not hold it.
 """
 
 from __future__ import annotations
@@ -14,44 +14,31 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
 from functools import partial
 from threading import Condition, Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.columns import I64, UNKNOWN
-from gpumem.execute.backend import Backend, Token
-from gpumem.execute.program import Launch, Program, prepare
+from gpumem.execute.backend import Backend
+from gpumem.execute.program import Launch
 from gpumem.jobs.controller import GlobalController
 from gpumem.jobs.events import Event
 from gpumem.jobs.executor import TURN, WAIT, Executor
 from gpumem.jobs.instructions import Instructions
 from gpumem.jobs.job import Job
+from gpumem.jobs.running import Running, prepared
 from gpumem.jobs.transfer import Transfer
 from gpumem.machine import Machine
-from gpumem.trace import Trace
 
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]
+T = TypeVar("T")
 
 
 class _Stopped(Exception):
     """The run is over."""
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A job on its backend: its program, the last token of each op, the last kernel's, how many iterations began."""
-
-    backend: Backend
-    launch: Launch | None
-    program: Program
-    first: int = 0
-    began: int = 0
-    tokens: dict[int, Token] = field(default_factory=dict)
-    kernel: Token | None = None
 
 
 class Threads:
@@ -77,7 +64,7 @@ class Threads:
         self.alarms: list[tuple[int, int, Callable[[], None]]] = []
         self.tasks: list[Callable[[], None]] = []
         self.copies: list[list[tuple[int, int, Executor, Transfer]]] = [[], []]
-        self.running: dict[int, _Running] = {}
+        self.running: dict[int, Running] = {}
         self.threads: list[Thread] = []
 
     # the world that executors and the controller see; they hold the lock
@@ -119,6 +106,9 @@ class Threads:
 
     def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
         """Do it without the lock."""
+        return self._unlocked(work)
+
+    def _unlocked(self, work: Callable[[], T]) -> T:
         self.lock.release()
         try:
             return work()
@@ -134,41 +124,60 @@ class Threads:
 
     def change(self, executor: Executor) -> None:
         """Read what crosses the boundary, lay the device out anew, write it back."""
-        mine = self.running[executor.place]
-        values = mine.program.read()
-        self._prepare(executor, mine.backend, mine.launch, values)
+        at = executor.place
+        mine = self.running[at]
+
+        def anew() -> Running:
+            values = mine.program.read()
+            del self.running[at]  # its backend is the new one's from here on
+            return prepared(executor, mine.backend, mine.launch, values)
+
+        self.running[at] = self._unlocked(anew)
 
     def release(self, executor: Executor) -> None:
         """Hand the state over, give the device's memory back."""
-        mine = self.running.pop(executor.place)
-        values = mine.program.read()
-        for of, array in self.state.get(executor.job.name, {}).items():
-            if of in values:
-                array.reshape(-1).view(np.uint8)[:] = values[of][: array.nbytes]
-        mine.backend.close()
+        mine, state = self.running[executor.place], self.state.get(executor.job.name, {})
+
+        def over() -> None:
+            values = mine.program.read()
+            for of, array in state.items():
+                if of in values:
+                    array.reshape(-1).view(np.uint8)[:] = values[of][: array.nbytes]
+            del self.running[executor.place]
+            mine.backend.close()
+
+        self._unlocked(over)
 
     # threads
 
     def run(self, jobs: Sequence[Job], controller: GlobalController) -> None:
         """Start all threads, and wait until all jobs are gone."""
+        try:
+            with self.lock:
+                for place, job in enumerate(jobs):
+                    self.at(job.arrival, partial(controller.arrive, job, place))
+                    if job.leave is not None:
+                        self.at(job.leave, partial(controller.withdraw, job.name))
+                self._start(self._ring)
+                self._start(partial(self._control, controller))
+                for queue in self.copies:
+                    self._start(partial(self._copy, queue))
+                self.lock.wait_for(lambda: self.error is not None or self._done(jobs, controller))
+        finally:
+            self._end()
+        if self.error is not None:
+            raise self.error
+
+    def _end(self) -> None:
+        """End all threads, give back what failures have left."""
         with self.lock:
-            for place, job in enumerate(jobs):
-                self.at(job.arrival, partial(controller.arrive, job, place))
-                if job.leave is not None:
-                    self.at(job.leave, partial(controller.withdraw, job.name))
-            self._start(self._ring)
-            self._start(partial(self._control, controller))
-            for queue in self.copies:
-                self._start(partial(self._copy, queue))
-            self.lock.wait_for(lambda: self.error is not None or self._done(jobs, controller))
             self.over = True
             self.lock.notify_all()
         for thread in self.threads:
             thread.join()
-        for mine in self.running.values():
-            mine.backend.close()
-        if self.error is not None:
-            raise self.error
+        with ExitStack() as left:
+            for mine in self.running.values():
+                left.callback(mine.backend.close)
 
     def _done(self, jobs: Sequence[Job], controller: GlobalController) -> bool:
         inside = controller.queue or controller.admitted or controller.running
@@ -232,64 +241,23 @@ class Threads:
     def _execute(self, executor: Executor) -> None:
         """The thread of one executor."""
         job = executor.job
-        self._prepare(executor, self.backend(), self.new_launch(job), self.state.get(job.name, {}))
-        self.tick()
+        values = self.state.get(job.name, {})
+        self.running[executor.place] = self._unlocked(
+            lambda: prepared(executor, self.backend(), self.new_launch(job), values)
+        )
         walk = executor.walk()
         what = next(walk)
         try:
             while True:
-                if what == WAIT:
-                    self._until(lambda: not executor.missing)
-                self.tick()
+                self._until(lambda: what != WAIT or not executor.missing)  # noqa: B023
                 what = walk.send(0 if what in (WAIT, TURN) else self._submit(executor, what))
         except StopIteration:
             return
 
-    def _prepare(
-        self, executor: Executor, backend: Backend, launch: Launch | None, values: Mapping[int, NDArray[Any]]
-    ) -> None:
-        """Lay a job out under its plan, and write its values."""
-        todo = executor.todo
-        assert todo.placement is not None
-        program = prepare(_recorded(executor.job.trace, todo.trace), todo.placement, backend, launch)
-        program.works = [replace(work, signals=True, ends=()) for work in program.works]  # the host waits for each
-        self.running[executor.place] = _Running(backend, launch, program, executor.iteration)
-        over = program.crossing()
-        program.write({of: value for of, value in values.items() if of in over})
-        backend.begin(program.works, executor.job.iterations - executor.iteration)
-
     def _submit(self, executor: Executor, op: int) -> int:
         """Run one op to its end, without the lock; return its ns."""
-        mine, todo = self.running[executor.place], executor.todo
-        while mine.first + mine.began <= executor.iteration:
-            mine.backend.iteration(list)
-            mine.began += 1
-        program = mine.program
-        after = [mine.tokens[y] for y in todo.after[op] if y in mine.tokens]
-        if mine.kernel is not None:
-            after.append(mine.kernel)
-        token = mine.backend.submit(program.works[op], program.reads[op], program.writes[op], after)
-        mine.tokens[op] = token
-        if todo.part[op] < 0:
-            mine.kernel = token
-        began = time.perf_counter_ns()
-        self.lock.release()
-        try:
-            span = mine.backend.wait(token)
-        finally:
-            self.lock.acquire()
-            self.tick()
-        return time.perf_counter_ns() - began if span.start == UNKNOWN else span.end - span.start
-
-
-def _recorded(job: Trace, todo: Trace) -> Trace:
-    """The rewritten trace with the recorded file's ids again."""
-
-    def composed(of: I64, first: I64) -> I64:
-        return np.where(of >= 0, first[of], UNKNOWN)
-
-    return replace(
-        todo,
-        buffers=replace(todo.buffers, of=composed(todo.buffers.of, job.buffers.of)),
-        ops=replace(todo.ops, of=composed(todo.ops.of, job.ops.of)),
-    )
+        mine = self.running[executor.place]
+        token = mine.submit(op, executor.iteration)
+        ns = self._unlocked(partial(mine.wait, op, token))
+        mine.ended(op, token)
+        return ns

@@ -19,16 +19,22 @@ from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
 from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
 
+READY = 4096  # timing events that exist before a run, at most: a longer run makes more where it needs them
+
 
 @dataclass(slots=True)
 class _Token:
-    """An op that was issued: the stream it is on, its events where it has some, whether it went into a graph."""
+    """An op that was issued: the stream it is on, its events where it has some, whether it went into a graph.
+
+    `span` is there once the host has waited for it: its timing events serve others from then on.
+    """
 
     op: int
     stream: Any
     start: Any = None
     end: Any = None
     captured: bool = False
+    span: Span | None = None
 
 
 class Cuda(CudaMemory):
@@ -58,6 +64,9 @@ class Cuda(CudaMemory):
     Notes
     -----
     A context manager. `close` waits for what is under way, then gives everything back, after failures too.
+
+    One thread at a time may submit, while others wait. A thread that did not make the backend needs the device as its
+    current one first: `cuda.core.Device(0).set_current()`, called in that thread.
     """
 
     def __init__(
@@ -81,37 +90,35 @@ class Cuda(CudaMemory):
         self.executable: Any = None
         self.warm = self.capturing = False
         self.signals: dict[int, Any] = {}
-        self.clocks: list[Any] = []  # timing events, used again in every run
+        self.clocks: list[Any] = []  # timing events, used again as soon as the host has waited for them
+        self.free: list[Any] = []
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Let an earlier run end, and create the events that this one needs."""
         self._drain()
         if not self.signals:
             self.signals = {work.op: self._event() for work in works if work.signals}
-        self.taken = 0
-        last = set({work.stream: work.op for work in works}.values())
-        timed = [work.op for work in works] if self.timing else sorted(last)
-        eager = min(iterations, 1) if self.graph else iterations
-        self.ends = [{op: self._clock() for op in timed} for _ in range(eager)]
-        self.starts = [{op: self._clock() for op in timed if self.timing} for _ in range(eager)]
-        self.replays = [self._clock() for _ in range(iterations if self.graph else 0)]
-        self.k = -1
+        self.free = self.clocks.copy()
+        self.timed = {work.op for work in works} if self.timing else set({w.stream: w.op for w in works}.values())
+        needs = 1 + iterations + len(self.timed) if self.graph else 1 + iterations * len(self.timed) * (1 + self.timing)
+        for _ in range(min(needs, READY) - len(self.clocks)):
+            self.free.append(self._new_clock())
         self.origin = self._clock()
         self.streams[0].record(self.origin)
 
     def _event(self, *, timed: bool = False) -> Any:
         return self._keep(self.device.create_event(EventOptions(timing_enabled=timed)))
 
+    def _new_clock(self) -> Any:
+        self.clocks.append(self._event(timed=True))
+        return self.clocks[-1]
+
     def _clock(self) -> Any:
-        """The next timing event that this run has not taken yet."""
-        if self.taken == len(self.clocks):
-            self.clocks.append(self._event(timed=True))
-        self.taken += 1
-        return self.clocks[self.taken - 1]
+        """A timing event that nobody uses."""
+        return self.free.pop() if self.free else self._new_clock()
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue an iteration, or replay the graph of one."""
-        self.k += 1
         if not self.graph or not self.warm:
             self.warm = True
             return issue()
@@ -119,8 +126,9 @@ class Cuda(CudaMemory):
             self._join()
             self.executable = self._keep(self._capture(issue))
         self.executable.launch(self.streams[0])
-        self.streams[0].record(self.replays[self.k])
-        return [_Token(UNKNOWN, self.streams[0], end=self.replays[self.k])] * self.ops
+        end = self._clock()
+        self.streams[0].record(end)
+        return [_Token(UNKNOWN, self.streams[0], end=end)] * self.ops
 
     def _join(self) -> None:
         """Let the first stream wait for all others."""
@@ -151,25 +159,43 @@ class Cuda(CudaMemory):
         """Put the waits, the op and its event on the op's stream."""
         stream = self.streams[work.stream]
         for token in after:
-            if token.captured == self.capturing:  # a graph comes after everything before it anyway
+            if token.span is None and token.captured == self.capturing:  # a graph comes after all before it anyway
                 stream.wait(token.end)
-        start = end = None
-        if not self.capturing:
-            start, end = self.starts[self.k].get(work.op), self.ends[self.k].get(work.op)
-        if start is not None:
-            stream.record(start)
+        start, end = None, self.signals.get(work.op)
+        if work.op in self.timed and not self.capturing:
+            end = self._clock()
+            if self.timing:
+                start = self._clock()
+                stream.record(start)
         if work.call is not None:
             work.call(stream)
-        end = self.signals.get(work.op) if end is None else end
         if end is not None:
             stream.record(end)
         return _Token(work.op, stream, start, end, self.capturing)
 
     def wait(self, token: Token) -> Span:
         """Wait on the host for an op; its times are -1 where no timing event was recorded."""
-        (token.stream if token.end is None else token.end).sync()
-        return Span(token.op, self._ns(token.start), self._ns(token.end))
+        if token.span is None:
+            (token.stream if token.end is None else token.end).sync()
+            token.span = self._span(token)
+            self.free += [e for e in (token.start, token.end) if e is not None and e.is_timing_enabled]
+        span: Span = token.span
+        return span
 
-    def _ns(self, event: Any) -> int:
-        """When a timing event was reached, in ns since the run began."""
-        return round((event - self.origin) * 1e6) if event is not None and event.is_timing_enabled else UNKNOWN
+    def _span(self, token: Token) -> Span:
+        """When it ran, in ns since the run began.
+
+        The driver's differences are single precision, so that of a start and its end is asked for as well: since the
+        beginning of a run of minutes would be exact to microseconds only.
+        """
+        if token.end is None or not token.end.is_timing_enabled:
+            return Span(token.op, UNKNOWN, UNKNOWN)
+        self.origin.sync()  # it may be on another stream, with nothing to order the two
+        if token.start is None:
+            return Span(token.op, UNKNOWN, _ns(token.end, self.origin))
+        start = _ns(token.start, self.origin)
+        return Span(token.op, start, start + _ns(token.end, token.start))
+
+
+def _ns(event: Any, since: Any) -> int:
+    return round(float(event - since) * 1e6)

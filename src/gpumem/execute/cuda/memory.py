@@ -68,7 +68,6 @@ class CudaMemory(Backend):
     def open(self, layout: Layout) -> None:
         """Create the streams and take both slabs; what an earlier program had is given back first."""
         self.close()
-        self.device.set_current()
         try:
             for _ in layout.trace.ops.streams:
                 self.streams.append(self._keep(self.device.create_stream()))
@@ -82,7 +81,8 @@ class CudaMemory(Backend):
         self.scratched: tuple[int, int] = (0, 0)
 
     def close(self) -> None:
-        """Wait for what is under way and give everything back, in reverse order."""
+        """Wait for what is under way and give everything back, in reverse order; from any thread."""
+        self.device.set_current()
         self._drain()
         self._held.close()
         self.streams = []

@@ -1,0 +1,35 @@
+"""Jobs in threads on the CUDA backend, over the fake driver. See `fake_cuda/job_checks.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+
+import pytest
+
+from tests import fake_cuda
+
+CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "job_checks.py").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def outcome() -> dict[str, str | None]:
+    """What came of each check: all of them run in one process."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
+        pytest.skip("needs cuda.core: pip install 'gpumem[test]'")
+    try:
+        fake_cuda.build()
+    except fake_cuda.NoCompiler as missing:
+        pytest.skip(str(missing))
+    root = str(fake_cuda.HERE.parent.parent)
+    code = "from fake_cuda import job_checks; job_checks.main()"
+    done = fake_cuda.run(code, timeout=300, PYTHONPATH=root)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_jobs_on_the_fake_driver(outcome: dict[str, str | None], name: str) -> None:
+    assert outcome[name] is None, outcome[name]
