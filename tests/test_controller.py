@@ -15,6 +15,8 @@ from gpumem.jobs.controller import GlobalController
 from gpumem.jobs.executor import Record
 from gpumem.jobs.latency import ewma
 from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.pool import best_fit
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tensile import Scheduled, Task
 from gpumem.trace import Trace
@@ -263,3 +265,24 @@ def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() ->
         controller.admit()
         assert (controller.asked, controller.queue, controller.admitted, controller.running) == (True, [], [], [])
         assert controller.members["a"].refused == 0
+
+
+def test_placements_that_are_higher_than_the_load_are_planned_for() -> None:
+    """Loads of 17 fit, but lie 2 bytes higher: plans are made for as much less."""
+    asked = []
+
+    def planner(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+        asked.append(capacity)
+        return [Scheduled(SMALL, 9) if capacity < 17 else Scheduled(LARGE, 17) for _ in tasks]
+
+    def higher(trace: Trace) -> Placement:
+        low = best_fit(trace, alignment=1)
+        return Placement(low.offset, low.height + 2, 1)
+
+    for capacity, tried, budgets in ((19, [19], [19]), (18, [18, 17, 16], [11]), (10, [10, 9, 8], [])):
+        asked.clear()
+        options: dict[str, Any] = {"threshold": 0.3, "beta": 0.5, "estimate": lambda *_: np.array([9, 9, 9])}
+        controller = GlobalController(tiny_machine(), capacity, Still(), plan=planner, place=higher, **options)
+        controller.arrive(Job("a", fork("a")), 0)
+        controller.admit()
+        assert asked == tried and [m.budget for m in controller.running] == budgets

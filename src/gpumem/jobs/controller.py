@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from gpumem.jobs.events import Event
@@ -21,6 +22,7 @@ from gpumem.jobs.job import Job
 from gpumem.machine import Machine
 from gpumem.swap.tensile import Scheduled, Task
 
+TRIES = 4  # plans for ever less, until their placements fit
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 
 
@@ -213,11 +215,19 @@ class GlobalController:
         others = len(members) - 1
         tasks = [Task(m.job.trace, m.forecast.beside(others), m.job.ratio) for m in members]
 
-        def work() -> list[Instructions]:
-            found = self.plan(tasks, self.machine, self.capacity)
-            return [self._carry_out(m, s) for m, s in zip(members, found, strict=True)]
+        return self.world.aside(partial(self._planned, members, tasks))
 
-        return self.world.aside(work)
+    def _planned(self, members: Sequence[Member], tasks: Sequence[Task]) -> list[Instructions]:
+        """Plan for the capacity; where loads fit it but placements do not, for as much less."""
+        room = self.capacity
+        for _ in range(TRIES):
+            found = self.plan(tasks, self.machine, room)
+            todo = [self._carry_out(m, s) for m, s in zip(members, found, strict=True)]
+            over = sum(t.budget for t in todo) - self.capacity
+            if over <= 0 or sum(s.peak for s in found) > room or over >= room:
+                break
+            room -= over
+        return todo
 
     def _carry_out(self, m: Member, found: Scheduled) -> Instructions:
         """What a plan means for a job; the same again if it is one that the job has."""
