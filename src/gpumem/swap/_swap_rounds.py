@@ -98,7 +98,7 @@ class SwapRounds:
     def swap(self, row: int) -> list[tuple[bool, int, int]] | None:
         """Try to swap the tensor of `row` so that the peak gets lower; return the copies made: (in?, start, ns).
 
-        None where that fails; the row is not tried at this op again, and never where it cannot be absent at all.
+        None where that fails; the row is not tried at this op again.
         """
         self._next = -1
         made = self._tasks(row)
@@ -121,12 +121,11 @@ class SwapRounds:
         if r.out_ns[row]:  # before its first absence a value would need a copy-out of its own
             for k in range(r.first[row], self.on_host[value]):
                 self._kill(k)
-        for into, at, ns in copies:
-            (self.ins if into else self.outs).take(at, ns)
+        self.take(copies)
         return copies
 
-    def block(self, copies: list[tuple[bool, int, int]]) -> None:
-        """Copies of another job take the link as well."""
+    def take(self, copies: list[tuple[bool, int, int]]) -> None:
+        """Take the link for copies, be they of this job or of another."""
         for into, at, ns in copies:
             (self.ins if into else self.outs).take(at, ns)
 

@@ -147,7 +147,7 @@ def schedule(
 def _most(task: Task) -> int:
     """How many buffers may be swapped."""
     device = int((~task.trace.buffers.host).sum())
-    return math.floor(task.ratio * device)
+    return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29
 
 
 def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None) -> None:
@@ -165,7 +165,7 @@ def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | 
         sums.append(sum(job.peak for job in jobs))
         for other in jobs if shared else ():
             if other is not job:
-                other.block(copies)
+                other.take(copies)
 
 
 def _settled(sums: Sequence[int], rounds: int | None) -> bool:
