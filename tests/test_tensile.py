@@ -30,42 +30,11 @@ from gpumem.swap.tensile import _most as most
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
-from .strategies import traces
+from .strategies import nets, traces
 from .test_heuristic import hill
 
 RTX = Machine.named("rtx2080ti")
 Copy = tuple[bool, int, int]  # in?, start, ns
-
-
-@st.composite
-def nets(draw: st.DrawFn) -> Trace:
-    """A step in which much can be swapped: activations, read again backwards, and parameters, updated at the end."""
-    layers = draw(st.integers(2, 7))
-    n = 2 * layers + draw(st.integers(1, 5))
-    reads: list[list[int]] = [[] for _ in range(n)]
-    writes: list[list[int]] = [[] for _ in range(n)]
-    for i in range(layers):
-        writes[i].append(i)
-        reads[2 * layers - 1 - i].append(i)
-        reads[i] += [i - 1] if i else []
-    rows = [(i, 2 * layers - i, False) for i in range(layers)]
-    for i in draw(st.lists(st.integers(0, layers - 1), unique=True, max_size=2)):  # a second result, not kept
-        writes[i].append(len(rows))
-        rows.append((i, i + 1, False))
-    for _ in range(draw(st.integers(0, 3))):  # parameters
-        rows.append((0, n, True))
-        used = draw(st.lists(st.integers(0, 2 * layers - 1), min_size=1, max_size=3))
-        for op in used:
-            reads[op].append(len(rows) - 1)
-        writes[draw(st.one_of(st.integers(2 * layers, n - 1), st.integers(0, n - 1)))].append(len(rows) - 1)
-    for _ in range(draw(st.integers(0, 4))):  # more reads of what is there
-        op = draw(st.integers(0, 2 * layers - 1))
-        there = [b for b, (start, end, _) in enumerate(rows) if start <= op < end and b not in writes[op]]
-        reads[op] += draw(st.lists(st.sampled_from(there), max_size=2)) if there else []
-    size = draw(st.lists(st.integers(1, 60), min_size=len(rows), max_size=len(rows)))
-    start, end, kept = (list(column) for column in zip(*rows))
-    ops = Ops.make([sorted(set(r)) for r in reads], [sorted(set(w)) for w in writes])
-    return Trace(Buffers.make(size, start, end, persistent=kept), ops)
 
 
 @st.composite
@@ -309,14 +278,42 @@ def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.Data
         assert job.footprint.at(place) == load[(role == RECOMPUTE) & (old == place)].max()
 
 
-@pytest.mark.parametrize("peak", [1, 2])
+@pytest.mark.parametrize("peak", [1, 4])
 def test_a_swap_that_would_not_lower_the_peak_is_not_made(machine: Machine, peak: int) -> None:
-    duration = [10, 500, 500, 10]
+    duration = [10, 170, 170, 170, 170, 10]
     duration[peak] = 10  # over before a copy-out can end, or too short for a copy-in behind it
-    ops = Ops.make([[], [], [], [0]], [[0], [], [], []], duration=duration)
-    trace = Trace(Buffers.make([40, 60], [0, peak], [4, peak + 1]), ops)
+    ops = Ops.make([[], [], [], [], [], [0]], [[0], [], [], [], [], []], duration=duration)
+    trace = Trace(Buffers.make([40, 60], [0, peak], [6, peak + 1]), ops)
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1)
     assert not found.plan.decisions and found.peak == 100
+
+
+def test_of_equal_tensors_that_of_the_higher_peak_goes_first(machine: Machine) -> None:
+    trace = hill(20, 60, 60, 60, 60, 60)
+    job = Task(trace, machine.durations(trace))
+    both = schedule([job, job], machine, 2 * trace.peak_load - 100, link="job")
+    assert [len(one.plan.swaps) for one in both] == [1, 1]
+
+
+def test_two_recomputations_at_one_place_do_not_need_their_scratch_at_once() -> None:
+    ops = Ops.make([[0], [0], [], [1, 3]], [[1, 2], [3, 4], [5], []], duration=[10] * 4)
+    size, start, end = [1, 30, 35, 20, 5, 100, 30], [0, 0, 0, 1, 1, 2, 2], [4, 4, 1, 4, 2, 3, 4]
+    trace = Trace(Buffers.make(size, start, end, persistent=[True] + [False] * 6), ops)
+    job = SwapRounds(trace, tiny_machine(), np.full(4, 10), most=0, pinned=Pinned(0))
+    rounds = RecomputeRounds(job, np.full(4, 10))
+    while (row := rounds.best()) >= 0:
+        rounds.drop(row)
+    assert [d.buffer for d in rounds.taken] == [1, 3]
+    # Before op 3: buffers 0, 6, 1 and the 35 beside it; then 0, 6, 1, 3 and the 5 beside that.
+    assert job.footprint.at(3) == 96 and max(Plan(tuple(rounds.taken), 4).apply(trace).load()[3:5]) == 96
+
+
+def test_parameters_are_not_recomputed() -> None:
+    ops = Ops.make([[0], [], [], [1]], [[1], [2], [], []], duration=[10] * 4)
+    for kept in (False, True):
+        trace = Trace(Buffers.make([1, 50, 60], [0, 0, 1], [4, 4, 2], persistent=[True, kept, False]), ops)
+        (found,) = schedule([Task(trace, np.full(4, 10))], tiny_machine().with_(pinned=0), 80)
+        assert len(found.plan.decisions) == (not kept)
 
 
 def test_the_authors_stop_when_the_peak_hardly_falls() -> None:
