@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem.commands import bench_pool, bench_tensile, figures
 from gpumem.commands.args import Commands, Parser, Progress, amount, choices, machine_of, tell, tell_when_compiling
-from gpumem.commands.planning import Task, add_own, own_options, read_with_ops, source_of, taken
+from gpumem.commands.planning import Task, add_own, own_options, taken, traces_of
 from gpumem.commands.saving import check_name, staged, tell_without_pictures
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     machine, factors = machine_of(args.machine), _factors(args)
     seed = "each planner's own" if args.seed is None else args.seed
     with Progress() as progress:
-        traces = _traces(args.trace, machine, progress)
+        traces = traces_of(args.trace, machine, progress)
         limits = [_limits(args, trace) for trace in traces]
         bench = Bench(args, planners, machine, progress, header(args.command, seed).splitlines(), factors)
         for trace, mine in zip(traces, limits):
@@ -88,12 +88,6 @@ def run(args: argparse.Namespace) -> int:
         tell_without_pictures()
     print(json.dumps(found) if args.json else bench.text(parts))
     return 0
-
-
-def _traces(files: list[str], machine: Machine, progress: Progress) -> list[Trace]:
-    from gpumem.io import BUNDLED
-
-    return [read_with_ops(source_of(file), machine, progress) for file in files or BUNDLED]
 
 
 def _limits(args: argparse.Namespace, trace: Trace) -> list[int]:

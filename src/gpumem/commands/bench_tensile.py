@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem.commands import tensile_tables as tables
 from gpumem.commands.args import Commands, Progress, choices, machine_of, tell_when_compiling
-from gpumem.commands.planning import read_with_ops, source_of
+from gpumem.commands.jobs import finite
+from gpumem.commands.planning import traces_of
 from gpumem.commands.saving import check_name, staged, tell_without_pictures
 
 if TYPE_CHECKING:
@@ -54,17 +55,16 @@ def run(args: argparse.Namespace) -> int:
     parts = choices(args.what, PARTS, "--what")
     if not 1 <= args.tasks <= 100:
         raise ValueError(f"--tasks: {args.tasks} is not in 1..100")
-    if not 0 <= args.slowdown < math.inf:
-        raise ValueError(f"--slowdown: {args.slowdown} is not finite and >= 0")
+    finite(args, "slowdown")
     machine = machine_of(args.machine)
     machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
     if args.launch_ns is not None:
         machine = machine.with_(launch_ns=args.launch_ns)
     with Progress() as progress:
         setting = tables.Setting(machine, args.slowdown, FEW if args.quick else ITERATIONS, not args.no_check, progress)
-        traces = _traces(args.trace, setting)
+        traces = traces_of(args.trace, machine, progress)
         found: dict[str, Any] = {"header": header(args.command, "none, nothing is random").splitlines()}
-        found |= {part: _measure(part, traces, args.tasks, setting) for part in parts}
+        found |= _measure(parts, traces, args.tasks, setting)
     text = _text(found)
     if args.out is not None:
         with staged(Path(args.out)) as folder:
@@ -74,19 +74,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _traces(files: list[str], setting: tables.Setting) -> list[Trace]:
-    from gpumem.io import BUNDLED
+def _measure(parts: list[str], traces: list[Trace], tasks: int, setting: tables.Setting) -> dict[str, Any]:
+    @cache  # one task is in both tables
+    def methods(which: int, count: int) -> list[dict[str, Any]]:
+        return tables.methods(traces[which], count, setting)
 
-    progress = setting.progress
-    assert isinstance(progress, Progress)
-    return [read_with_ops(source_of(file), setting.machine, progress) for file in files or BUNDLED]
+    def table(most: int) -> list[dict[str, Any]]:
+        return [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
+
+    many = {"table1": 1, "table2": tasks}
+    return {part: table(many[part]) if part in many else _rest(part, traces, setting) for part in parts}
 
 
-def _measure(part: str, traces: list[Trace], tasks: int, setting: tables.Setting) -> list[dict[str, Any]]:
-    if part == "table1":
-        return [row for trace in traces for row in tables.methods(trace, 1, setting)]
-    if part == "table2":
-        return [row for trace in traces for k in range(1, tasks + 1) for row in tables.methods(trace, k, setting)]
+def _rest(part: str, traces: list[Trace], setting: tables.Setting) -> list[dict[str, Any]]:
     if part == "bounds":
         return [tables.bounds(trace, setting) for trace in traces]
     if part == "mlp":

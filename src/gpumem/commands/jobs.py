@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.half_duplex:
         target = target.with_(duplex=False)
     plan = _planner(args)
-    _check(args)
+    finite(args, "slowdown", "threshold")
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
         peaks = sum(job.trace.peak_load for job in jobs)
@@ -148,8 +148,9 @@ def _estimate(args: argparse.Namespace, machine: Machine, progress: Progress) ->
     return estimator(machine, predictor, slowdown=args.slowdown)
 
 
-def _check(args: argparse.Namespace) -> None:
-    for name in ("slowdown", "threshold"):
+def finite(args: argparse.Namespace, *options: str) -> None:
+    """Refuse options that are negative or no finite number."""
+    for name in options:
         if not 0 <= getattr(args, name) < math.inf:
             raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
 

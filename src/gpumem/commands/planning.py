@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,13 @@ def read_with_ops(source: Path, machine: Machine, progress: Progress) -> Trace:
     if timed != machine.name:
         tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
     return trace
+
+
+def traces_of(files: Sequence[str], machine: Machine, progress: Progress) -> list[Trace]:
+    """Read traces to plan for; the bundled ones where none are named."""
+    from gpumem.io import BUNDLED
+
+    return [read_with_ops(source_of(file), machine, progress) for file in files or BUNDLED]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

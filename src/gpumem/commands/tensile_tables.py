@@ -46,7 +46,7 @@ class Setting:
 
 def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
-    from gpumem.jobs.planners import separately
+    from gpumem.jobs.planners import separately, unmanaged
     from gpumem.swap import PLANNERS, schedule
     from gpumem.swap.activity import released
 
@@ -56,27 +56,26 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     def vdnn(trace: Trace, machine: Machine, limit: int) -> Any:  # offloads whatever the limit
         return PLANNERS["vdnn-all"](trace, machine, trace.peak_load - 1)
 
-    least = partial(schedule, least=True)
-    ours = _saving(trace, trace, tasks, least, "tensile", setting)
+    least, before = partial(schedule, least=True), _run(trace, tasks, unmanaged, setting)
+    ours = _saving(before, trace, tasks, least, "tensile", setting)
     rows = [
-        _saving(trace, trace, tasks, separately(vdnn), "vdnn", setting),
-        _saving(trace, trace, tasks, separately(partial(capuchin, ours["msr"])), "capuchin", setting),
+        _saving(before, trace, tasks, separately(vdnn), "vdnn", setting),
+        _saving(before, trace, tasks, separately(partial(capuchin, ours["msr"])), "capuchin", setting),
         ours,
-        _saving(trace, released(trace), tasks, least, "tensile+activity", setting),
+        _saving(before, released(trace), tasks, least, "tensile+activity", setting),
     ]
     return [{**row, "paper": PAPER.get((tasks, row["method"])) if "vgg16" in trace.name else None} for row in rows]
 
 
-def _saving(whole: Trace, trace: Trace, tasks: int, plan: Planner, method: str, setting: Setting) -> Row:
-    """MSR, EOR and CBR of one method, against the trace as it was recorded."""
+def _saving(before: Outcome, trace: Trace, tasks: int, plan: Planner, method: str, setting: Setting) -> Row:
+    """MSR, EOR and CBR of one method, against the run `before` of the jobs as they were recorded."""
     from gpumem.jobs.metrics import savings
-    from gpumem.jobs.planners import unmanaged
 
-    setting.progress(f"{whole.name} x{tasks}: {method}")
-    before, after = _run(whole, tasks, unmanaged, setting), _run(trace, tasks, plan, setting)
+    setting.progress(f"{trace.name} x{tasks}: {method}")
+    after = _run(trace, tasks, plan, setting)
     found, _ = savings(after, before)
     passive = sum(sum(job.passive) for job in after.jobs)
-    return {"trace": whole.name, "tasks": tasks, "method": method, **ratios(found), "passive": passive}
+    return {"trace": trace.name, "tasks": tasks, "method": method, **ratios(found), "passive": passive}
 
 
 def _run(trace: Trace, tasks: int, plan: Planner, setting: Setting) -> Outcome:
@@ -129,10 +128,11 @@ def mlps(setting: Setting) -> list[Row]:
 
 def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
+    from gpumem.jobs.planners import unmanaged
     from gpumem.swap import schedule
     from gpumem.swap.bound import zero_stall_limit
 
-    found = _saving(trace, trace, 1, partial(schedule, least=True), "tensile", setting)
+    found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
     bound = 1 - zero_stall_limit(trace, setting.machine).limit / trace.peak_load
     met = found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
     return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": bound}

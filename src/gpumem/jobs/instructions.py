@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.swap.cuts import find_cuts, issue_order
@@ -145,10 +145,7 @@ def instructions(
 
 def _rows(row: I64, values: I64, count: int) -> Rows:
     """Group `values` by `row`."""
-    found: list[list[int]] = [[] for _ in range(count)]
-    for at, value in zip(row.tolist(), values.tolist()):
-        found[at].append(value)
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, Csr.grouped(row, values, count).tolist()))
 
 
 def _delays(trace: Trace, plan: Plan, n: int, delays: Sequence[tuple[int, int]]) -> tuple[int, ...]:

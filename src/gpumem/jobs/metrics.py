@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from gpumem.jobs.outcome import JobRun, Outcome
 
@@ -86,16 +86,12 @@ def savings(planned: Outcome, unmanaged: Outcome) -> tuple[Saving, dict[str, Sav
     each = {name: _saving(after[name], before[name]) for name in names}
     peaks = sum(before[name].peak for name in names)
     msr = 1 - sum(after[name].peak for name in names) / peaks if peaks else 0.0
-    return Saving(msr, _average({name: s.eor for name, s in each.items()})), each
+    return Saving(msr, fmean(s.eor for s in each.values()) if each else 0.0), each
 
 
 def _saving(after: Steady, before: Steady) -> Saving:
     msr = 1 - after.peak / before.peak if before.peak else 0.0
     return Saving(msr, after.ns / before.ns - 1 if before.ns else 0.0)
-
-
-def _average(values: Mapping[str, float]) -> float:
-    return sum(values.values()) / len(values) if values else 0.0
 
 
 def makespan(outcome: Outcome) -> int:
