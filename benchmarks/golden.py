@@ -1,0 +1,116 @@
+"""Plans, bounds and placements as hashes, so that a change which should change none can show that.
+
+    python benchmarks/golden.py > after.txt && diff benchmarks/results/golden.txt after.txt
+
+A row is the SHA-256 of the plan's JSON (of a placement's offsets; of a bound's figure), or the kind of refusal, then
+trace, machine, limit, planner and the makespan in nanoseconds by the clock that the limit asks for, or what a refusal
+says of how far it got. `tight` is a machine that may pin a third of the peak load, `half` one whose two copy directions
+share the link. Searches get little effort. Traces that do not ship with gpumem are left out where they are absent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from _bench import SHARED
+
+from gpumem import Infeasible, Machine, NotReached, Trace, bundled, pool, read, swap
+from gpumem.io import BUNDLED
+from gpumem.simulate import simulate
+from gpumem.swap import bound
+
+SMALL = 400  # ops up to which the costly planners run as well
+LIMITS = (70, 50)
+SCORES = ("doa", "aoa", "wdoa", "swdoa")
+
+
+def machines(trace: Trace) -> dict[str, Machine]:
+    """Three worlds: the usual one, one with little pinned memory, one with half the link."""
+    usual = Machine.named("gtx1080ti")
+    return {
+        "gtx1080ti": usual,
+        "tight": replace(usual, pinned=trace.peak_load // 3),
+        "half": replace(Machine.named("v100"), duplex=False),
+    }
+
+
+def planners(trace: Trace, machine: str) -> dict[str, Callable[..., object]]:
+    """Swap planners by name; the slow ones on small traces only."""
+    table: dict[str, Callable[..., object]] = dict(swap.PLANNERS)
+    cheap = {name: table[name] for name in ("on-demand", "heuristic", "vdnn-all", "vdnn-conv", "checkpoint", "tensile")}
+    scores = SCORES if machine == "gtx1080ti" else SCORES[:1]
+    found = cheap | {f"autoswap-{score}": partial(table["autoswap"], score=score) for score in scores}
+    if trace.n <= 1000:
+        found["capuchin"] = table["capuchin"]
+    if trace.n <= SMALL:
+        found["search"] = partial(table["search"], effort=0.03)
+        if machine == "gtx1080ti":
+            found["search-placed"] = partial(table["search"], effort=0.03, placed=True)
+            found["bayes"] = partial(table["bayes"], evaluations=12)
+            found["least-stall"] = lambda t, m, limit: bound.least_stall(t, m, limit, rounds=4)
+    return found
+
+
+def digest(text: str) -> str:
+    """Short enough to read, long enough to trust."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def planned(trace: Trace, machine: Machine, limit: int, planner: Callable[..., object]) -> tuple[str, object]:
+    """Hash of one plan or bound, and its makespan."""
+    try:
+        found = planner(trace, machine, limit)
+    except (Infeasible, NotReached) as stop:
+        return f"{type(stop).__name__:16}", stop.needs if isinstance(stop, Infeasible) else stop.reached
+    except ValueError as error:
+        return f"{'refused':16}", digest(str(error))
+    if isinstance(found, swap.Plan):
+        return digest(found.to_json()), simulate(found.apply(trace), machine, capacity=limit).makespan
+    return digest(str(found.stall_ns)), found.stall_ns
+
+
+def rows(path: str) -> Iterator[str]:
+    """All rows of one trace."""
+    trace = bundled(path) if path in BUNDLED else read(path)
+    name = path if path in BUNDLED else Path(path).name.split(".")[0]
+    for label, planner in pool.PLANNERS.items():
+        if label != "exact" and (label != "search" or len(trace.buffers) <= 3000):
+            placed = planner(trace, **({"effort": 0.05} if label == "search" else {}))
+            line = simulate(trace, Machine.named("gtx1080ti"), placed).makespan if len(trace.ops) else "-"
+            yield f"{digest(str(placed.offset.tolist()))} {name} - {placed.height} {label} {line}"
+    if not len(trace.ops):
+        return
+    for where, machine in machines(trace).items():
+        for percent in LIMITS:
+            for label, planner in planners(trace, where).items():
+                hashed, cost = planned(trace, machine, trace.peak_load * percent // 100, planner)
+                yield f"{hashed} {name} {where} {percent}% {label} {cost}"
+    if trace.n <= 1000:
+        least = bound.zero_stall_limit(trace, Machine.named("gtx1080ti"), rounds=4).limit
+        yield f"{digest(str(least))} {name} gtx1080ti - zero-stall-limit {least}"
+
+
+def of_one(path: str) -> list[str]:
+    """Rows of one trace, and a word on stderr, since this takes a while."""
+    found = list(rows(path))
+    print(path.split("/")[-1], len(found), file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    """Print the rows of the traces named, else of all there are."""
+    shared = [*SHARED.glob("traces/*.json.gz"), *SHARED.glob("dsa/*/*.csv")]
+    paths = sys.argv[1:] or [*BUNDLED, *map(str, sorted(shared))]
+    with ProcessPoolExecutor(2) as workers:
+        for found in workers.map(of_one, paths):
+            print(*found, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
