@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "gpumem"
 
 # A module may import those of lower layers and its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
-    ["errors", "columns", "_jit", "kernels"],
+    ["errors", "columns", "_jit", "_face", "kernels"],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],

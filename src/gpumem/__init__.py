@@ -11,73 +11,34 @@ that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from gpumem._face import face
+
 if TYPE_CHECKING:
-    from gpumem.errors import Infeasible, NotReached, PlacementError
-    from gpumem.io import bundled, read, write
-    from gpumem.machine import Machine
-    from gpumem.placement import Placement
-    from gpumem.pool.smartpool import best_fit, first_fit
-    from gpumem.recorder import Recorder, Recording
-    from gpumem.swap.autoswap import autoswap
-    from gpumem.swap.plan import Plan, Recompute, Swap, Variant
-    from gpumem.timeline import Timeline
-    from gpumem.trace import Trace
+    from gpumem import check as check
+    from gpumem import plot as plot
+    from gpumem.errors import Infeasible as Infeasible
+    from gpumem.errors import NotReached as NotReached
+    from gpumem.errors import PlacementError as PlacementError
+    from gpumem.io import bundled as bundled
+    from gpumem.io import read as read
+    from gpumem.io import write as write
+    from gpumem.machine import Machine as Machine
+    from gpumem.placement import Placement as Placement
+    from gpumem.pool.smartpool import best_fit as best_fit
+    from gpumem.pool.smartpool import first_fit as first_fit
+    from gpumem.recorder import Recorder as Recorder
+    from gpumem.recorder import Recording as Recording
+    from gpumem.simulate import simulate as simulate
+    from gpumem.swap.autoswap import autoswap as autoswap
+    from gpumem.swap.plan import Plan as Plan
+    from gpumem.swap.plan import Recompute as Recompute
+    from gpumem.swap.plan import Swap as Swap
+    from gpumem.swap.plan import Variant as Variant
+    from gpumem.timeline import Timeline as Timeline
+    from gpumem.trace import Trace as Trace
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Infeasible": "errors",
-    "Machine": "machine",
-    "NotReached": "errors",
-    "Placement": "placement",
-    "PlacementError": "errors",
-    "Plan": "swap.plan",
-    "Recompute": "swap.plan",
-    "Recorder": "recorder",
-    "Recording": "recorder",
-    "Swap": "swap.plan",
-    "Timeline": "timeline",
-    "Trace": "trace",
-    "Variant": "swap.plan",
-    "autoswap": "swap.autoswap",
-    "best_fit": "pool.smartpool",
-    "bundled": "io",
-    "first_fit": "pool.smartpool",
-    "read": "io",
-    "write": "io",
-}
-
-__all__ = [
-    "Infeasible",
-    "Machine",
-    "NotReached",
-    "Placement",
-    "PlacementError",
-    "Plan",
-    "Recompute",
-    "Recorder",
-    "Recording",
-    "Swap",
-    "Timeline",
-    "Trace",
-    "Variant",
-    "autoswap",
-    "best_fit",
-    "bundled",
-    "first_fit",
-    "read",
-    "write",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gpumem' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gpumem.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+face(__name__)

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import TYPE_CHECKING
 
-from gpumem.placement import Placement
-from gpumem.pool.bfc import BFC
-from gpumem.pool.buddy import Buddy
-from gpumem.pool.caching import Caching
-from gpumem.pool.cnmem import CnMem
-from gpumem.pool.exact import exact
-from gpumem.pool.greedy import greedy
-from gpumem.pool.native import Native
-from gpumem.pool.online import Pool
-from gpumem.pool.search import search
-from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem._face import face
 
-__all__ = ["ALLOCATORS", "PLANNERS", "best_fit", "exact", "first_fit", "greedy", "search"]
+if TYPE_CHECKING:
+    from gpumem.pool.bfc import BFC as BFC
+    from gpumem.pool.buddy import Buddy as Buddy
+    from gpumem.pool.caching import Caching as Caching
+    from gpumem.pool.cnmem import CnMem as CnMem
+    from gpumem.pool.exact import exact as exact
+    from gpumem.pool.greedy import greedy as greedy
+    from gpumem.pool.native import Native as Native
+    from gpumem.pool.online import Pool as Pool
+    from gpumem.pool.planners import ALLOCATORS as ALLOCATORS
+    from gpumem.pool.planners import PLANNERS as PLANNERS
+    from gpumem.pool.search import search as search
+    from gpumem.pool.smartpool import best_fit as best_fit
+    from gpumem.pool.smartpool import first_fit as first_fit
 
-PLANNERS: dict[str, Callable[..., Placement]] = {
-    "best-fit": best_fit,
-    "first-fit": first_fit,
-    "greedy": greedy,
-    "search": search,
-    "exact": exact,
-}
-ALLOCATORS: dict[str, Callable[..., Pool]] = {
-    "native": Native,
-    "cnmem": CnMem,
-    "bfc": BFC,
-    "caching": Caching,
-    "expandable": partial(Caching, expandable_segments=True),
-    "buddy": Buddy,
-}
+face(__name__)

@@ -1,48 +1,26 @@
-"""Swap planners: `Trace, Machine, limit -> Plan`. Read `plan` first. `PLANNERS` names them for the command line."""
+"""Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` names them for the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import TYPE_CHECKING
 
-from gpumem.swap.autoswap import autoswap
-from gpumem.swap.bayes import bayes
-from gpumem.swap.capuchin import capuchin
-from gpumem.swap.heuristic import heuristic
-from gpumem.swap.on_demand import on_demand
-from gpumem.swap.plan import Plan, Recompute, Swap, Variant
-from gpumem.swap.recompute import checkpoint
-from gpumem.swap.search import search
-from gpumem.swap.tensile import schedule, tensile
-from gpumem.swap.vdnn import vdnn
+from gpumem._face import face
 
-__all__ = [
-    "PLANNERS",
-    "Plan",
-    "Recompute",
-    "Swap",
-    "Variant",
-    "autoswap",
-    "bayes",
-    "capuchin",
-    "checkpoint",
-    "heuristic",
-    "on_demand",
-    "schedule",
-    "search",
-    "tensile",
-    "vdnn",
-]
+if TYPE_CHECKING:
+    from gpumem.swap.autoswap import autoswap as autoswap
+    from gpumem.swap.bayes import bayes as bayes
+    from gpumem.swap.capuchin import capuchin as capuchin
+    from gpumem.swap.heuristic import heuristic as heuristic
+    from gpumem.swap.on_demand import on_demand as on_demand
+    from gpumem.swap.plan import Plan as Plan
+    from gpumem.swap.plan import Recompute as Recompute
+    from gpumem.swap.plan import Swap as Swap
+    from gpumem.swap.plan import Variant as Variant
+    from gpumem.swap.planners import PLANNERS as PLANNERS
+    from gpumem.swap.recompute import checkpoint as checkpoint
+    from gpumem.swap.search import search as search
+    from gpumem.swap.tensile import schedule as schedule
+    from gpumem.swap.tensile import tensile as tensile
+    from gpumem.swap.vdnn import vdnn as vdnn
 
-PLANNERS: dict[str, Callable[..., Plan]] = {
-    "autoswap": autoswap,
-    "bayes": bayes,
-    "on-demand": on_demand,
-    "heuristic": heuristic,
-    "vdnn-all": partial(vdnn, layers="all"),
-    "vdnn-conv": partial(vdnn, layers="conv"),
-    "capuchin": capuchin,
-    "checkpoint": checkpoint,
-    "search": search,
-    "tensile": tensile,
-}
+face(__name__)

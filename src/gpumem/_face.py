@@ -1,0 +1,60 @@
+"""The face of a room: its public names, each loaded when it is asked for.
+
+A room's `__init__` says what is public once, as imports under `TYPE_CHECKING`, which type checkers read::
+
+    if TYPE_CHECKING:
+        from gpumem.pool.smartpool import best_fit as best_fit
+
+    face(__name__)
+
+`face` reads the same lines. So importing a room loads nothing that nobody asked for, `dir()` shows what is public, and
+a name that a module inside the room bears as well (`gpumem.swap.search`) is always the public one, whatever was
+imported first.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from types import ModuleType
+
+
+class Face(ModuleType):
+    """A package that loads its public names at first use."""
+
+    _home: dict[str, tuple[str, str]]  # public name -> module, name in there
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self._home:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        module, attribute = self._home[name]
+        room = module == self.__name__  # a module right inside this package
+        value = import_module(f"{module}.{attribute}") if room else getattr(import_module(module), attribute)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Bind a name, but for a module in place of a public name: that is the import system, after a first import."""
+        if not (isinstance(value, ModuleType) and name in self._home and self._home[name][0] != self.__name__):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._home)
+
+
+def face(room: str) -> None:
+    """Make the package `room` show what it imports for type checking, and nothing else."""
+    module = sys.modules[room]
+    assert module.__spec__ is not None
+    source = module.__spec__.loader.get_source(room)  # type: ignore[union-attr]
+    home = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    module.__dict__.update(_home=home, __all__=[*home])
+    module.__class__ = Face

@@ -1,0 +1,34 @@
+"""The pool planners and the online allocators by name: tables for the command line, benchmarks and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gpumem.placement import Placement
+from gpumem.pool.bfc import BFC
+from gpumem.pool.buddy import Buddy
+from gpumem.pool.caching import Caching
+from gpumem.pool.cnmem import CnMem
+from gpumem.pool.exact import exact
+from gpumem.pool.greedy import greedy
+from gpumem.pool.native import Native
+from gpumem.pool.online import Pool
+from gpumem.pool.search import search
+from gpumem.pool.smartpool import best_fit, first_fit
+
+PLANNERS: dict[str, Callable[..., Placement]] = {
+    "best-fit": best_fit,
+    "first-fit": first_fit,
+    "greedy": greedy,
+    "search": search,
+    "exact": exact,
+}
+ALLOCATORS: dict[str, Callable[..., Pool]] = {
+    "native": Native,
+    "cnmem": CnMem,
+    "bfc": BFC,
+    "caching": Caching,
+    "expandable": partial(Caching, expandable_segments=True),
+    "buddy": Buddy,
+}

@@ -1,0 +1,30 @@
+"""The swap planners by name: a table for the command line, benchmarks and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gpumem.swap.autoswap import autoswap
+from gpumem.swap.bayes import bayes
+from gpumem.swap.capuchin import capuchin
+from gpumem.swap.heuristic import heuristic
+from gpumem.swap.on_demand import on_demand
+from gpumem.swap.plan import Plan
+from gpumem.swap.recompute import checkpoint
+from gpumem.swap.search import search
+from gpumem.swap.tensile import tensile
+from gpumem.swap.vdnn import vdnn
+
+PLANNERS: dict[str, Callable[..., Plan]] = {
+    "autoswap": autoswap,
+    "bayes": bayes,
+    "on-demand": on_demand,
+    "heuristic": heuristic,
+    "vdnn-all": partial(vdnn, layers="all"),
+    "vdnn-conv": partial(vdnn, layers="conv"),
+    "capuchin": capuchin,
+    "checkpoint": checkpoint,
+    "search": search,
+    "tensile": tensile,
+}
