@@ -22,8 +22,8 @@ from gpumem.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap
 from gpumem.swap._recompute_rounds import RecomputeRounds
 from gpumem.swap._swap_rounds import Pinned, SwapRounds
-from gpumem.swap.cuts import find_cuts
 from gpumem.swap.peak import AccessTimes
+from gpumem.swap.plan.cuts import find_cuts
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tensile import Scheduled, Task, schedule, tensile
 from gpumem.swap.tensile import _most as most

@@ -17,9 +17,9 @@ import numpy as np
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.swap.cuts import find_cuts, issue_order
-from gpumem.swap.decisions import Swap
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.cuts import find_cuts, issue_order
+from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
 
 Place = Callable[[Trace], Placement]

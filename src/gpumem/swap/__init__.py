@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from gpumem.swap.capuchin import capuchin as capuchin
     from gpumem.swap.heuristic import heuristic as heuristic
     from gpumem.swap.on_demand import on_demand as on_demand
-    from gpumem.swap.plan import Plan as Plan
-    from gpumem.swap.plan import Recompute as Recompute
-    from gpumem.swap.plan import Swap as Swap
-    from gpumem.swap.plan import Variant as Variant
+    from gpumem.swap.plan.plan import Plan as Plan
+    from gpumem.swap.plan.plan import Recompute as Recompute
+    from gpumem.swap.plan.plan import Swap as Swap
+    from gpumem.swap.plan.plan import Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.recompute import checkpoint as checkpoint
     from gpumem.swap.search import search as search

@@ -22,9 +22,9 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap import _tree
-from gpumem.swap.decisions import Swap
 from gpumem.swap.gaps import around, eternal
 from gpumem.swap.limits import one_of
+from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
 
 ACCOUNTING = ("exact", "paper")

@@ -19,7 +19,7 @@ from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.rerun import COPY, FINE, Producers
+from gpumem.swap.plan.rerun import COPY, FINE, Producers
 from gpumem.trace import Trace
 
 WRAPS, NO_INPUT, INPUT_LOST = range(COPY + 1, COPY + 4)

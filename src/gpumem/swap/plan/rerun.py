@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.columns import COMPUTE, RECOMPUTE, Buffers, Csr
-from gpumem.swap.decisions import Decision, Recompute, Variant
+from gpumem.swap.plan.decisions import Decision, Recompute, Variant
 from gpumem.trace import Trace
 
 WORKSPACE = "workspace"  # the kind of a buffer that only one op uses

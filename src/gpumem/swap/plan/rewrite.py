@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
-from gpumem.swap.cuts import Cut, find_cuts, issue_order
-from gpumem.swap.decisions import Decision, Recompute, Swap
 from gpumem.swap.gaps import eternal
-from gpumem.swap.rerun import Producers, variants_of
+from gpumem.swap.plan.cuts import Cut, find_cuts, issue_order
+from gpumem.swap.plan.decisions import Decision, Recompute, Swap
+from gpumem.swap.plan.rerun import Producers, variants_of
 from gpumem.trace import Trace
 
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from gpumem.swap.decisions import KINDS, Decision, Recompute, Swap, Variant
-from gpumem.swap.rewrite import rewrite
+from gpumem.swap.plan.decisions import KINDS, Decision, Recompute, Swap, Variant
+from gpumem.swap.plan.rewrite import rewrite
 from gpumem.trace import Trace
 
 __all__ = ["Decision", "Plan", "Recompute", "Swap", "Variant"]

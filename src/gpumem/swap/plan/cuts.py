@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE
-from gpumem.swap.decisions import Decision, Recompute, Swap
 from gpumem.swap.gaps import gaps, needs_copy_out
+from gpumem.swap.plan.decisions import Decision, Recompute, Swap
 from gpumem.trace import Trace
 
 

@@ -1,0 +1,20 @@
+"""The language of swapping: what a plan says, and what carrying it out does to a trace.
+
+Read `decisions` first (`Swap`, `Recompute`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`: new buffers
+and ops. `cuts` says where buffers are cut and where copies go in issue order; `rerun` is recomputations and variants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.swap.plan.decisions import Decision as Decision
+    from gpumem.swap.plan.decisions import Recompute as Recompute
+    from gpumem.swap.plan.decisions import Swap as Swap
+    from gpumem.swap.plan.decisions import Variant as Variant
+    from gpumem.swap.plan.plan import Plan as Plan
+
+face(__name__)
