@@ -17,7 +17,7 @@ from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulate import simulate
-from gpumem.swap import _tree
+from gpumem.swap.accounts import _tree
 from gpumem.swap.autoswap import PEAKS, TARGETS, autoswap, candidates, load_min
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor

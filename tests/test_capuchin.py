@@ -15,12 +15,12 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.room import Pinned
 from gpumem.swap.capuchin import Candidates, capuchin
 from gpumem.swap.limits import floor
 from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import recomputable
-from gpumem.swap.room import Pinned
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumem.swap.link import Link
+from gpumem.swap.accounts.link import LinkTimes
 
 
 @given(st.data())
 def test_link_time_is_the_first_or_last_that_is_free(data: st.DataObject) -> None:
     period, least = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
-    link, free = Link(period, least), np.ones(period, np.bool_)
+    link, free = LinkTimes(period, least), np.ones(period, np.bool_)
     for _ in range(data.draw(st.integers(1, 6))):
         start = data.draw(st.integers(0, 2 * period - 1))
         end, length = (
@@ -31,7 +31,7 @@ def test_link_time_is_the_first_or_last_that_is_free(data: st.DataObject) -> Non
 
 @given(st.data(), st.integers(1, 20))
 def test_what_is_taken_twice_is_taken(data: st.DataObject, period: int) -> None:
-    link, free = Link(period), np.ones(period, np.bool_)
+    link, free = LinkTimes(period), np.ones(period, np.bool_)
     for _ in range(data.draw(st.integers(0, 6))):
         at, length = data.draw(st.integers(0, 3 * period)), data.draw(st.integers(0, period + 2))
         link.take(at, length)
@@ -45,8 +45,8 @@ def test_what_is_taken_twice_is_taken(data: st.DataObject, period: int) -> None:
 
 
 def test_no_time_and_no_period() -> None:
-    link = Link(10)
+    link = LinkTimes(10)
     link.take(3, 4)
     assert link.earliest(4, 9, 0) == 7 and link.latest(0, 5, 0) == 3
-    assert Link(0).earliest(0, 0, 0) == 0 and Link(0).latest(0, 0, 0) == 0
-    assert Link(0).earliest(0, 5, 1) == -1
+    assert LinkTimes(0).earliest(0, 0, 0) == 0 and LinkTimes(0).latest(0, 0, 0) == 0
+    assert LinkTimes(0).earliest(0, 5, 1) == -1

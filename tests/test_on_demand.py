@@ -15,8 +15,8 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import gaps
-from gpumem.swap.host import Host
 from gpumem.swap.limits import floor
 from gpumem.swap.on_demand import VICTIMS, follow, on_demand
 from gpumem.swap.plan import Plan, Swap

@@ -16,11 +16,11 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.room import Room
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import turn
-from gpumem.swap.room import Room
 from gpumem.swap.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.trace import Trace
 

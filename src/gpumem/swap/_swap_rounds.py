@@ -19,7 +19,7 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap._stabs import Stabs
-from gpumem.swap.link import Link
+from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.peak import AccessTimes, Footprint, SwapTask
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
@@ -67,8 +67,8 @@ class SwapRounds:
         self.footprint = Footprint(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
-        self.outs = Link(self.times.period, least[0] if machine.duplex else min(least))
-        self.ins = Link(self.times.period, least[1]) if machine.duplex else self.outs
+        self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
+        self.ins = LinkTimes(self.times.period, least[1]) if machine.duplex else self.outs
         self.rows = _Rows.of(found)
         order = np.lexsort((found.after - found.before, -found.size))
         self.order = order.tolist()

@@ -10,8 +10,8 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import Gaps, gaps, lasts, straddle, values
-from gpumem.swap.host import Host
 from gpumem.swap.limits import fits
 from gpumem.swap.overlap import largest_first, overlap
 from gpumem.swap.plan import Plan

@@ -17,8 +17,8 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import Gaps
-from gpumem.swap.host import Host
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
 from gpumem.swap.plan import Plan, Swap

@@ -6,10 +6,10 @@ import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
+from gpumem.swap.accounts.link import LinkTimes
+from gpumem.swap.accounts.room import Room
 from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
-from gpumem.swap.link import Link
 from gpumem.swap.plan import Swap
-from gpumem.swap.room import Room
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -69,8 +69,8 @@ def _reserve(
     """Take link time for each gap: when its copy-out begins and ends, and its copy-in begins; -1 where none is free."""
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
-    outs = Link(line.makespan)
-    ins = Link(line.makespan) if machine.duplex else outs
+    outs = LinkTimes(line.makespan)
+    ins = LinkTimes(line.makespan) if machine.duplex else outs
     leaves, comes, gone = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
     for k in order:
         if out_ns[k]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.swap import _tree
+from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import around, eternal
 from gpumem.swap.limits import one_of
 from gpumem.swap.plan.decisions import Swap

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpumem._jit import jit
 from gpumem.columns import F64, I64
-from gpumem.swap import _tree
+from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps
 from gpumem.timeline import Timeline
 

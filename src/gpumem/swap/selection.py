@@ -6,7 +6,7 @@ import numpy as np
 
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool
-from gpumem.swap import _tree
+from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps, values, without
 from gpumem.swap.scores import Candidates
 

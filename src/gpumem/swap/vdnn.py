@@ -17,11 +17,11 @@ from gpumem.columns import I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.room import Room
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import over, turn
-from gpumem.swap.room import Room
 from gpumem.trace import Trace
 
 LAYERS = ("all", "conv")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Link:
+class LinkTimes:
     """Which times of the circle `[0, period)` a link is taken; times that are asked for may lie turns ahead.
 
     `begins`, `ends`: disjoint, ascending. Nobody will ask for less than `least` ns, so shorter holes count as taken.
 
     Examples
     --------
-    >>> link = Link(100)
+    >>> link = LinkTimes(100)
     >>> link.take(90, 20)
     >>> link.earliest(80, 130, 15), link.latest(80, 130, 15), link.latest(80, 200, 15), link.earliest(85, 120, 15)
     (110, 115, 175, -1)
