@@ -14,9 +14,9 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import PEAKS, autoswap
-from gpumem.swap.bayes import bayes
-from gpumem.swap.scores import SCORES
+from gpumem.swap.autoswap.bayes import bayes
+from gpumem.swap.autoswap.planner import PEAKS, autoswap
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 

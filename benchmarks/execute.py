@@ -18,7 +18,7 @@ from gpumem.io import load
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 
 MACHINE = Machine.named("gtx1080ti")

@@ -18,7 +18,7 @@ from gpumem.io import BUNDLED, read
 from gpumem.io import bundled_path as path_of
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, search
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 
 MACHINE = Machine.named("gtx1080ti")

@@ -14,8 +14,8 @@ from _bench import SHARED, header, synthetic
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.machine import Machine
-from gpumem.swap.autoswap import TARGETS, autoswap, candidates
-from gpumem.swap.scores import SCORES
+from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.trace import Trace
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)

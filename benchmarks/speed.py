@@ -19,7 +19,7 @@ from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 
 SEED = 0

@@ -18,13 +18,13 @@ from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulate import simulate
 from gpumem.swap.accounts import _tree
-from gpumem.swap.autoswap import PEAKS, TARGETS, autoswap, candidates, load_min
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min
+from gpumem.swap.autoswap.schedule import schedule
+from gpumem.swap.autoswap.scores import SCORES, Candidates
+from gpumem.swap.autoswap.selection import select, without
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.schedule import schedule
-from gpumem.swap.scores import SCORES, Candidates
-from gpumem.swap.selection import select, without
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -19,12 +19,12 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap._gaussian import Gaussian, matern
-from gpumem.swap.autoswap import PEAKS, autoswap, best_plan, candidates
-from gpumem.swap.bayes import Missed, _Search, bayes, standardised
+from gpumem.swap.autoswap._gaussian import Gaussian, matern
+from gpumem.swap.autoswap.bayes import Missed, _Search, bayes, standardised
+from gpumem.swap.autoswap.planner import PEAKS, autoswap, best_plan, candidates
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.scores import SCORES
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
@@ -183,7 +183,7 @@ def test_weights_that_miss_the_limit_do_not_abort(monkeypatch: pytest.MonkeyPatc
             raise NotReached(limit + 1, limit)
         return best_plan(*args, **kwargs)
 
-    monkeypatch.setattr(import_module("gpumem.swap.bayes"), "best_plan", sometimes)
+    monkeypatch.setattr(import_module("gpumem.swap.autoswap.bayes"), "best_plan", sometimes)
     plan = bayes(trace, GTX, limit, evaluations=8, peaks="all")
     wdoa = autoswap(trace, GTX, limit, score="wdoa", peaks="all")
     assert len(calls) == 9  # and once more for the plan

@@ -15,7 +15,7 @@ from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap import fluid
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.limits import floor
 from gpumem.swap.program import Program

@@ -17,7 +17,7 @@ from gpumem.io import bundled, load
 from gpumem.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.trace import Trace
 

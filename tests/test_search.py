@@ -18,10 +18,10 @@ from gpumem.simulate import simulate
 from gpumem.swap._engines import Times, evaluate, retime
 from gpumem.swap._moves import toggle
 from gpumem.swap.annealing import Annealing, problem, start, swaps
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.scores import SCORES
 from gpumem.swap.search import lowest, search
 from gpumem.trace import Trace
 

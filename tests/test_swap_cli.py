@@ -24,10 +24,10 @@ from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap import autoswap, candidates, load_min
+from gpumem.swap.autoswap.planner import autoswap, candidates, load_min
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import checkpoint
-from gpumem.swap.scores import SCORES
 from gpumem.trace import Trace
 
 from .conftest import Cli

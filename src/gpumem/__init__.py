@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpumem.recorder import Recorder as Recorder
     from gpumem.recorder import Recording as Recording
     from gpumem.simulate import simulate as simulate
-    from gpumem.swap.autoswap import autoswap as autoswap
+    from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.plan.plan import Plan as Plan
     from gpumem.swap.plan.plan import Recompute as Recompute
     from gpumem.swap.plan.plan import Swap as Swap

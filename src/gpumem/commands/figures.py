@@ -67,7 +67,7 @@ class Run:
 def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
     from gpumem.plot import recorded
-    from gpumem.swap.autoswap import candidates
+    from gpumem.swap.autoswap.planner import candidates
     from gpumem.swap.gaps import without
 
     trace, machine = run.task.trace, run.task.machine
@@ -89,7 +89,7 @@ def scores(run: Run, limits: list[int], autoswap: Callable[..., Plan], bayes: Ca
     """Return figure 9: the overhead over load limits of AutoSwap's four scores, and of their best weighted sum."""
     from functools import partial
 
-    from gpumem.swap.scores import SCORES
+    from gpumem.swap.autoswap.scores import SCORES
 
     trace = run.task.trace
     planners = {name: partial(autoswap, score=name) for name in SCORES}
@@ -136,7 +136,7 @@ def batches(run: Run, limits: list[int], factors: list[float], autoswap: Callabl
     from gpumem.batch import rebatch
     from gpumem.pool import best_fit
     from gpumem.simulate import simulate
-    from gpumem.swap.scores import SCORES
+    from gpumem.swap.autoswap.scores import SCORES
 
     planners = {name: partial(autoswap, score=name) for name in SCORES}
     task, names = run.task, ("native", "cnmem", "smartpool", *(f"with autoswap, {part:.1%}" for part in OVERHEADS))

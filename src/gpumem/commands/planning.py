@@ -236,7 +236,7 @@ def make(
     """Plan, place, simulate and check; of a planner with scores, all that are asked for, the cheapest counts."""
     from gpumem import swap
     from gpumem.combined import cheapest
-    from gpumem.swap.scores import SCORES
+    from gpumem.swap.autoswap.scores import SCORES
 
     planner = choice(args.swap, swap.PLANNERS, "--swap")
     scores = choices(args.score, SCORES, "--score")

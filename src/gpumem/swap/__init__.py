@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.autoswap import autoswap as autoswap
-    from gpumem.swap.bayes import bayes as bayes
+    from gpumem.swap.autoswap.bayes import bayes as bayes
+    from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.capuchin import capuchin as capuchin
     from gpumem.swap.heuristic import heuristic as heuristic
     from gpumem.swap.on_demand import on_demand as on_demand

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpumem.swap.autoswap import autoswap
-from gpumem.swap.bayes import bayes
+from gpumem.swap.autoswap.bayes import bayes
+from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.capuchin import capuchin
 from gpumem.swap.heuristic import heuristic
 from gpumem.swap.on_demand import on_demand

@@ -11,10 +11,10 @@ from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap._engines import FAR
 from gpumem.swap.annealing import Annealing
-from gpumem.swap.autoswap import autoswap
+from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import fits, floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.scores import SCORES
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 

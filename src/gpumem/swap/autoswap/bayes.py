@@ -15,11 +15,11 @@ import numpy as np
 from gpumem.columns import F64, I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.swap._gaussian import Gaussian
-from gpumem.swap.autoswap import TARGETS, best_plan, candidates, check_options
+from gpumem.swap.autoswap._gaussian import Gaussian
+from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
+from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
-from gpumem.swap.scores import SCORES, Candidates
 from gpumem.trace import Trace
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it

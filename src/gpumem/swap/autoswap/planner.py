@@ -8,12 +8,12 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.autoswap.schedule import schedule
+from gpumem.swap.autoswap.scores import SCORES, Candidates
+from gpumem.swap.autoswap.selection import select
 from gpumem.swap.gaps import gaps, lasts, straddle, without
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan
-from gpumem.swap.schedule import schedule
-from gpumem.swap.scores import SCORES, Candidates
-from gpumem.swap.selection import select
 from gpumem.trace import Trace
 
 PEAKS = ("first", "all")

@@ -7,8 +7,8 @@ import numpy as np
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.accounts import _tree
+from gpumem.swap.autoswap.scores import Candidates
 from gpumem.swap.gaps import Gaps, values, without
-from gpumem.swap.scores import Candidates
 
 
 def select(c: Candidates, order: I64, limit: int, pinned: int) -> tuple[I64, I64]:
