@@ -16,9 +16,9 @@ from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Pinned
-from gpumem.swap.capuchin import Candidates, capuchin
+from gpumem.swap.baselines.capuchin import Candidates, capuchin
+from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.limits import floor
-from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import recomputable
 from gpumem.trace import Trace

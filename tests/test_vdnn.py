@@ -17,11 +17,11 @@ from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Room
+from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import turn
-from gpumem.swap.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -9,7 +9,8 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes
     from gpumem.swap.autoswap.planner import autoswap as autoswap
-    from gpumem.swap.capuchin import capuchin as capuchin
+    from gpumem.swap.baselines.capuchin import capuchin as capuchin
+    from gpumem.swap.baselines.vdnn import vdnn as vdnn
     from gpumem.swap.heuristic import heuristic as heuristic
     from gpumem.swap.on_demand import on_demand as on_demand
     from gpumem.swap.plan.plan import Plan as Plan
@@ -21,6 +22,5 @@ if TYPE_CHECKING:
     from gpumem.swap.search import search as search
     from gpumem.swap.tensile import schedule as schedule
     from gpumem.swap.tensile import tensile as tensile
-    from gpumem.swap.vdnn import vdnn as vdnn
 
 face(__name__)

@@ -7,14 +7,14 @@ from functools import partial
 
 from gpumem.swap.autoswap.bayes import bayes
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.capuchin import capuchin
+from gpumem.swap.baselines.capuchin import capuchin
+from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.heuristic import heuristic
 from gpumem.swap.on_demand import on_demand
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import checkpoint
 from gpumem.swap.search import search
 from gpumem.swap.tensile import tensile
-from gpumem.swap.vdnn import vdnn
 
 PLANNERS: dict[str, Callable[..., Plan]] = {
     "autoswap": autoswap,

@@ -18,9 +18,9 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Pinned, Room
+from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.gaps import eternal, straddle
 from gpumem.swap.limits import fits
-from gpumem.swap.msps import Chains
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.plan.cuts import find_cuts, issue_order
 from gpumem.swap.recompute import Recomputable, recomputable

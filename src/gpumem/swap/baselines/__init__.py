@@ -1,0 +1,18 @@
+"""What the papers compare themselves with: a file each, all with the signature of a planner.
+
+`vdnn` offloads feature maps layer by layer, `capuchin` swaps or recomputes by measured times (`msps` orders its
+recomputations), `checkpoint` recomputes segments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.swap.baselines.capuchin import capuchin as capuchin
+    from gpumem.swap.baselines.vdnn import feature_maps as feature_maps
+    from gpumem.swap.baselines.vdnn import vdnn as vdnn
+
+face(__name__)
