@@ -20,7 +20,7 @@ from gpumem.machine import Machine
 from gpumem.pool.search import search as pack
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
-from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.search import search
 from gpumem.trace import Trace
 

@@ -23,7 +23,7 @@ from _bench import SHARED
 from gpumem import Infeasible, Machine, NotReached, Trace, bundled, pool, read, swap
 from gpumem.io import BUNDLED
 from gpumem.simulate import simulate
-from gpumem.swap import bound
+from gpumem.swap import least_stall, zero_stall_limit
 
 SMALL = 400  # ops up to which the costly planners run as well
 LIMITS = (70, 50)
@@ -53,7 +53,7 @@ def planners(trace: Trace, machine: str) -> dict[str, Callable[..., object]]:
         if machine == "gtx1080ti":
             found["search-placed"] = partial(table["search"], effort=0.03, placed=True)
             found["bayes"] = partial(table["bayes"], evaluations=12)
-            found["least-stall"] = lambda t, m, limit: bound.least_stall(t, m, limit, rounds=4)
+            found["least-stall"] = lambda t, m, limit: least_stall(t, m, limit, rounds=4)
     return found
 
 
@@ -92,7 +92,7 @@ def rows(path: str) -> Iterator[str]:
                 hashed, cost = planned(trace, machine, trace.peak_load * percent // 100, planner)
                 yield f"{hashed} {name} {where} {percent}% {label} {cost}"
     if trace.n <= 1000:
-        least = bound.zero_stall_limit(trace, Machine.named("gtx1080ti"), rounds=4).limit
+        least = zero_stall_limit(trace, Machine.named("gtx1080ti"), rounds=4).limit
         yield f"{digest(str(least))} {name} gtx1080ti - zero-stall-limit {least}"
 
 

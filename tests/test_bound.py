@@ -14,11 +14,11 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap import fluid
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.bound import fluid
+from gpumem.swap.bound.certify import least_stall, zero_stall_limit
+from gpumem.swap.bound.program import Program
 from gpumem.swap.limits import floor
-from gpumem.swap.program import Program
 from gpumem.swap.search import lowest
 from gpumem.trace import Trace
 

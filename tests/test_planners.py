@@ -17,7 +17,7 @@ from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap import PLANNERS, Plan
-from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.limits import floor
 from gpumem.trace import Trace
 

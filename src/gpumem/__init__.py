@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from gpumem.recorder import Recording as Recording
     from gpumem.simulate import simulate as simulate
     from gpumem.swap.autoswap.planner import autoswap as autoswap
-    from gpumem.swap.plan.plan import Plan as Plan
-    from gpumem.swap.plan.plan import Recompute as Recompute
-    from gpumem.swap.plan.plan import Swap as Swap
-    from gpumem.swap.plan.plan import Variant as Variant
+    from gpumem.swap.plan import Plan as Plan
+    from gpumem.swap.plan import Recompute as Recompute
+    from gpumem.swap.plan import Swap as Swap
+    from gpumem.swap.plan import Variant as Variant
     from gpumem.timeline import Timeline as Timeline
     from gpumem.trace import Trace as Trace
 

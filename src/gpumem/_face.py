@@ -30,9 +30,7 @@ class Face(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         module, attribute = self._home[name]
         room = module == self.__name__  # a module right inside this package
-        value = import_module(f"{module}.{attribute}") if room else getattr(import_module(module), attribute)
-        self.__dict__[name] = value
-        return value
+        return import_module(f"{module}.{attribute}") if room else getattr(import_module(module), attribute)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Bind a name, but for a module in place of a public name: that is the import system, after a first import."""

@@ -152,11 +152,11 @@ class Bench:
             self.drawn.append((trace.name, figures.reductions(run, limits, self.planners)))
 
     def _knees(self, run: figures.Run) -> list[Knee]:
-        from gpumem.swap import bound
+        from gpumem.swap import zero_stall_limit
 
         trace = run.task.trace
         told = partial(_told, run.progress, f"{trace.name}: bound")
-        least = bound.zero_stall_limit(trace, self.machine, progress=told).limit
+        least = zero_stall_limit(trace, self.machine, progress=told).limit
         found = []
         for name in self.planners:
             found.append(self._knee(run, name, least))

@@ -30,15 +30,15 @@ def run(args: argparse.Namespace) -> int:
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
         begin = time.perf_counter()
         from gpumem.simulate import simulate
-        from gpumem.swap import bound
+        from gpumem.swap import least_stall, zero_stall_limit
 
         row: dict[str, Any] = {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
         progress("bounding the limit without a stall")
-        row["zero_stall_limit"] = bound.zero_stall_limit(trace, target, progress=progress).limit
+        row["zero_stall_limit"] = zero_stall_limit(trace, target, progress=progress).limit
         if load is not None:
             progress("bounding the stall at the limit")
             stall, base = (
-                bound.least_stall(trace, target, load, progress=progress).stall_ns,
+                least_stall(trace, target, load, progress=progress).stall_ns,
                 simulate(trace, target).makespan,
             )
             overhead = stall / base if base else None

@@ -93,7 +93,7 @@ def _run(trace: Trace, tasks: int, plan: Planner, setting: Setting) -> Outcome:
 def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
     from gpumem.simulate import simulate
-    from gpumem.swap.bound import least_stall, zero_stall_limit
+    from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 
     setting.progress(f"{trace.name}: bounds")
     machine, peak = setting.machine, trace.peak_load
@@ -130,7 +130,7 @@ def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
     from gpumem.jobs.planners import unmanaged
     from gpumem.swap import schedule
-    from gpumem.swap.bound import zero_stall_limit
+    from gpumem.swap.bound.certify import zero_stall_limit
 
     found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
     bound = 1 - zero_stall_limit(trace, setting.machine).limit / trace.peak_load

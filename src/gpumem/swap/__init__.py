@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
     from gpumem.swap.baselines.vdnn import vdnn as vdnn
+    from gpumem.swap.bound import Bound as Bound
+    from gpumem.swap.bound import least_stall as least_stall
+    from gpumem.swap.bound import zero_stall_limit as zero_stall_limit
     from gpumem.swap.heuristic import heuristic as heuristic
     from gpumem.swap.on_demand import on_demand as on_demand
-    from gpumem.swap.plan.plan import Plan as Plan
-    from gpumem.swap.plan.plan import Recompute as Recompute
-    from gpumem.swap.plan.plan import Swap as Swap
-    from gpumem.swap.plan.plan import Variant as Variant
+    from gpumem.swap.plan import Plan as Plan
+    from gpumem.swap.plan import Recompute as Recompute
+    from gpumem.swap.plan import Swap as Swap
+    from gpumem.swap.plan import Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.recompute import checkpoint as checkpoint
     from gpumem.swap.search import search as search

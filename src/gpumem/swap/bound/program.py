@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import F64, I64
-from gpumem.swap.fluid import Fluid
+from gpumem.swap.bound.fluid import Fluid
 
 
 @dataclass(frozen=True, slots=True, eq=False)

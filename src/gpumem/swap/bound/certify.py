@@ -15,9 +15,9 @@ import numpy as np
 from gpumem.columns import COMPUTE, F64, I64
 from gpumem.errors import Infeasible
 from gpumem.machine import Machine
-from gpumem.swap.fluid import Fluid, relax
+from gpumem.swap.bound.fluid import Fluid, relax
+from gpumem.swap.bound.program import Program, Solution
 from gpumem.swap.limits import floor as static_floor
-from gpumem.swap.program import Program, Solution
 from gpumem.trace import Trace
 
 FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds

@@ -1,0 +1,18 @@
+"""The certified bound: what no swap plan can beat.
+
+Read `certify` first: the least limit without a stall, the least stall at a limit. `fluid` is the relaxation that both
+bound, `program` its linear program and the certificate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.swap.bound.certify import Bound as Bound
+    from gpumem.swap.bound.certify import least_stall as least_stall
+    from gpumem.swap.bound.certify import zero_stall_limit as zero_stall_limit
+
+face(__name__)
