@@ -21,7 +21,7 @@ from gpumem.pool.search import search as pack
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-from gpumem.swap.search import search
+from gpumem.swap.search.planner import search
 from gpumem.trace import Trace
 
 GOALS = ((70, 0.005), (40, 0.15))

@@ -19,7 +19,7 @@ from gpumem.swap.bound import fluid
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.bound.program import Program
 from gpumem.swap.limits import floor
-from gpumem.swap.search import lowest
+from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
 
 from .strategies import plans, traces

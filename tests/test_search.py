@@ -15,14 +15,14 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap._engines import Times, evaluate, retime
-from gpumem.swap._moves import toggle
-from gpumem.swap.annealing import Annealing, problem, start, swaps
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.search import lowest, search
+from gpumem.swap.search._engines import Times, evaluate, retime
+from gpumem.swap.search._moves import toggle
+from gpumem.swap.search.annealing import Annealing, problem, start, swaps
+from gpumem.swap.search.planner import lowest, search
 from gpumem.trace import Trace
 
 from .strategies import traces

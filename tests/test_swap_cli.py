@@ -547,7 +547,7 @@ def test_search_looks_for_the_lowest_limit_itself(
         return autoswap(trace, machine, 20 * MIB), 20 * MIB
 
     monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "search": seeded})
-    module = importlib.import_module("gpumem.swap.search")  # the package has a function of that name
+    module = importlib.import_module("gpumem.swap.search.planner")  # the package has a function of that name
     monkeypatch.setattr(module, "lowest", lowest)
     args = ["--what", "knees", "--planner", "search", "--seed", "7", "--json"]
     (knee,) = cli("bench", "swap", file, *args).json["knees"]

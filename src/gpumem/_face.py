@@ -8,7 +8,7 @@ A room's `__init__` says what is public once, as imports under `TYPE_CHECKING`, 
     face(__name__)
 
 `face` reads the same lines. So importing a room loads nothing that nobody asked for, `dir()` shows what is public, and
-a name that a module inside the room bears as well (`gpumem.swap.search`) is always the public one, whatever was
+a name that a module inside the room bears as well (`gpumem.swap.search.planner`) is always the public one, whatever was
 imported first.
 """
 

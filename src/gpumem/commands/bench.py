@@ -170,7 +170,7 @@ class Bench:
         told = partial(_told, run.progress, f"{trace.name}: {name}")
         options = {**run.options, "progress": told}
         if name == "search":  # it looks for the lowest limit itself
-            from gpumem.swap.search import lowest
+            from gpumem.swap.search.planner import lowest
 
             own = partial(lowest, **taken(lowest, options))
             return knee_of(trace, self.machine, own, name=name, bound=bound)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumem.swap.plan import Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.recompute import checkpoint as checkpoint
-    from gpumem.swap.search import search as search
+    from gpumem.swap.search.planner import search as search
     from gpumem.swap.tensile import schedule as schedule
     from gpumem.swap.tensile import tensile as tensile
 

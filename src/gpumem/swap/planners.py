@@ -13,7 +13,7 @@ from gpumem.swap.heuristic import heuristic
 from gpumem.swap.on_demand import on_demand
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import checkpoint
-from gpumem.swap.search import search
+from gpumem.swap.search.planner import search
 from gpumem.swap.tensile import tensile
 
 PLANNERS: dict[str, Callable[..., Plan]] = {

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap._engines import FAR
-from gpumem.swap.annealing import Annealing
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import fits, floor
 from gpumem.swap.plan import Plan
+from gpumem.swap.search._engines import FAR
+from gpumem.swap.search.annealing import Annealing
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 

@@ -13,9 +13,9 @@ import numpy as np
 from gpumem.columns import COMPUTE, I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap._engines import FAR, USELESS, Problem, State, Times, evaluate, retime
-from gpumem.swap._moves import MODULUS, anneal, assign, greedy, toggle
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.search._engines import FAR, USELESS, Problem, State, Times, evaluate, retime
+from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
 from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace

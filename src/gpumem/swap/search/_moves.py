@@ -6,7 +6,7 @@ from math import exp
 
 from gpumem._jit import jit
 from gpumem.columns import I64
-from gpumem.swap._engines import Problem, State, Times, evaluate, retime
+from gpumem.swap.search._engines import Problem, State, Times, evaluate, retime
 
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
 
