@@ -15,9 +15,9 @@ from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import best_fit
 from gpumem.simulate import simulate
-from gpumem.swap.heuristic import heuristic, select
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.snu.heuristic import heuristic, select
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

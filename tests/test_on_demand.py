@@ -18,8 +18,8 @@ from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
-from gpumem.swap.on_demand import VICTIMS, follow, on_demand
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.snu.on_demand import VICTIMS, follow, on_demand
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

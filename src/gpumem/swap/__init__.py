@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gpumem.swap.bound import Bound as Bound
     from gpumem.swap.bound import least_stall as least_stall
     from gpumem.swap.bound import zero_stall_limit as zero_stall_limit
-    from gpumem.swap.heuristic import heuristic as heuristic
-    from gpumem.swap.on_demand import on_demand as on_demand
     from gpumem.swap.plan import Plan as Plan
     from gpumem.swap.plan import Recompute as Recompute
     from gpumem.swap.plan import Swap as Swap
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.recompute import checkpoint as checkpoint
     from gpumem.swap.search.planner import search as search
+    from gpumem.swap.snu.heuristic import heuristic as heuristic
+    from gpumem.swap.snu.on_demand import on_demand as on_demand
     from gpumem.swap.tensile import schedule as schedule
     from gpumem.swap.tensile import tensile as tensile
 

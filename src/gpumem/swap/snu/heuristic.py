@@ -13,8 +13,8 @@ from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import Gaps, gaps, lasts, straddle, values
 from gpumem.swap.limits import fits
-from gpumem.swap.overlap import largest_first, overlap
 from gpumem.swap.plan import Plan
+from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -56,7 +56,7 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     short for their copies come last (a recurrent net has many, and they would stop every op); a gap that helps
     no op above the limit at its turn is passed over, and so is one that exceeds the pinned-host budget; a copy
     for which the link has no time left in its gap stays at its access; who gets the room under the limit (see
-    `gpumem.swap.overlap`). With enough pinned memory every limit from `floor` on is reached.
+    `gpumem.swap.snu.overlap`). With enough pinned memory every limit from `floor` on is reached.
 
     O(m (n + m)) for m gaps over an op above the limit.
 

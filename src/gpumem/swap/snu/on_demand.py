@@ -20,8 +20,8 @@ from gpumem.machine import Machine
 from gpumem.swap.accounts.pinned import Host
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import fits, one_of
-from gpumem.swap.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
 from gpumem.trace import Trace
 
 VICTIMS = ("lru", "snu")
