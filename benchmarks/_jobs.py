@@ -21,7 +21,7 @@ from gpumem.jobs.planners import unmanaged
 from gpumem.jobs.real import run_jobs
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured
-from gpumem.swap.tensile import schedule
+from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Trace
 
 TITLE = (

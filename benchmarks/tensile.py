@@ -16,7 +16,8 @@ from _bench import SHARED, header, synthetic
 
 from gpumem.io import read
 from gpumem.machine import Machine
-from gpumem.swap.tensile import Scheduled, Task, schedule
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Trace
 
 SIZES = (1_000, 10_000, 100_000)

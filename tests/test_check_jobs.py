@@ -17,7 +17,7 @@ from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job, simulate_jobs
 from gpumem.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.tensile import Scheduled, Task
+from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

@@ -18,7 +18,7 @@ from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.swap.tensile import Scheduled, Task
+from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

@@ -18,7 +18,7 @@ from gpumem.jobs.memory import Memory
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.swap.tensile import Scheduled, Task
+from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
-from gpumem.swap._stabs import Stabs
 from gpumem.swap.gaps import gaps
-from gpumem.swap.peak import AccessTimes, Footprint, SwapTask, analyse
 from gpumem.swap.plan import Plan
+from gpumem.swap.tensile._stabs import Stabs
+from gpumem.swap.tensile.peak import AccessTimes, Footprint, SwapTask, analyse
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

@@ -23,7 +23,7 @@ from gpumem.jobs.real import run_jobs
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.tensile import Scheduled
+from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

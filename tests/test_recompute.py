@@ -16,10 +16,11 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
-from gpumem.swap.recompute import REASONS, checkpoint, recomputable, turn
+from gpumem.swap.recompute import REASONS, recomputable, turn
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -26,8 +26,8 @@ from gpumem.report import Figure, Series
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
+from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.plan import Plan
-from gpumem.swap.recompute import checkpoint
 from gpumem.trace import Trace
 
 from .conftest import Cli

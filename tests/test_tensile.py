@@ -20,13 +20,14 @@ from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap
-from gpumem.swap._recompute_rounds import RecomputeRounds
-from gpumem.swap._swap_rounds import Pinned, SwapRounds
-from gpumem.swap.peak import AccessTimes
 from gpumem.swap.plan.cuts import find_cuts
 from gpumem.swap.recompute import recomputable
-from gpumem.swap.tensile import Scheduled, Task, schedule, tensile
-from gpumem.swap.tensile import _most as most
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tensile.peak import AccessTimes
+from gpumem.swap.tensile.planner import _most as most
+from gpumem.swap.tensile.planner import schedule, tensile
+from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
+from gpumem.swap.tensile.swap_rounds import Pinned, SwapRounds
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -16,7 +16,8 @@ from gpumem.jobs.metrics import savings, steady
 from gpumem.jobs.planners import PLANNERS, separately, unmanaged
 from gpumem.machine import Machine
 from gpumem.swap import heuristic
-from gpumem.swap.tensile import Task, schedule
+from gpumem.swap.tasks import Task
+from gpumem.swap.tensile.planner import schedule
 
 from .conftest import shared, tiny_machine
 from .test_tensile import tasks

@@ -26,7 +26,7 @@ from gpumem.machine import Link, Machine
 from gpumem.models import mlp
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.tensile import Scheduled
+from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 from tests.conftest import tiny_machine
 from tests.test_jobs import Drawn, dense, tight

@@ -158,7 +158,7 @@ def finite(args: argparse.Namespace, *options: str) -> None:
 def _jobs(args: argparse.Namespace, machine: Machine, progress: Progress) -> list[Job]:
     """A job for each file, named after it."""
     from gpumem.jobs import Job
-    from gpumem.swap.activity import released
+    from gpumem.swap.tensile.activity import released
 
     count = len(args.file)
     known: dict[str, Trace] = {}

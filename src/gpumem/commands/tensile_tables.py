@@ -48,7 +48,7 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
     from gpumem.jobs.planners import separately, unmanaged
     from gpumem.swap import PLANNERS, schedule
-    from gpumem.swap.activity import released
+    from gpumem.swap.tensile.activity import released
 
     def capuchin(msr: float, trace: Trace, machine: Machine, limit: int) -> Any:
         return PLANNERS["capuchin"](trace, machine, math.floor((1 - msr) * trace.peak_load))
@@ -142,7 +142,8 @@ def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     """Jobs that arrive one after another under a limit that they fit with TENSILE only: how soon there is room."""
     from gpumem.commands.jobs import verify
     from gpumem.jobs import Job, simulate_jobs
-    from gpumem.swap.tensile import Task, schedule
+    from gpumem.swap.tasks import Task
+    from gpumem.swap.tensile.planner import schedule
 
     machine = setting.machine
     ns = machine.durations(trace)

@@ -20,7 +20,7 @@ from gpumem.jobs.forecast import Estimate, Forecast
 from gpumem.jobs.instructions import Instructions, Place, instructions
 from gpumem.jobs.job import Job
 from gpumem.machine import Machine
-from gpumem.swap.tensile import Scheduled, Task
+from gpumem.swap.tasks import Scheduled, Task
 
 TRIES = 4  # plans for ever less, until their placements fit
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]

@@ -9,7 +9,8 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS as ALONE
 from gpumem.swap.plan import Plan
-from gpumem.swap.tensile import Scheduled, Task, schedule
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tensile.planner import schedule
 
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 

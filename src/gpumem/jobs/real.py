@@ -13,7 +13,7 @@ from gpumem.jobs.job import Job, check_names, check_options
 from gpumem.jobs.outcome import Outcome, outcome
 from gpumem.jobs.threads import State, Threads
 from gpumem.machine import Machine
-from gpumem.swap.tensile import schedule
+from gpumem.swap.tensile.planner import schedule
 
 
 def run_jobs(

@@ -16,7 +16,7 @@ from gpumem.jobs.job import Job, check_names, check_options
 from gpumem.jobs.outcome import Outcome, outcome
 from gpumem.jobs.transfer import Transfer
 from gpumem.machine import Machine
-from gpumem.swap.tensile import schedule
+from gpumem.swap.tensile.planner import schedule
 
 
 def simulate_jobs(

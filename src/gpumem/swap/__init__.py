@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes
     from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
+    from gpumem.swap.baselines.checkpoint import checkpoint as checkpoint
     from gpumem.swap.baselines.vdnn import vdnn as vdnn
     from gpumem.swap.bound import Bound as Bound
     from gpumem.swap.bound import least_stall as least_stall
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
     from gpumem.swap.plan import Swap as Swap
     from gpumem.swap.plan import Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
-    from gpumem.swap.recompute import checkpoint as checkpoint
     from gpumem.swap.search.planner import search as search
     from gpumem.swap.snu.heuristic import heuristic as heuristic
     from gpumem.swap.snu.on_demand import on_demand as on_demand
-    from gpumem.swap.tensile import schedule as schedule
-    from gpumem.swap.tensile import tensile as tensile
+    from gpumem.swap.tensile.planner import schedule as schedule
+    from gpumem.swap.tensile.planner import tensile as tensile
 
 face(__name__)

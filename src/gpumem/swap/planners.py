@@ -8,13 +8,13 @@ from functools import partial
 from gpumem.swap.autoswap.bayes import bayes
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.baselines.capuchin import capuchin
+from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.plan import Plan
-from gpumem.swap.recompute import checkpoint
 from gpumem.swap.search.planner import search
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.on_demand import on_demand
-from gpumem.swap.tensile import tensile
+from gpumem.swap.tensile.planner import tensile
 
 PLANNERS: dict[str, Callable[..., Plan]] = {
     "autoswap": autoswap,

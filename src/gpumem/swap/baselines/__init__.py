@@ -12,6 +12,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
+    from gpumem.swap.baselines.checkpoint import checkpoint as checkpoint
     from gpumem.swap.baselines.vdnn import feature_maps as feature_maps
     from gpumem.swap.baselines.vdnn import vdnn as vdnn
 

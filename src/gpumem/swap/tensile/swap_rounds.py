@@ -18,9 +18,9 @@ import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.swap._stabs import Stabs
 from gpumem.swap.accounts.link import LinkTimes
-from gpumem.swap.peak import AccessTimes, Footprint, SwapTask
+from gpumem.swap.tensile._stabs import Stabs
+from gpumem.swap.tensile.peak import AccessTimes, Footprint, SwapTask
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 

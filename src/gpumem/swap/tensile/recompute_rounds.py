@@ -7,11 +7,11 @@ from collections import defaultdict
 import numpy as np
 
 from gpumem.columns import I64
-from gpumem.swap._stabs import Stabs
-from gpumem.swap._swap_rounds import SwapRounds
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Recompute
 from gpumem.swap.recompute import recomputable
+from gpumem.swap.tensile._stabs import Stabs
+from gpumem.swap.tensile.swap_rounds import SwapRounds
 
 
 class RecomputeRounds:

@@ -1,62 +1,24 @@
 """TENSILE: swap what the peak holds, biggest tensor first, over all jobs that share a GPU, and recompute what is left.
 
-Read `peak` (algorithm 2) and `_swap_rounds` (algorithm 1) beside this file (algorithm 3).
+Read `peak` (algorithm 2) and `swap_rounds` (algorithm 1) beside this file (algorithm 3).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.swap._recompute_rounds import RecomputeRounds
-from gpumem.swap._swap_rounds import Pinned, SwapRounds
 from gpumem.swap.limits import fits, one_of
-from gpumem.swap.peak import ACCOUNTING
 from gpumem.swap.plan import Decision, Plan, Recompute
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tensile.peak import ACCOUNTING
+from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
+from gpumem.swap.tensile.swap_rounds import Pinned, SwapRounds
 from gpumem.trace import Trace
 
 LINKS = ("global", "job")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """A job as the scheduler sees it: its iteration, ns of each op as predicted or measured, its priority.
-
-    `ratio` of its buffers may be swapped at most: a smaller ratio is a higher priority. With 1 there is no limit.
-    """
-
-    trace: Trace
-    duration: I64
-    ratio: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
-            raise ValueError(f"job {self.trace.name!r}: ratio {self.ratio} is not in [0, 1]")
-        if len(self.duration) != self.trace.n:
-            raise ValueError(f"job {self.trace.name!r}: {len(self.duration)} durations for {self.trace.n} ops")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scheduled:
-    """What one job shall do.
-
-    Parameters
-    ----------
-    plan : Plan
-    peak : int
-        Bytes that it holds at most, by the accounting that was asked for.
-    delays : tuple of (int, int)
-        Of each decision: ns from the end of op `out` to the start of the copy-out, and from that of op
-        `prefetch - 1` to that of the copy-in; zeros for a recomputation.
-    """
-
-    plan: Plan
-    peak: int
-    delays: tuple[tuple[int, int], ...] = ()
 
 
 def schedule(
