@@ -16,9 +16,9 @@ from gpumem import Machine, best_fit
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.cuda.memory import for_numba
 from gpumem.jobs import Job, Outcome
-from gpumem.jobs.controller import Planner
 from gpumem.jobs.planners import unmanaged
-from gpumem.jobs.real import run_jobs
+from gpumem.jobs.runtime.controller import Planner
+from gpumem.jobs.worlds.real import run_jobs
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured
 from gpumem.swap.tensile.planner import schedule

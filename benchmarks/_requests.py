@@ -11,10 +11,10 @@ from cuda.bindings import driver as api
 from gpumem import best_fit
 from gpumem.call_cost import costs
 from gpumem.io import bundled
-from gpumem.pool.caching import Caching
-from gpumem.pool.cnmem import CnMem
+from gpumem.pool.allocators.caching import Caching
+from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import Allocator
-from gpumem.pool.runtime import SmartPool
+from gpumem.pool.runtime.smartpool import SmartPool
 
 TITLE = "a malloc and its free, VGG16, wall time; all but cuMemAlloc are Python and call no driver"
 

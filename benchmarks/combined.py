@@ -17,7 +17,7 @@ from gpumem.combined import in_pool, settle
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.machine import Machine
-from gpumem.pool.search import search as pack
+from gpumem.pool.search.planner import search as pack
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit

@@ -35,8 +35,8 @@ from gpumem.combined import in_pool
 from gpumem.errors import Infeasible, NotReached
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda, devices, driver
-from gpumem.jobs.samples import Table, write_table
 from gpumem.kernels import device as kernels
+from gpumem.latency.samples import Table, write_table
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured, measured_machine

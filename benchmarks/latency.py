@@ -22,11 +22,11 @@ from _bench import SHARED, header
 from gpumem import Machine
 from gpumem.columns import F64
 from gpumem.io import BUNDLED, bundled, read
-from gpumem.jobs.latency import LEAST, fit
-from gpumem.jobs.network import shapes, sizes
-from gpumem.jobs.samples import Measurement, Sample, read_table, samples, split
-from gpumem.jobs.scores import Score, scores
-from gpumem.jobs.synthetic import grid, synthetic
+from gpumem.latency.network import shapes, sizes
+from gpumem.latency.predict import LEAST, fit
+from gpumem.latency.samples import Measurement, Sample, read_table, samples, split
+from gpumem.latency.scores import Score, scores
+from gpumem.latency.synthetic import grid, synthetic
 
 Way = Callable[[list[Measurement], Sequence[Measurement]], F64]
 SLOWDOWN = 1.0

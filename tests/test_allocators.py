@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpumem.pool import ALLOCATORS
-from gpumem.pool._blocks import FreeRanges
-from gpumem.pool._last_use import LastUse
-from gpumem.pool.bfc import BFC
-from gpumem.pool.buddy import Buddy
-from gpumem.pool.caching import Caching
-from gpumem.pool.cnmem import CnMem
-from gpumem.pool.native import Native
+from gpumem.pool.allocators._blocks import FreeRanges
+from gpumem.pool.allocators._last_use import LastUse
+from gpumem.pool.allocators.bfc import BFC
+from gpumem.pool.allocators.buddy import Buddy
+from gpumem.pool.allocators.caching import Caching
+from gpumem.pool.allocators.cnmem import CnMem
+from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Allocator, Pool
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -19,10 +19,10 @@ from gpumem.footprint import placed, replayed
 from gpumem.io import bundled, write
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
-from gpumem.pool.cnmem import CnMem
-from gpumem.pool.native import Native
+from gpumem.pool.allocators.cnmem import CnMem
+from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
-from gpumem.pool.runtime import SmartPool
+from gpumem.pool.runtime.smartpool import SmartPool
 from gpumem.trace import Trace
 
 from .conftest import Cli

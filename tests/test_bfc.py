@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumem.pool.bfc import BFC
-from gpumem.pool.native import Native
+from gpumem.pool.allocators.bfc import BFC
+from gpumem.pool.allocators.native import Native
 
 from .test_allocators import MIB, REQUESTS, Request, footprint, play, waits
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumem.pool.caching import Caching
-from gpumem.pool.native import Native
+from gpumem.pool.allocators.caching import Caching
+from gpumem.pool.allocators.native import Native
 
 from .test_allocators import KIB, MIB, REQUESTS, Request, footprint, waits
 

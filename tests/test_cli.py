@@ -25,7 +25,7 @@ from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS
-from gpumem.pool.native import Native
+from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.recorder import Recorder

@@ -11,9 +11,9 @@ import pytest
 
 from gpumem.columns import COPY_OUT, Buffers, Ops
 from gpumem.jobs import Event, Instructions, Job, Outcome, instructions, simulate_jobs
-from gpumem.jobs.controller import GlobalController
-from gpumem.jobs.executor import Record
-from gpumem.jobs.latency import ewma
+from gpumem.jobs.runtime.controller import GlobalController
+from gpumem.jobs.runtime.executor import Record
+from gpumem.latency.predict import ewma
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gpumem import check
 from gpumem.io import read
 from gpumem.pool import best_fit, exact, search
-from gpumem.pool._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, Instance, pack
-from gpumem.pool._problem import Problem
-from gpumem.pool.greedy import ORDERS, placements
+from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, Instance, pack
+from gpumem.pool.search._problem import Problem
+from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.pool.smartpool import _fit
 from gpumem.trace import Trace
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job, simulate_jobs
-from gpumem.jobs.forecast import Forecast, roofline
+from gpumem.jobs.runtime.forecast import Forecast, roofline
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

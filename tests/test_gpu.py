@@ -15,7 +15,7 @@ from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.planners import separately
-from gpumem.jobs.real import run_jobs
+from gpumem.jobs.worlds.real import run_jobs
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, measure

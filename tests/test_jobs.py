@@ -14,7 +14,7 @@ from gpumem import check
 from gpumem.check import naive_clock
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, Buffers, Ops
 from gpumem.jobs import Instructions, Job, Outcome, instructions, simulate_jobs
-from gpumem.jobs.memory import Memory
+from gpumem.jobs.runtime.memory import Memory
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 import gpumem
 from gpumem.columns import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops
 from gpumem.execute import Emulator
-from gpumem.jobs.latency import (
+from gpumem.kernels import reference
+from gpumem.latency.network import Training, shapes, sizes
+from gpumem.latency.predict import (
     LEAST,
     SOURCES,
     Predictor,
@@ -33,8 +35,7 @@ from gpumem.jobs.latency import (
     ewma,
     fit,
 )
-from gpumem.jobs.network import Training, shapes, sizes
-from gpumem.jobs.samples import (
+from gpumem.latency.samples import (
     Measurement,
     Sample,
     Table,
@@ -45,9 +46,8 @@ from gpumem.jobs.samples import (
     split,
     write_table,
 )
-from gpumem.jobs.scores import scores
-from gpumem.jobs.synthetic import SPREAD, TILE, UNITS, grid, synthetic
-from gpumem.kernels import reference
+from gpumem.latency.scores import scores
+from gpumem.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
 from gpumem.machine import Machine
 from gpumem.models import MODELS, measure
 from gpumem.trace import Trace
@@ -392,7 +392,7 @@ def test_scikit_learn_is_needed_to_train_only(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_import_is_light() -> None:
-    code = "import sys, gpumem.jobs.latency; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, gpumem.latency.predict; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"sklearn", "hypothesis"} & set(loaded.stdout.split())
 

@@ -18,7 +18,7 @@ LAYERS = [
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],
     ["pool", "swap", "io", "execute"],
-    ["jobs", "models", "testing", "torch", "combined"],
+    ["latency", "jobs", "models", "testing", "torch", "combined"],
     ["plot", "report", "comparison", "knee", "footprint", "call_cost", "commands", "cli", "__main__"],
 ]
 STRANGERS = [{"pool", "swap", "execute"}]

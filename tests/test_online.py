@@ -13,7 +13,7 @@ from gpumem.columns import Buffers, Ops
 from gpumem.io import BUNDLED, bundled, load
 from gpumem.placement import NOWHERE
 from gpumem.pool import ALLOCATORS, best_fit
-from gpumem.pool.cnmem import CnMem
+from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import PATIENCE, replay
 from gpumem.trace import Trace
 

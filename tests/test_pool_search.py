@@ -13,7 +13,7 @@ from gpumem import check
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, greedy, search
-from gpumem.pool._reorder import meetings, refit
+from gpumem.pool.search._reorder import meetings, refit
 from gpumem.pool.smartpool import _fit
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan

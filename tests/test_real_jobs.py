@@ -19,7 +19,7 @@ from gpumem.columns import Buffers, Op, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
 from gpumem.jobs import Job, Outcome, instructions
-from gpumem.jobs.real import run_jobs
+from gpumem.jobs.worlds.real import run_jobs
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap

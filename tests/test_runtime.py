@@ -16,12 +16,12 @@ from gpumem import check
 from gpumem.errors import PlacementError
 from gpumem.io import bundled, load
 from gpumem.placement import Placement
-from gpumem.pool._cursor import LOST
-from gpumem.pool._table import GRAM, Table, recorded, stepwise
-from gpumem.pool.caching import Caching
-from gpumem.pool.native import Native
+from gpumem.pool.allocators.caching import Caching
+from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
-from gpumem.pool.runtime import Deviation, SmartPool
+from gpumem.pool.runtime._cursor import LOST
+from gpumem.pool.runtime._table import GRAM, Table, recorded, stepwise
+from gpumem.pool.runtime.smartpool import Deviation, SmartPool
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace
 

@@ -19,7 +19,7 @@ from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.plot import recorded
-from gpumem.pool.cnmem import CnMem
+from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series

@@ -1,12 +1,9 @@
 """GPU memory in deep-learning training: where to put every buffer, what to swap and when.
 
-Everything is ``Trace -> Trace -> Placement -> Timeline``. The names below are loaded at first use, so
-that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
+Everything is ``Trace -> Trace -> Placement -> Timeline``. The names below are loaded at first use, so that ``import
+gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 
->>> import gpumem
->>> trace = gpumem.bundled("mlp3")
->>> trace.n
-40
+>>> import gpumem >>> trace = gpumem.bundled("mlp3") >>> trace.n 40
 """
 
 from __future__ import annotations

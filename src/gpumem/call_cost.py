@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from gpumem.pool._table import stepwise
 from gpumem.pool.online import Allocator
+from gpumem.pool.runtime._table import stepwise
 from gpumem.trace import Trace
 
 

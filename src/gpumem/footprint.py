@@ -124,7 +124,7 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
 
     Examples
     --------
-    >>> from gpumem.pool.cnmem import CnMem
+    >>> from gpumem.pool.allocators.cnmem import CnMem
     >>> trace = Trace.from_lifetimes([1000, 500, 600], [0, 1, 3], [2, 3, 5])
     >>> found = replayed(trace, CnMem, name="cnmem")
     >>> found.size, found.bound, found.optimal

@@ -20,7 +20,7 @@ from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
 from gpumem.jobs import Job, Outcome
-from gpumem.jobs.real import run_jobs
+from gpumem.jobs.worlds.real import run_jobs
 from gpumem.kernels import reference
 from gpumem.machine import Link, Machine
 from gpumem.models import mlp

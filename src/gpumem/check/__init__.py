@@ -1,7 +1,7 @@
 """Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs right?
 
-Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with
-what it judges. All return None, or raise an error that names the op or the buffer.
+Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with what it judges.
+All return None, or raise an error that names the op or the buffer.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def _estimate(args: argparse.Namespace, machine: Machine, progress: Progress) ->
     """What predicts times from a table of measurements, if one was given."""
     if args.latency is None:
         return None
-    from gpumem.jobs.latency import estimator, fit
-    from gpumem.jobs.samples import read_table
+    from gpumem.latency.predict import estimator, fit
+    from gpumem.latency.samples import read_table
 
     progress(f"learning from {args.latency}")
     try:

@@ -26,7 +26,7 @@ FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
     """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load."""
     from gpumem.pool import best_fit
-    from gpumem.pool.cnmem import CnMem
+    from gpumem.pool.allocators.cnmem import CnMem
 
     (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
     fits = {"cnmem": partial(CnMem), "cnmem_first_fit": partial(CnMem, fit="first")}
@@ -79,7 +79,7 @@ def call_costs(
     """Return what a malloc and its free take on each allocator and on SmartPool at run time, and relative to native."""
     from gpumem.call_cost import costs
     from gpumem.pool import ALLOCATORS, best_fit
-    from gpumem.pool.runtime import SmartPool
+    from gpumem.pool.runtime.smartpool import SmartPool
 
     progress(f"{trace.name}: timing calls")
     planned = best_fit(trace)

@@ -1,14 +1,25 @@
 """Jobs that share a GPU: TENSILE's run-time system.
 
-`simulate_jobs` runs them under a simulated clock, `run_jobs` on a backend with real bytes; executors and controller are
-the same.
+Read `job` and `events` first, then `runtime`: executors and controller, the same code in both `worlds`. `simulate_jobs`
+runs them under a simulated clock, `run_jobs` on a backend with real bytes. `planners` are the memory schedulers by
+name, `outcome` and `metrics` what comes out.
 """
 
-from gpumem.jobs.events import Event
-from gpumem.jobs.instructions import Instructions, instructions
-from gpumem.jobs.job import Job
-from gpumem.jobs.outcome import JobRun, Outcome
-from gpumem.jobs.real import run_jobs
-from gpumem.jobs.simulated import simulate_jobs
+from __future__ import annotations
 
-__all__ = ["Event", "Instructions", "Job", "JobRun", "Outcome", "instructions", "run_jobs", "simulate_jobs"]
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.jobs.events import Event as Event
+    from gpumem.jobs.job import Job as Job
+    from gpumem.jobs.outcome import JobRun as JobRun
+    from gpumem.jobs.outcome import Outcome as Outcome
+    from gpumem.jobs.planners import PLANNERS as PLANNERS
+    from gpumem.jobs.runtime import Instructions as Instructions
+    from gpumem.jobs.runtime import instructions as instructions
+    from gpumem.jobs.worlds import run_jobs as run_jobs
+    from gpumem.jobs.worlds import simulate_jobs as simulate_jobs
+
+face(__name__)

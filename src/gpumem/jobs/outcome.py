@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpumem.jobs.controller import GlobalController
 from gpumem.jobs.events import Event
 from gpumem.jobs.job import Job
+from gpumem.jobs.runtime.controller import GlobalController
 
 
 @dataclass(frozen=True, slots=True, eq=False)

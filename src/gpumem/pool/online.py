@@ -122,7 +122,7 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
 
     Examples
     --------
-    >>> from gpumem.pool.cnmem import CnMem
+    >>> from gpumem.pool.allocators.cnmem import CnMem
     >>> trace, cnmem = Trace.from_lifetimes([1000, 500, 600], [0, 1, 3], [2, 3, 5]), CnMem()
     >>> replay(trace, cnmem).offset, cnmem.statistics.reserved.peak
     (array([   0, 1024,    0]), 1536)

@@ -1,0 +1,18 @@
+"""TENSILE's run-time system: the same code under a simulated clock and with threads.
+
+Read `controller` first (admission, budgets, plans anew), then `executor`: one job, walking its `instructions`, with its
+budget in `memory`, its copies in `swaps` and `transfer`. `forecast` predicts times beside other jobs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.jobs.runtime.controller import GlobalController as GlobalController
+    from gpumem.jobs.runtime.instructions import Instructions as Instructions
+    from gpumem.jobs.runtime.instructions import instructions as instructions
+
+face(__name__)

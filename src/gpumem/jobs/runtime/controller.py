@@ -1,0 +1,296 @@
+"""The global controller: admits jobs, has all of them planned together, hands out plans and budgets (section 3.2).
+
+Budgets are bytes of the device; their sum never exceeds the capacity. A plan that needs a larger one waits for room, a
+smaller one makes room::
+
+    newcomer   arrives ---- waits until its plan fits beside the others' ---- waits for room ---- launch
+    running    ...[ iteration ]|[ iteration ]|...    at a boundary: takes its newest plan if its budget fits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from gpumem.jobs.events import Event
+from gpumem.jobs.job import Job
+from gpumem.jobs.runtime.executor import Executor, Record
+from gpumem.jobs.runtime.forecast import Estimate, Forecast
+from gpumem.jobs.runtime.instructions import Instructions, Place, instructions
+from gpumem.machine import Machine
+from gpumem.swap.tasks import Scheduled, Task
+
+TRIES = 4  # plans for ever less, until their placements fit
+Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
+
+
+class Launcher(Protocol):
+    """The world, as the controller sees it."""
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds."""
+
+    def log(self, event: Event) -> None:
+        """Note an event."""
+
+    def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
+        """Let a job begin."""
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Do something that nobody waits for."""
+
+    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
+        """Return what takes long while others go on."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One job: how long its ops take as far as known, the ns of all as last planned, its budget, its plans.
+
+    `todo` is the plan in force, `new` a newer one that waits for a boundary. `refused`: the bytes that its plan got
+    down to, alone.
+    """
+
+    job: Job
+    place: int
+    forecast: Forecast
+    planned: int = 0
+    measured: bool = False
+    told: bool = False  # that it waits
+    budget: int = 0
+    todo: Instructions | None = None
+    new: Instructions | None = None
+    record: Record = field(default_factory=Record)
+    refused: int = 0
+
+
+class GlobalController:
+    """Knows all jobs; see `simulate_jobs` for the parameters.
+
+    Attributes
+    ----------
+    queue, admitted, running : list of Member
+        Who waits until the plans fit, who waits for room, who runs.
+    budgets : list of (int, int)
+        ns and the sum of the budgets from then on.
+    replans : list of int
+        ns at which running jobs were planned anew.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        capacity: int,
+        world: Launcher,
+        *,
+        plan: Planner,
+        threshold: float,
+        beta: float,
+        estimate: Estimate,
+        place: Place | None = None,
+    ) -> None:
+        self.machine, self.capacity, self.world, self.place = machine, capacity, world, place
+        self.plan, self.threshold, self.beta = plan, threshold, beta
+        self.estimate = estimate
+        self.members: dict[str, Member] = {}
+        self.queue: list[Member] = []
+        self.admitted: list[Member] = []
+        self.running: list[Member] = []
+        self.budgets: list[tuple[int, int]] = []
+        self.replans: list[int] = []
+        self.asked = False  # somebody may be admitted
+        self.because: Member | None = None  # who wants all to be planned anew
+
+    def _log(self, kind: str, member: Member, size: int = 0) -> None:
+        self.world.log(Event(self.world.now, member.job.name, kind, size=size))
+
+    # what happens to jobs
+
+    def arrive(self, job: Job, place: int) -> None:
+        """Queue a job that arrives now."""
+        member = self.members[job.name] = Member(job, place, Forecast(job, self.estimate))
+        self._log("arrive", member)
+        self.queue.append(member)
+        self.asked = True
+
+    def withdraw(self, name: str) -> None:
+        """A job leaves now if it still waits."""
+        member = self.members[name]
+        for waiting in (self.queue, self.admitted):
+            if member in waiting:
+                waiting.remove(member)
+                self._log("leave", member)
+                member.record.leave = self.world.now
+                if waiting is self.admitted:
+                    self._ask(member)  # others have smaller plans on its account
+                self.asked = True
+
+    def admit(self) -> None:
+        """Plan as many of the queue, in order, as fit together with the jobs that are in; refuse hopeless ones."""
+        if not self.asked:
+            return
+        self.asked = False
+        while self.queue:
+            before, head = self._waiting(), self.queue[0]
+            reached = self._admit_some()
+            if not reached:
+                continue
+            if before[0]:
+                reached = self._instructions([head])[0].budget
+            if before != self._waiting():  # somebody came or went meanwhile
+                self.asked = True
+                break
+            if reached <= self.capacity:
+                break
+            head.refused = reached
+            self._log("refused", self.queue.pop(0), reached)
+        self._launch()
+        for member in (*self.queue, *self.admitted):
+            if not member.told:
+                member.told = True
+                self._log("wait", member)
+
+    def _waiting(self) -> tuple[list[Member], list[Member]]:
+        """Who is in, and who is not."""
+        return [*self.running, *self.admitted], list(self.queue)
+
+    def _admit_some(self) -> int:
+        """Plan with the whole queue, then without its last, and so on until it fits; else return the least bytes."""
+        inside, queue = self._waiting()
+        for count in range(len(queue), 0, -1):
+            members = [*inside, *queue[:count]]
+            todo = self._instructions(members)
+            total = sum(t.budget for t in todo)
+            if total <= self.capacity and (inside, queue) == self._waiting():
+                if self.running:
+                    self._tell_replan(queue[0], total)
+                self.admitted += queue[:count]
+                del self.queue[:count]
+                self._give(members, todo)
+                return 0
+        return total
+
+    def _launch(self) -> None:
+        """Start those who are admitted, in their order, as far as there is room."""
+        while self.admitted:
+            member = self.admitted[0]
+            assert member.todo is not None
+            if self._granted() + member.todo.budget > self.capacity:
+                return
+            self.running.append(self.admitted.pop(0))
+            self._grant(member, member.todo.budget)
+            member.record = self.world.launch(member.job, member.place, member.todo, self).record
+
+    # plans
+
+    def _ask(self, because: Member) -> None:
+        """Have all planned anew, unless somebody has asked for that already."""
+        if self.because is None:
+            self.because = because
+            self.world.soon(self._replan)
+
+    def _replan(self) -> None:
+        """Plan all jobs that are in anew; where that does not fit, the old plans stay."""
+        because, self.because = self.because, None
+        assert because is not None
+        members, _ = self._waiting()
+        if members:
+            todo = self._instructions(members)
+            total = sum(t.budget for t in todo)
+            if members == self._waiting()[0]:  # who came or went meanwhile has had all planned anew as well
+                self._tell_replan(because, total)
+                if total <= self.capacity:
+                    self._give(members, todo)
+                self.asked = bool(self.queue)  # with what is known now, those who wait may fit
+
+    def _tell_replan(self, because: Member, total: int) -> None:
+        self.replans.append(self.world.now)
+        self._log("replan", because, total)
+
+    def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
+        """Have jobs planned together."""
+        others = len(members) - 1
+        tasks = [Task(m.job.trace, m.forecast.beside(others), m.job.ratio) for m in members]
+
+        return self.world.aside(partial(self._planned, members, tasks))
+
+    def _planned(self, members: Sequence[Member], tasks: Sequence[Task]) -> list[Instructions]:
+        """Plan for the capacity; where loads fit it but placements do not, for as much less."""
+        room = self.capacity
+        for _ in range(TRIES):
+            found = self.plan(tasks, self.machine, room)
+            todo = [self._carry_out(m, s) for m, s in zip(members, found, strict=True)]
+            over = sum(t.budget for t in todo) - self.capacity
+            if over <= 0 or sum(s.peak for s in found) > room or over >= room:
+                break
+            room -= over
+        return todo
+
+    def _carry_out(self, m: Member, found: Scheduled) -> Instructions:
+        """What a plan means for a job; the same again if it is one that the job has."""
+        for known in (m.todo, m.new):
+            if known is not None and (known.plan, known.delays) == (found.plan, found.delays):
+                return known
+        return instructions(m.job.trace, found.plan, self.machine, found.delays, self.place)
+
+    def _give(self, members: Sequence[Member], todo: Sequence[Instructions]) -> None:
+        for m, new in zip(members, todo):
+            m.forecast.settle(len(members) - 1)
+            m.planned = int(m.forecast.ns.sum())
+            if m in self.running:
+                m.new = None if new is m.todo else new
+            else:
+                m.todo = new
+
+    # budgets
+
+    def _granted(self) -> int:
+        return sum(m.budget for m in self.running)
+
+    def _grant(self, member: Member, budget: int) -> None:
+        member.budget = budget
+        self.budgets.append((self.world.now, self._granted()))
+
+    # what executors ask at a boundary
+
+    def leaves(self, executor: Executor) -> bool:
+        """Whether the job leaves now."""
+        job = executor.job
+        done = executor.iteration + 1 >= job.iterations
+        return done or (job.leave is not None and self.world.now >= job.leave)
+
+    def new_plan(self, executor: Executor) -> Instructions | None:
+        """Return a new plan if there is one and its budget fits; the larger of the two budgets is granted meanwhile."""
+        member = self.members[executor.job.name]
+        new = member.new
+        if new is None or self._granted() + max(new.budget - member.budget, 0) > self.capacity:
+            return None
+        member.todo, member.new = new, None
+        if new.budget > member.budget:
+            self._grant(member, new.budget)
+        return new
+
+    def adopted(self, executor: Executor) -> None:
+        """The new plan is in force: what its budget is smaller by goes to others."""
+        self._grant(self.members[executor.job.name], executor.todo.budget)
+        self._launch()
+
+    def measured(self, executor: Executor, ns: Sequence[int]) -> None:
+        """Correct the estimates of a job; plan anew after its first iteration, and when it is too far off the plan."""
+        member = self.members[executor.job.name]
+        member.forecast.correct(ns, self.beta)
+        off = abs(sum(ns) - member.planned) > self.threshold * member.planned
+        if off or not member.measured:
+            member.measured = True
+            self._ask(member)
+
+    def left(self, executor: Executor) -> None:
+        """A job is gone: plan the others anew, let others in."""
+        member = self.members[executor.job.name]
+        self.running.remove(member)
+        self._grant(member, 0)
+        self._ask(member)
+        self.asked = True

@@ -1,0 +1,281 @@
+"""The executor of one job: walks the ops of its plan, iteration by iteration (section 3.2).
+
+It is a generator, so that the same walk runs under a simulated clock and in a thread with real streams. It yields what
+it cannot do itself, and goes on when that is done::
+
+    k >= 0   the kernel of op k runs from now on; send the ns that it took when it has ended
+    WAIT     go on when `missing` is 0
+    TURN     go on at once, but after everybody else who has something to do at this instant
+
+Kernels are synchronous, copies are not: they are handed to the swap scheduler with the time at which they are due.
+Whenever the executor must wait for a copy, that copy is due at once; a copy-in that an op needs before its time is a
+*passive swap-in*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
+from gpumem.jobs.events import Event
+from gpumem.jobs.job import Job
+from gpumem.jobs.runtime.instructions import Instructions
+from gpumem.jobs.runtime.memory import Memory, Request
+from gpumem.jobs.runtime.swaps import Swaps
+from gpumem.jobs.runtime.transfer import Transfer
+
+WAIT, TURN = -1, -2
+WAITS = ("copy", "memory", "boundary", "admission")
+Walk = Generator[int, int, None]
+
+
+class Controller(Protocol):
+    """The global controller, as an executor sees it: asked at the boundaries of its iterations."""
+
+    def leaves(self, executor: Executor) -> bool:
+        """Whether the job leaves now."""
+
+    def new_plan(self, executor: Executor) -> Instructions | None:
+        """Return what to do from now on, if that changes; a larger budget is granted already."""
+
+    def measured(self, executor: Executor, ns: Sequence[int]) -> None:
+        """Take the ns of each op of the job's trace in the iteration that has ended."""
+
+    def adopted(self, executor: Executor) -> None:
+        """The new plan is in force: what its budget is smaller by is free."""
+
+    def left(self, executor: Executor) -> None:
+        """The job is gone."""
+
+
+class World(Protocol):
+    """What runs copies and knows the time: simulated or real."""
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds."""
+
+    def log(self, event: Event) -> None:
+        """Note an event."""
+
+    def alarm(self, executor: Executor, transfer: Transfer) -> None:
+        """Call `executor.swaps.due` at `transfer.due`."""
+
+    def copy(self, executor: Executor, transfer: Transfer) -> None:
+        """Copy as soon as the engine is free: call `executor.began`, then `executor.swaps.ended`."""
+
+    def resume(self, executor: Executor) -> None:
+        """All that the executor waited for is there."""
+
+    def change(self, executor: Executor) -> None:
+        """Lay the device out for the executor's new plan; what crosses the boundary keeps its value."""
+
+    def release(self, executor: Executor) -> None:
+        """The job leaves the device."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What one job did, iteration by iteration; see `JobRun`."""
+
+    launch: int = -1
+    leave: int = -1
+    start: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    budget: list[int] = field(default_factory=list)
+    peak: list[int] = field(default_factory=list)
+    passive: list[int] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=lambda: {"out": 0, "in": 0})
+    waits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAITS, 0))
+
+
+class Executor:
+    """One job that has been admitted.
+
+    Parameters
+    ----------
+    job : Job
+    place : int
+        Of the job among all: it breaks ties.
+    todo : Instructions
+        Its first plan.
+    world, controller
+    drain : bool
+        Whether the end of an iteration waits for all copies, those included that are planned to run across it.
+    """
+
+    def __init__(
+        self, job: Job, place: int, todo: Instructions, world: World, controller: Controller, *, drain: bool
+    ) -> None:
+        self.job, self.place = job, place
+        self.world, self.controller, self.drain = world, controller, drain
+        self.iteration = self.missing = 0
+        self.record = Record()
+        self._take(todo)
+
+    def _take(self, todo: Instructions) -> None:
+        """Start from scratch under a plan: nothing held, no copy under way."""
+        self.todo = todo
+        self.memory = Memory(todo.budget, todo.size, self._moved)
+        self.swaps = Swaps(self, self.memory, len(todo.op))
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds."""
+        return self.world.now
+
+    def _moved(self, kind: str, part: int) -> None:
+        size, buffer = self.todo.size[part], self.todo.buffer[part]
+        self.world.log(Event(self.now, self.job.name, kind, self.iteration, -1, buffer, size, part))
+
+    def _log(self, kind: str, *, op: int = -1, size: int = 0) -> None:
+        self.world.log(Event(self.now, self.job.name, kind, self.iteration, op, -1, size))
+
+    def say(self, kind: str, *, transfer: Transfer) -> None:
+        """Log an event of a copy."""
+        t = transfer
+        self.world.log(Event(self.now, self.job.name, kind, t.iteration, -1, t.buffer, t.size, t.part))
+
+    def alarm(self, transfer: Transfer) -> None:
+        """Have `swaps.due` called when its time has come."""
+        self.world.alarm(self, transfer)
+
+    def ready(self, transfer: Transfer) -> None:
+        """Hand a copy to the engines."""
+        self.world.copy(self, transfer)
+
+    def began(self, transfer: Transfer) -> None:
+        """An engine has taken a copy up."""
+        way = "in" if transfer.into else "out"
+        self.record.moved[way] += transfer.size
+        self.say(way, transfer=transfer)
+
+    def arrived(self) -> None:
+        """One thing less to wait for."""
+        self.missing -= 1
+        if not self.missing:
+            self.world.resume(self)
+
+    def walk(self) -> Walk:
+        """Launch; iterate and change plans; leave."""
+        record = self.record
+        record.launch = self.now
+        record.waits["admission"] = self.now - self.job.arrival
+        self._log("launch", size=self.todo.budget)
+        self.memory.start(self.todo.device.values())
+        yield TURN
+        while True:
+            ns = yield from self._iterate()
+            over = self.now
+            yield from self._close()
+            if self.controller.leaves(self):
+                yield from self._leave()
+                record.waits["boundary"] += self.now - over
+                return
+            new = self.controller.new_plan(self)
+            self.controller.measured(self, ns)
+            self.iteration += 1
+            if new is not None:
+                yield from self._switch(new)
+            record.waits["boundary"] += self.now - over
+
+    def _iterate(self) -> Generator[int, int, list[int]]:
+        """Walk the ops of one iteration; return the ns of those of the job's own trace."""
+        todo, memory, last = self.todo, self.memory, self.swaps.last
+        self.record.start.append(self.now)
+        memory.peak = memory.used
+        ns: dict[int, int] = {}
+        for i, role in enumerate(todo.role):
+            for part in todo.ends[i]:
+                memory.end(part, self.now)
+            request = memory.request(todo.makes[i], self.now) if todo.makes[i] else None
+            needs = [t for t in map(last.__getitem__, todo.after[i]) if t is not None and t.end < 0]
+            if role in (COPY_OUT, COPY_IN):
+                self._issue(i, todo.part[i], role == COPY_IN, self.now + todo.delay[i], needs, request)
+                continue
+            if needs or (request is not None and request.at < 0):
+                yield from self._stall(needs, request)
+            again = role == RECOMPUTE
+            self._log("recompute" if again else "start", op=todo.op[i])
+            took = yield i
+            self._log("recomputed" if again else "end", op=todo.op[i])
+            if not again:
+                ns[todo.op[i]] = took
+        return [ns[op] for op in range(len(ns))]
+
+    def _issue(
+        self, op: int, part: int, into: bool, due: int, needs: list[Transfer], request: Request | None = None
+    ) -> Transfer:
+        buffer, size = self.todo.buffer[part], self.todo.size[part]
+        transfer = Transfer(self.iteration, op, into, part, buffer, size, due, needs, request)
+        self.swaps.issue(transfer)
+        return transfer
+
+    def _stall(self, needs: Sequence[Transfer], request: Request | None) -> Walk:
+        """Wait for the operands and the memory of an op; the last to come is the cause."""
+        since = self.now
+        yield from self._settle(needs, request, passive=True)
+        operands = max((t.end for t in needs), default=since)
+        memory = -1 if request is None else request.at
+        self.record.waits["memory" if memory > operands else "copy"] += self.now - since
+
+    def _settle(self, transfers: Sequence[Transfer], request: Request | None = None, *, passive: bool = False) -> Walk:
+        """Wait until copies have ended and memory is granted; the copies become due at once."""
+        asked = [request] if request is not None and request.at < 0 else []
+        self.missing = len(transfers) + len(asked)
+        if not self.missing:
+            return
+        for waited in asked:
+            waited.granted = self.arrived
+        for transfer in transfers:
+            transfer.awaited = True
+        self.swaps.hurry(transfers, asked, passive=passive)
+        yield WAIT
+
+    def _close(self) -> Walk:
+        """End an iteration: wait for its copies out, whose device parts end within it, then tell."""
+        todo, record = self.todo, self.record
+        for part in todo.ends[-1]:
+            self.memory.end(part, self.now)
+        mine = [t for t in self.swaps.open if todo.settles[t.op]]
+        yield from self._settle(list(self.swaps.open) if self.drain else mine)
+        record.end.append(self.now)
+        record.budget.append(self.memory.budget)
+        record.peak.append(self.memory.peak)
+        record.passive.append(self.swaps.passive)
+        self.swaps.passive = 0
+        self._log("iteration")
+        yield TURN
+
+    def _switch(self, new: Instructions) -> Walk:
+        """Change the plan: values move to where the new one expects them at the boundary.
+
+        Copies out come before the change of budget, copies in (passive swap-ins) after it.
+        """
+        yield from self._settle(list(self.swaps.open))
+        old = self.todo
+        for b in sorted(new.host - old.host):
+            self._issue(-1, old.device[b], False, self.now, [])
+        yield from self._settle(list(self.swaps.open))
+        self._log("adopt", size=new.budget)
+        self.memory.clear()
+        self._take(new)
+        self.memory.start(new.device.values())
+        self.world.change(self)
+        self.controller.adopted(self)
+        for b in sorted(new.device.keys() - old.device.keys()):
+            self.swaps.passive += 1  # counted in the iteration that needs them
+            self.say("passive", transfer=self._issue(-1, new.device[b], True, self.now, []))
+        yield from self._settle(list(self.swaps.open))
+
+    def _leave(self) -> Walk:
+        """End all copies, give everything back."""
+        yield from self._settle(list(self.swaps.open))
+        self.memory.clear()
+        self.world.release(self)
+        self._log("leave")
+        self.record.leave = self.now
+        yield TURN
+        self.controller.left(self)

@@ -1,0 +1,137 @@
+"""The swap scheduler of one job: holds each copy back until it is due, has its memory, and may run.
+
+What it lets through goes to the swap executor, the copy engines that all jobs share::
+
+    issued ---- time has come, bytes granted, copies before it ended ----> ready ----> engine ----> ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from gpumem.jobs.runtime.memory import Memory, Request
+from gpumem.jobs.runtime.transfer import Transfer
+
+
+class Owner(Protocol):
+    """The executor, as its swap scheduler sees it."""
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds."""
+
+    def say(self, kind: str, *, transfer: Transfer) -> None:
+        """Log an event of a copy."""
+
+    def alarm(self, transfer: Transfer) -> None:
+        """Call `Swaps.due` when its time has come."""
+
+    def ready(self, transfer: Transfer) -> None:
+        """Copy as soon as the engine is free."""
+
+    def arrived(self) -> None:
+        """One thing less that the executor waits for."""
+
+
+class Swaps:
+    """The copies of one job under one plan of `n` ops.
+
+    Attributes
+    ----------
+    last : list of (Transfer or None)
+        The last copy that each op issued.
+    open : list of Transfer
+        Those that have not ended, in issue order.
+    passive : int
+        Swap-ins that an op needed before their time.
+    """
+
+    def __init__(self, owner: Owner, memory: Memory, n: int) -> None:
+        self.owner, self.memory = owner, memory
+        self.last: list[Transfer | None] = [None] * n
+        self.open: list[Transfer] = []
+        self.passive = 0
+
+    def issue(self, t: Transfer) -> None:
+        """Take over a copy: its memory is asked for, its time may be still to come."""
+        self.open.append(t)
+        if t.op >= 0:
+            self.last[t.op] = t
+        t.undue = t.due > self.owner.now
+        t.blockers = len(t.needs) + t.undue
+        for earlier in t.needs:
+            earlier.dependents.append(t)
+        if t.request is not None and t.request.at < 0:
+            t.blockers += 1
+            t.request.granted = lambda: self._granted(t)
+        else:
+            self.memory.held[t.part].copies += 1
+        if t.undue:
+            self.owner.alarm(t)
+        if not t.blockers:
+            self.owner.ready(t)
+
+    def _granted(self, t: Transfer) -> None:
+        self.memory.held[t.part].copies += 1
+        self._unblock(t)
+
+    def _unblock(self, t: Transfer) -> None:
+        t.blockers -= 1
+        if not t.blockers:
+            self.owner.ready(t)
+
+    def due(self, t: Transfer) -> None:
+        """Its time has come, or somebody waits for it."""
+        if t.undue:
+            t.undue = False
+            self._unblock(t)
+
+    def ended(self, t: Transfer) -> None:
+        """The engine is done with it."""
+        t.end = self.owner.now
+        self.open.remove(t)
+        self.owner.say("in_end" if t.into else "out_end", transfer=t)
+        self.memory.copied(t.part, t.end)
+        for later in t.dependents:
+            self._unblock(later)
+        if t.awaited:
+            self.owner.arrived()
+
+    def hurry(self, wanted: Iterable[Transfer], requests: Collection[Request], *, passive: bool) -> None:
+        """Make due what the executor waits for: copies, and what must end before these can start.
+
+        Parameters
+        ----------
+        wanted : iterable of Transfer
+        requests : collection of Request
+            For memory.
+        passive : bool
+            Whether an op is what waits.
+        """
+        todo, seen, asked = list(wanted), set[int](), list(requests)
+        while True:
+            for t in todo:
+                seen.add(id(t))
+                if t.undue and t.into and passive:
+                    self.passive += 1
+                    self.owner.say("passive", transfer=t)
+                self.due(t)
+                if t.request is not None and t.request.at < 0:
+                    asked.append(t.request)
+            before = [earlier for t in todo for earlier in t.needs] + self._make_room(asked)
+            todo = [t for t in dict.fromkeys(before) if t.end < 0 and id(t) not in seen]
+            if not todo:
+                return
+
+    def _make_room(self, requests: Collection[Request]) -> list[Transfer]:
+        """The copies out that must end before `requests` are granted: those that are due, then those that are next."""
+        short, parts = self.memory.short(requests)
+        held = self.memory.held
+        leaving = [t for t in self.open if t.part in held and held[t.part].over]
+        found = []
+        for t in sorted(leaving, key=lambda t: (t.undue, t.due)):
+            if short > 0 or t.part in parts:
+                found.append(t)
+                short -= t.size
+        return found

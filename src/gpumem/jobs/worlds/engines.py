@@ -1,0 +1,109 @@
+"""What all jobs share under the simulated clock: the copy engines and the multiprocessors."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+
+from gpumem.jobs.runtime.executor import Executor
+from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.machine import Machine
+
+
+class Links:
+    """The copy engines (the swap executor): one each way, or one for both; first come, first served.
+
+    A transfer comes when it is ready. Of those that come at one instant the job's place decides, then issue order.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.queues: list[list[tuple[int, int, int, int, int, Executor, Transfer]]] = [[], []]
+        self.busy = [False, False]
+        self.ns: dict[tuple[bool, int], int] = {}
+        self.count = 0
+
+    def _engine(self, transfer: Transfer) -> int:
+        return int(transfer.into and self.machine.duplex)
+
+    def add(self, now: int, executor: Executor, transfer: Transfer) -> None:
+        """Queue a transfer that is ready."""
+        t = transfer
+        self.count += 1
+        item = (now, executor.place, t.iteration, t.op, self.count, executor, t)
+        heapq.heappush(self.queues[self._engine(t)], item)
+
+    def start(self) -> Iterable[tuple[Executor, Transfer, int]]:
+        """Let idle engines take up what is first in their queues; tell how many ns that takes."""
+        for k, queue in enumerate(self.queues):
+            if queue and not self.busy[k]:
+                self.busy[k] = True
+                *_, executor, transfer = heapq.heappop(queue)
+                yield executor, transfer, self._copy_ns(transfer)
+
+    def done(self, transfer: Transfer) -> None:
+        """A transfer has ended."""
+        self.busy[self._engine(transfer)] = False
+
+    def _copy_ns(self, transfer: Transfer) -> int:
+        key = transfer.into, transfer.size
+        if key not in self.ns:
+            link = self.machine.into if transfer.into else self.machine.out
+            self.ns[key] = int(link.copy_ns(np.array([transfer.size]))[0])
+        return self.ns[key]
+
+
+class Kernel:
+    """A kernel that runs: what is left of it, when it started, when it will end as things are (-1: not known)."""
+
+    __slots__ = ("end", "executor", "left", "start")
+
+    def __init__(self, executor: Executor, left: int, start: int) -> None:
+        self.executor, self.left, self.start = executor, left, start
+        self.end = -1
+
+
+class Kernels:
+    """The multiprocessors, shared: of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
+
+    Exact: work is counted in parts of a nanosecond of which every rate is a whole number. A kernel ends at the first
+    whole nanosecond at which its work is done.
+    """
+
+    def __init__(self, slowdown: float, jobs: int) -> None:
+        s = Fraction(str(slowdown))
+        slower = [1 + s * (k - 1) for k in range(1, jobs + 1)]
+        self.unit = lcm(*(x.numerator for x in slower))
+        self.rate = [0, *(int(self.unit / x) for x in slower)]  # by how many kernels run
+        self.running: dict[int, Kernel] = {}
+        self.since = 0
+
+    def _progress(self, now: int) -> None:
+        if now > self.since:
+            done = (now - self.since) * self.rate[len(self.running)]
+            for kernel in self.running.values():
+                kernel.left -= done
+            self.since = now
+
+    def start(self, now: int, executor: Executor, ns: int) -> None:
+        """A kernel starts that takes `ns` alone."""
+        self._progress(now)
+        self.running[executor.place] = Kernel(executor, ns * self.unit, now)
+
+    def done(self, now: int, kernel: Kernel) -> None:
+        """A kernel has ended."""
+        self._progress(now)
+        del self.running[kernel.executor.place]
+
+    def changed(self) -> Iterable[Kernel]:
+        """Look when each kernel ends as things are; return those for which that is news."""
+        rate = self.rate[len(self.running)]
+        for kernel in self.running.values():
+            end = self.since - (-kernel.left // rate)
+            if end != kernel.end:
+                kernel.end = end
+                yield kernel

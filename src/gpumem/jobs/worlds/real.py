@@ -1,0 +1,97 @@
+"""Jobs on real streams: the same executors and controller as under the simulated clock, in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpumem.execute.backend import Backend
+from gpumem.execute.program import Launch
+from gpumem.jobs.job import Job, check_names, check_options
+from gpumem.jobs.outcome import Outcome, outcome
+from gpumem.jobs.runtime.controller import GlobalController, Planner
+from gpumem.jobs.runtime.forecast import Estimate, roofline
+from gpumem.jobs.runtime.instructions import Place
+from gpumem.jobs.worlds.threads import State, Threads
+from gpumem.machine import Machine
+from gpumem.swap.tensile.planner import schedule
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    machine: Machine,
+    capacity: int,
+    backend: Callable[[], Backend],
+    launch: Callable[[Job], Launch | None],
+    *,
+    place: Place,
+    state: State | None = None,
+    plan: Planner = schedule,
+    drain: bool = False,
+    threshold: float = 0.3,
+    beta: float = 0.5,
+    estimate: Estimate | None = None,
+    enter: Callable[[], object] | None = None,
+) -> Outcome:
+    """Run jobs that arrive, swap and leave on one GPU.
+
+    Parameters
+    ----------
+    jobs, machine, capacity, plan, drain, threshold, beta, estimate
+        As for `simulate_jobs`; ns count from the start of the run. The machine says how many copy engines there are,
+        and what planners believe.
+    backend : callable
+        Returns a new backend; called once for each job that is launched, in its thread. Several threads submit to it,
+        one at a time, and wait. One that replays whole iterations (CUDA graphs) does not do.
+    launch : callable
+        Returns the launch of a job, as for `execute.prepare`.
+    place : callable
+        A pool planner, such as `best_fit`. A job's budget is the height of its placement.
+    state : mapping of str to dict of int to array, optional
+        By job, recorded buffer -> value, as for `execute.run`: where it starts from, and after the run where it got to.
+    enter : callable, optional
+        What each thread calls first, for CUDA `lambda: cuda.core.Device().set_current()`.
+
+    Returns
+    -------
+    Outcome
+        Measured. `peak` counts bytes as the executors do; the slabs are the budgets.
+
+    Raises
+    ------
+    ValueError
+        As `simulate_jobs`.
+    ExecutionError
+        An op failed; its job is in a note. All threads end, all memory is given back, and `state` has what jobs that
+        were gone have left in it. So with whatever else fails in one of the threads.
+
+    Examples
+    --------
+    >>> from gpumem import Trace, best_fit
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.execute import Emulator, GenericOp, initial
+    >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), Ops.make([[0], [1]], [[1], [0]]))
+    >>> state = {"a": initial(trace, seed=1)}
+    >>> ran = run_jobs([Job("a", trace, iterations=2)], Machine.named("h200"), 2048, Emulator,
+    ...                lambda job: GenericOp(job.trace), place=best_fit, state=state)
+    >>> len(ran["a"].end), state["a"][0].tobytes().hex()
+    (2, '7b76a774f644719e')
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 3.2.
+    """
+    check_names(jobs)
+    check_options(capacity, threshold, beta)
+    threads = Threads(machine, backend, launch, state or {}, drain, enter)
+    controller = GlobalController(
+        machine,
+        capacity,
+        threads,
+        plan=plan,
+        threshold=threshold,
+        beta=beta,
+        estimate=estimate or roofline(machine),
+        place=place,
+    )
+    threads.run(jobs, controller)
+    return outcome(jobs, controller, tuple(threads.events))

@@ -1,0 +1,21 @@
+"""Online allocators as the frameworks have them: a file each, all under the protocol of `pool.online`.
+
+`native` is cudaMalloc, `cnmem` the pool of Theano and SINGA, `bfc` TensorFlow's, `caching` PyTorch's, `buddy` a binary
+buddy system. `_blocks`, `_segments` and `_last_use` are what they share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.pool.allocators.bfc import BFC as BFC
+    from gpumem.pool.allocators.buddy import Buddy as Buddy
+    from gpumem.pool.allocators.caching import Caching as Caching
+    from gpumem.pool.allocators.cnmem import CnMem as CnMem
+    from gpumem.pool.allocators.native import Native as Native
+    from gpumem.pool.allocators.native import OnDevice as OnDevice
+
+face(__name__)

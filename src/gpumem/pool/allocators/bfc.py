@@ -1,0 +1,123 @@
+"""TensorFlow's best fit with coalescing: regions that double, chunks of 256 bytes, cut where that leaves enough."""
+
+from __future__ import annotations
+
+from gpumem.pool.allocators._blocks import Block, FreeRanges, Live, checked, rounded
+from gpumem.pool.allocators._last_use import LastUse
+from gpumem.pool.allocators.native import Native, OnDevice, full
+
+# tensorflow/core/common_runtime/bfc_allocator.h at 0854f7c and bfc_allocator.cc at 010f3ed; tsl has the same ones
+MIN_ALLOCATION = 256  # kMinAllocationSize
+FIRST_REGION = 2 << 20  # "2MiB smallest initial allocation"
+MAX_INTERNAL_FRAGMENTATION = 128 << 20  # kMaxInternalFragmentation
+
+
+class BFC(OnDevice):
+    """TensorFlow's and JAX's allocator.
+
+    Parameters
+    ----------
+    capacity : int, optional
+        Bytes of the device; no bound where left out.
+    allow_growth : bool
+        Start with a region of 2 MiB and double from there; otherwise the first region is the whole capacity.
+    garbage_collection : bool
+        Where a region no longer fits, give back those that are wholly free and try again, as TensorFlow does on
+        GPUs (`TF_ENABLE_GPU_GARBAGE_COLLECTION`).
+    device : Native, optional
+        Where the regions come from, instead of `capacity`.
+
+    Raises
+    ------
+    ValueError
+        No growth, but no capacity either; a capacity beside a device.
+
+    Notes
+    -----
+    A chunk is cut where it is at least twice the request or the rest is 128 MiB and more; otherwise the rest is
+    wasted until the chunk is free again. The 21 bins hold chunks of 256 * 2**b bytes and more, each sorted by size
+    and address, and are searched upwards: that is the smallest chunk that fits, so one sorted list stands for them.
+    O(B) a request for B free chunks, O(log B) searches. It has no streams of its own: it waits for all where bytes
+    go to another stream. Departures: the device says how much it has left, so no region is tried in steps of 0.9
+    (`kBackpedalFactor`); regions that happen to be neighbours stay apart, as with cudaMalloc; no timestamps.
+
+    Examples
+    --------
+    >>> bfc = BFC()
+    >>> a, b = bfc.allocate(1000), bfc.allocate(100)
+    >>> bfc.free(a)
+    >>> a, b, bfc.allocate(600), bfc.allocate(100)  # 1,024 bytes are less than twice 768: the chunk stays whole
+    (0, 1024, 0, 1280)
+    >>> bfc.statistics.reserved.peak, bfc.statistics.allocated.current
+    (2097152, 1536)
+
+    References
+    ----------
+    TensorFlow, core/common_runtime/bfc_allocator.{h,cc} at 0854f7c and 010f3ed.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int | None = None,
+        allow_growth: bool = True,
+        garbage_collection: bool = True,
+        device: Native | None = None,
+    ) -> None:
+        super().__init__(capacity, device, MIN_ALLOCATION)
+        total = self.device.capacity
+        if total is None and not allow_growth:
+            raise ValueError("allow_growth: False, but there is no capacity to take as a whole")
+        first = FIRST_REGION if total is None else min(total, FIRST_REGION) if allow_growth else total
+        self._next_region = max(rounded(first, MIN_ALLOCATION), MIN_ALLOCATION)
+        self._collects = garbage_collection
+        self._free = FreeRanges()
+        self._live: Live[None] = Live(self.statistics)
+        self._last_use = LastUse(lambda: self.synchronize())
+
+    def allocate(self, size: int, *, stream: int = 0) -> int:
+        """Return the offset of `size` bytes for work on `stream`."""
+        asked = checked(size, "size")
+        needed = rounded(asked, MIN_ALLOCATION)
+        start = self._free.best(needed)
+        if start is None:
+            if not self._extend(needed) and not (self._collect(needed) and self._extend(needed)):
+                raise full(asked, self.device)
+            start = self._free.best(needed)
+            assert start is not None  # the new region's
+        chunk = self._free.at(start)
+        given = needed if chunk >= 2 * needed or chunk - needed >= MAX_INTERNAL_FRAGMENTATION else chunk
+        self._last_use.claim(start, given, stream)
+        self._free.take(start, given)
+        return self._live.add(start, Block(given, asked, None))
+
+    def free(self, offset: int, *, stream: int = 0) -> None:
+        """Take a chunk back and merge it with its free neighbours in the region."""
+        block = self._live.remove(offset)
+        self._last_use.freed(offset, block.size, stream)
+        self._free.put(offset, block.size)
+
+    def _extend(self, size: int) -> bool:
+        """Add a region that has `size` bytes; the next one is to be twice as large."""
+        available = self.device.available // MIN_ALLOCATION * MIN_ALLOCATION
+        if size > available:
+            return False
+        grown = size > self._next_region
+        while size > self._next_region:
+            self._next_region *= 2
+        region = min(self._next_region, available)
+        self._free.open(self.device.allocate(region), region)
+        if not grown:
+            self._next_region *= 2
+        return True
+
+    def _collect(self, size: int) -> bool:
+        """Give the regions back that are wholly free, if that makes room for `size` bytes."""
+        idle = self._free.whole()
+        if not self._collects or not idle or size > self.device.available + sum(bytes_ for _, bytes_ in idle):
+            return False
+        for start, _ in idle:
+            self._free.close(start)
+            self.device.free(start)
+        self._last_use.clear()  # giving back waits for all streams
+        return True

@@ -1,0 +1,220 @@
+"""Where in its table a running program is: request by request, and found again after a deviation.
+
+What a request has to do with the position, where it is not what is due::
+
+    position                 v                            table right
+    ... 8  4 ~4 | skipped .. | due | ahead: WINDOW .. |
+            ^        ^          ^          ^
+            |        |          |          a malloc of that size: skip what lies between
+            |        |          a malloc of another size: takes its place, in the fallback's memory
+            |        a malloc of that size that was skipped: comes late, the position stays
+            a block freed late: the position stays
+
+A position is but a hint. What keeps blocks apart is this: whenever a block in the region is not one that the table
+holds at the position, it is overdue, and nothing is put on its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gpumem.pool.runtime._deviations import Log
+from gpumem.pool.runtime._region import Held, Region
+from gpumem.pool.runtime._table import GRAM, Table
+
+WINDOW = 4  # how far ahead a request is looked for, and how many mallocs may come late; a few, as sizes are common
+LOST = 8  # unexpected mallocs, with fewer than CALM expected requests between them, and the position is unknown
+CALM = 8
+NONE = -1
+
+
+class Cursor:
+    """Follows a program through a `Table`.
+
+    Attributes
+    ----------
+    position : int
+        The request that is due.
+    region : Region or None
+        Where the plan lies, once it has its bytes.
+    streak : int
+        Requests as planned, without one that was not.
+    """
+
+    def __init__(self, table: Table, log: Log) -> None:
+        self.table, self.log = table, log
+        self.position = 0
+        self.region: Region | None = None
+        self.streak = 0
+        self._holder: list[Held | None] = [None] * len(table.size)
+        self._skipped: deque[int] = deque(maxlen=WINDOW)  # buffers whose malloc may come late
+        self._trouble = 0  # unexpected mallocs, since CALM requests as planned
+        self._recent: deque[int] = deque(maxlen=GRAM)  # bytes of the latest requests, while there is trouble
+        self._grams: dict[tuple[int, ...], int] = {}
+        self._since = len(table.size)  # requests since it was found again
+
+    def seek(self, size: int) -> tuple[int, str]:
+        """Move to the request that this malloc is; return its buffer, or -1, and how it deviates, if it does.
+
+        The malloc has not happened yet: `made` says that it has.
+        """
+        table = self.table
+        if self._trouble >= LOST:
+            if (found := self._find(size)) is None:
+                return NONE, "lost"
+            self._go(found)
+            return table.requests[found], "found"
+        at = self._after_absent(self.position)
+        due = table.requests[at]
+        if due < 0 or table.size[due] != size:
+            for buffer in self._skipped:
+                if table.size[buffer] == size and table.holds(buffer, self.position) and not self._lies(buffer):
+                    return buffer, "late"
+        self.position = at
+        for ahead in range(min(WINDOW, table.length)):
+            buffer = table.requests[self._after(at, ahead)]
+            if buffer >= 0 and table.size[buffer] == size:
+                return buffer, "ahead" if self._skip(ahead) else ""
+        return (due, "size") if due >= 0 else (NONE, "extra")
+
+    def room(self, buffer: int) -> int | None:
+        """Return the planned address of a buffer, None where other blocks are still there."""
+        if buffer == NONE or self.region is None:
+            return None
+        low = self.region.base + self.table.offset[buffer]
+        return low if self.region.vacant(low, self.table.size[buffer]) else None
+
+    def made(self, held: Held, size: int, buffer: int, how: str) -> None:
+        """The malloc that `seek` was asked about has happened."""
+        if how in ("size", "extra", "late", "lost"):
+            self.log.note(how, self.position, size)
+        if buffer != NONE:
+            self.adopt(held, buffer)
+        if buffer != NONE and how != "late":
+            self._advance()
+        if how == "size":
+            self._skipped.append(buffer)  # if it was one too many, the right one comes late
+        self._judge(size, expected=not how, odd=how in ("size", "extra", "ahead", "late"))
+
+    def adopt(self, held: Held, buffer: int) -> None:
+        """Take a live block to be this buffer."""
+        if (old := self._holder[buffer]) is not None:
+            old.buffer = NONE
+        self._holder[buffer], held.buffer = held, buffer
+
+    def leave(self) -> None:
+        """Follow no more: live blocks are no buffers of this plan."""
+        for held in self._holder:
+            if held is not None:
+                held.buffer = NONE
+
+    def taken(self, size: int) -> None:
+        """The plan's bytes for the malloc at hand are not vacant."""
+        self.log.note("taken", self.position, size)
+        self.streak = 0
+
+    def freed(self, held: Held, size: int) -> None:
+        """A live block is freed."""
+        buffer, table = held.buffer, self.table
+        if buffer != NONE:
+            self._holder[buffer], held.buffer = None, NONE
+        if self._trouble >= LOST:
+            at = self._find(-size)
+            how = "lost" if at is None else "found"
+            if at is not None:
+                self._go(at)
+                self._skip(1)
+                self._settle()
+        elif buffer == NONE:
+            how = "extra"
+        else:
+            how = self._freed_as_planned(buffer, table.requests[self.position])
+        if how in ("extra", "late", "early", "lost"):
+            self.log.note(how, self.position, size)
+        self._judge(-size, expected=not how, odd=False)
+
+    def _freed_as_planned(self, buffer: int, due: int) -> str:
+        """Move past the free of a buffer, unless it comes too late or much too early; return how it deviates."""
+        if due == ~buffer:
+            self._advance()
+            return ""
+        if not self.table.holds(buffer, self.position):
+            return "late"
+        ahead = self.table.due(buffer) - self.position
+        if self.position >= self.table.head:
+            ahead %= self.table.length
+        if ahead >= WINDOW or self.table.requests[self._after(self.position, ahead)] != ~buffer:
+            return "early"
+        how = "ahead" if self._skip(ahead) else ""
+        self._advance()
+        return how
+
+    def _judge(self, code: int, *, expected: bool, odd: bool) -> None:
+        """Account for a request: how long all has been well, or how long not."""
+        self.streak = self.streak + 1 if expected else 0
+        self._since += 1
+        self._trouble += odd
+        if self._trouble:
+            self._recent.append(code)
+            if self.streak >= CALM and self._trouble < LOST:
+                self._trouble = 0
+                self._recent.clear()
+
+    def _find(self, code: int) -> int | None:
+        """Return the position of the request at hand, judged by those before it; None where that is unclear."""
+        if self._since < (0 if self.region is None else len(self.region.live) // GRAM):
+            return None  # finding it costs as much as there are live blocks
+        self._grams = self._grams or self.table.grams()
+        return self._grams.get((*self._recent, code)[-GRAM:])
+
+    def _go(self, position: int) -> None:
+        """Be there, wherever it was before."""
+        self.position, self._trouble, self._since = position, 0, 0
+        self._recent.clear()
+        if self.region is not None:
+            for held in self.region.live.values():
+                if held.buffer == NONE or not self.table.holds(held.buffer, position):
+                    self.region.late(held)
+
+    def _skip(self, count: int) -> bool:
+        """Pass over requests that did not come; return whether any should have."""
+        missed = False
+        for _ in range(count):
+            request = self.table.requests[self.position]
+            held = self._holder[~request] if request < 0 else None
+            if request >= 0:
+                self._skipped.append(request)
+            if held is not None and held.region is not None and held.region is self.region:
+                self.region.late(held)
+            if request >= 0 or held is not None:
+                self.log.note("skipped", self.position, abs(self.table.bytes_at(self.position)))
+                missed = True
+            self.position = self._after(self.position, 1)
+        return missed
+
+    def _advance(self) -> None:
+        """Go to the next request."""
+        self.position = self._after(self.position, 1)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Pass over frees of what is not there, since it never came or went early; what may come late is waited for."""
+        at = self._after_absent(self.position)
+        while self.position != at and ~self.table.requests[self.position] not in self._skipped:
+            self.position = self._after(self.position, 1)
+
+    def _after_absent(self, position: int) -> int:
+        """Return the first position from there on that is no free of what is not there."""
+        while (due := self.table.requests[position]) < 0 and self._holder[~due] is None:
+            position = self._after(position, 1)
+        return position
+
+    def _after(self, position: int, count: int) -> int:
+        """Return the position `count` (at most an iteration) later."""
+        position += count
+        return position if position < len(self.table.requests) else position - self.table.length
+
+    def _lies(self, buffer: int) -> bool:
+        """Whether a live block of the region is taken to be this buffer."""
+        held = self._holder[buffer]
+        return held is not None and held.region is not None and held.region is self.region

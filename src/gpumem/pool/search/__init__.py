@@ -1,0 +1,19 @@
+"""Placements below greedy: a search over canonical placements, and an exact one.
+
+Read `planner` first. `_problem` is what is searched, `_canonical` the depth-first search, `greedy` the orders to start
+from, `annealing` the end of the search over orders (`_reorder`); `exact` proves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.pool.search.exact import exact as exact
+    from gpumem.pool.search.greedy import ORDERS as ORDERS
+    from gpumem.pool.search.greedy import greedy as greedy
+    from gpumem.pool.search.planner import search as search
+
+face(__name__)

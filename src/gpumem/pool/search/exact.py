@@ -1,0 +1,92 @@
+"""The optimum with a proof, or how far from it the proof got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gpumem.placement import Placement
+from gpumem.pool.search._canonical import IMPOSSIBLE, LOAD_AREA, SOLVED, pack
+from gpumem.pool.search.planner import CALL, Search, searched
+from gpumem.trace import Trace
+
+TRIES = 10  # proofs that the effort is for
+SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the buffers, the largest of them: if these do not fit, all do not
+
+
+def exact(
+    trace: Trace,
+    *,
+    alignment: int = 256,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    seed: int = 0,
+    fixed: Mapping[int, int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Placement:
+    """Place buffers as low as can be, and prove it as far as the effort goes.
+
+    Parameters
+    ----------
+    trace, alignment, seconds, seed, fixed, progress
+        As for `search`.
+    effort : float
+        Work to spend at most; half of it is for the search, half for the proof.
+
+    Returns
+    -------
+    Placement
+        With `bound`, below which there is none; `optimal` where both meet.
+
+    Raises
+    ------
+    ValueError
+        As `search`.
+
+    Notes
+    -----
+    The proof is an exhausted search for a lower placement, of the largest buffers first: if these cannot be placed,
+    all cannot. Where that takes too much, lower heights are refuted instead, which is easier. Exponential at worst;
+    up to 20 buffers or so are always settled, and most real traces are since their peak load is reached.
+
+    Examples
+    --------
+    >>> trace = Trace.from_lifetimes([2, 1, 2, 1, 2], [0, 0, 2, 3, 4], [3, 2, 5, 4, 6], n=6)
+    >>> placed = exact(trace, alignment=1)
+    >>> trace.peak_load, placed.height, placed.bound, placed.optimal
+    (4, 4, 4, True)
+    """
+    state = searched(
+        trace, alignment, target=0, effort=effort / 2, seconds=seconds, seed=seed, fixed=fixed, progress=progress
+    )
+    state.work = share = max(state.work, 0) + effort / 2 * state.unit
+    goal = state.best.height - 1
+    while state.best.height > state.lowest and state.work > 0 and not state.late:
+        before = state.best.height, state.lowest
+        _refute(state, goal, share / TRIES)
+        progress(f"between {state.lowest} and {state.best.height} bytes")
+        if before != (state.best.height, state.lowest):
+            goal = state.best.height - 1
+        elif goal > state.lowest:
+            goal = (state.lowest + goal) // 2
+        else:
+            break
+    return state.result()
+
+
+def _refute(state: Search, goal: int, share: float) -> None:
+    """Find a placement no higher than `goal`, or prove that there is none, or give up."""
+    free = state.problem.free
+    for part in SUBSETS:
+        ids = np.sort(free[: int(np.ceil(part * len(free)))])
+        instance, work = state.problem.instance(ids, goal), int(min(share, state.work))
+        ones = np.ones(len(ids))
+        status, spent, offset = pack(instance, LOAD_AREA, False, ones, fails=2**62, work=work)
+        state.work -= spent + CALL
+        if status == IMPOSSIBLE:
+            state.lowest = goal + 1
+        if status == SOLVED:
+            state.complete(ids, offset)
+        if status != SOLVED or state.best.height <= goal:
+            return

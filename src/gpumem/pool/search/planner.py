@@ -1,0 +1,256 @@
+"""Better than greedy: an exact search for the large buffers, for one height after another, and greedy for the rest.
+
+Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
+easy. So the two greedy ones come first. What they leave is searched by `_canonical.pack`: is there a placement no
+higher than a goal? Small buffers fit into what large ones leave, so those are searched first::
+
+    >= 0.2 %  of the peak load by search, the rest by best fit or first fit
+    some      of the largest area, which is size times lifetime, likewise
+    all       by search, where a height is reached but what was left to greedy sticks out
+
+What remains of the effort goes into annealing over orders, which finds something else where the load is uneven.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem.columns import F64, I64
+from gpumem.placement import Placement
+from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
+from gpumem.pool.search._problem import REST, Problem
+from gpumem.pool.search.annealing import Annealing
+from gpumem.pool.search.greedy import ORDERS, by_size, placements
+from gpumem.trace import Trace
+
+ANNEALING = 0.3  # of the effort
+CALL = 20_000  # what a search costs that ends at once
+GAP = 0.00001  # over the lower bound: what is not worth a search
+UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
+SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
+RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
+NOISE = (0.0, 0.1, 0.1, 0.5)  # of the order, in rounds that take turns
+FAILS, MORE = 250, 1.1  # failures allowed in the first round, and how many more in each further one
+GOALS = (0.0, 0.0, 0.5, 0.0, 0.25, 0.0, 0.75)  # of the way from the target to the best height, in turns
+LARGE = 0.002  # of the peak load
+POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
+COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
+MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
+SHARE = 8  # of the effort, the part that one way down may take
+
+
+def search(
+    trace: Trace,
+    *,
+    alignment: int = 256,
+    target: int | None = None,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    seed: int = 0,
+    fixed: Mapping[int, int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Placement:
+    """Place buffers by a depth-first search over canonical placements, restarted with other orders and goals.
+
+    Parameters
+    ----------
+    trace : Trace
+        Host buffers are left alone.
+    alignment : int
+        Bytes that each offset is a multiple of.
+    target : int, optional
+        Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
+    effort : float
+        Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy.
+    seconds : float, optional
+        Stop after this time too. What is found then depends on the machine.
+    seed : int
+        Of the random changes to the orders, at least 0.
+    fixed : mapping of int to int, optional
+        Offsets, in bytes, of buffers that lie already.
+    progress : callable
+        Told how far it got.
+
+    Returns
+    -------
+    Placement
+        Never higher than those of `best_fit` and `first_fit`. `bound` is the peak load, or more where padding, what
+        is fixed, or an exhausted search says so.
+
+    Raises
+    ------
+    ValueError
+        An alignment outside [1, 2**40]; a target, effort, seed or number of seconds that is negative or not finite;
+        something fixed that overlaps, is not aligned, or is no device buffer.
+
+    Notes
+    -----
+    Not from the paper. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
+    buffers is searched where a way down through all of them would take too much of the effort.
+
+    Examples
+    --------
+    >>> trace = Trace.from_lifetimes([3, 3, 3, 5, 2], [1, 2, 2, 4, 4], [4, 3, 5, 5, 6])
+    >>> from gpumem.pool import best_fit
+    >>> placed = search(trace, alignment=1)
+    >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
+    (11, 10, True)
+    """
+    state = searched(
+        trace,
+        alignment,
+        target=target or 0,
+        gap=GAP,
+        effort=effort,
+        seconds=seconds,
+        seed=seed,
+        fixed=fixed,
+        progress=progress,
+    )
+    return state.result()
+
+
+def searched(
+    trace: Trace,
+    alignment: int,
+    *,
+    target: int,
+    effort: float,
+    seconds: float | None,
+    seed: int,
+    fixed: Mapping[int, int] | None,
+    progress: Callable[[str], None],
+    gap: float = 0.0,
+) -> Search:
+    """Return the state in which `search` ends."""
+    for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{name}: {value} is not a finite number >= 0")
+    problem = Problem.of(trace, alignment, fixed)
+    best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
+    if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
+        others = {name: order for name, order in ORDERS.items() if order is not by_size}
+        best = min([best, *placements(problem, others)], key=lambda p: p.height)
+    unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
+    state = Search(problem, best, effort * unit, seconds, progress, unit=unit)
+    state.run(max(target, int(problem.lowest * (1 + gap))), np.random.default_rng(seed))
+    return state
+
+
+@dataclass(slots=True)
+class Search:
+    """The lowest placement so far, and what no placement goes below."""
+
+    problem: Problem
+    best: Placement
+    work: float
+    seconds: float | None
+    progress: Callable[[str], None]
+    lowest: int = field(init=False)
+    most: int = field(init=False)
+    begin: float = field(default_factory=time.monotonic)
+    unit: int = UNIT
+
+    def __post_init__(self) -> None:
+        self.lowest = self.problem.lowest
+        self.most = _within(self.problem, self.work / SHARE) if self.best.height > self.lowest else 0
+
+    def _levels(self, turn: int) -> Iterator[I64]:
+        """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
+        b, free = self.problem.trace.buffers, self.problem.free[: self.most]
+        large = int(np.count_nonzero(b.size[free] >= LARGE * self.problem.trace.peak_load))
+        if 0 < large < 0.8 * len(free):
+            yield np.arange(large)
+        weight = b.size[free] * (b.end - b.start)[free].astype(np.float64) ** POWERS[turn % len(POWERS)]
+        some = COUNTS[turn % len(COUNTS)]
+        if len(free) >= 1.2 * some:
+            yield np.sort(np.argsort(-weight, kind="stable")[:some])
+        yield np.arange(len(free))
+
+    def run(self, target: int, rng: np.random.Generator) -> None:
+        """Search, then anneal, until the target is reached or nothing is left to spend."""
+        keep = 0 if len(self.problem.fixed) else self.work * ANNEALING
+        self.work -= keep
+        self.search(target, rng)
+        self.work += keep
+        if keep and self.going(target):
+            walk = Annealing(self.problem, self.best, max(target, self.lowest), rng, self.progress)
+            self.best = walk.run(int(self.work))
+            self.work -= walk.work
+
+    def search(self, target: int, rng: np.random.Generator) -> None:
+        """Search in rounds: one goal, in several orders."""
+        turn = 0
+        while self.going(target):
+            goal = max(target, self.lowest)
+            goal += int(GOALS[turn % len(GOALS)] * (self.best.height - goal))
+            fails = int(FAILS * MORE ** min(turn, 100))
+            for k, (rule, every) in enumerate(RULES):
+                noise = NOISE[turn % len(NOISE)] if turn < len(NOISE) else NOISE[1 + turn % 3]
+                draws = np.exp(noise * rng.standard_normal(len(self.problem.free)))
+                self.attempt(goal, fails, turn * len(RULES) + k, rule, every, draws)
+                if self.best.height <= goal or goal < self.lowest or not self.going(target):
+                    break
+            self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
+            turn = turn - turn % len(GOALS) if self.best.height <= goal and turn % len(GOALS) else turn + 1
+
+    def going(self, target: int) -> bool:
+        """Whether there is something left to find and to spend."""
+        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not self.late
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return self.seconds is not None and time.monotonic() - self.begin > self.seconds
+
+    def attempt(self, goal: int, fails: int, turn: int, rule: int, every: bool, noise: F64) -> None:
+        """Look for a placement no higher than `goal`, of some buffers and then of more."""
+        reached = True
+        for level, places in enumerate(self._levels(turn)):
+            if len(places) == self.most and not reached:
+                return  # not even fewer
+            ids = np.sort(self.problem.free[places])  # equals go by position
+            instance = self.problem.instance(ids, goal)
+            most = int(min(self.work, 2**62))
+            status, spent, offset = pack(instance, rule, every, noise[places], fails=fails, work=most)
+            self.work -= spent + CALL
+            if status == IMPOSSIBLE:  # of these buffers, so of all
+                self.lowest = goal + 1
+                return
+            reached = status == SOLVED or (reached and level > 0)
+            if status == SOLVED:
+                self.complete(ids, offset)
+                if self.best.height <= goal:
+                    return
+
+    def complete(self, ids: I64, offset: I64) -> None:
+        """Place the rest and keep the placement if it is the lowest so far."""
+        self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
+        self.work -= REST * (len(self.problem.free) - len(ids))
+
+    def result(self) -> Placement:
+        """Return the lowest placement with what was proved."""
+        return replace(self.best, bound=min(self.lowest, self.best.height))
+
+
+def _within(problem: Problem, work: float) -> int:
+    """Return how many of the largest free buffers one way down can take in."""
+    low, high = 0, len(problem.free)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _way_down(problem, middle) <= work else (low, middle - 1)
+    return low
+
+
+def _way_down(problem: Problem, count: int) -> float:
+    """Return about what it takes to place that many of the largest buffers without failing."""
+    b, n, ids = problem.trace.buffers, problem.trace.n, problem.free[:count]
+    points = np.unique(np.concatenate([b.start[ids], b.end[ids]]) % n)
+    spans: NDArray[np.float64] = (b.end - b.start)[ids] / n * len(points)
+    return float(count * (4 * count + spans.sum()) / 2)
