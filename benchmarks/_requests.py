@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver as api
 
 from gpumem import best_fit
-from gpumem.call_cost import costs
+from gpumem.evaluate.call_cost import costs
 from gpumem.io import bundled
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.cnmem import CnMem

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from _bench import SHARED, header
 
-from gpumem.combined import in_pool, settle
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.combined import in_pool, settle
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.pool.search.planner import search as pack

@@ -31,8 +31,8 @@ from cuda.core import Buffer, Device, EventOptions, LegacyPinnedMemoryResource
 
 from gpumem import Machine, autoswap, best_fit
 from gpumem.columns import Ops
-from gpumem.combined import in_pool
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.combined import in_pool
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda, devices, driver
 from gpumem.kernels import device as kernels

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpumem
-from gpumem.call_cost import costs
 from gpumem.commands import pool_tables
-from gpumem.footprint import placed, replayed
+from gpumem.evaluate.call_cost import costs
+from gpumem.evaluate.footprint import placed, replayed
 from gpumem.io import bundled, write
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit

@@ -10,8 +10,8 @@ import pytest
 
 from gpumem import check, plot
 from gpumem.columns import COPY_IN, COPY_OUT
-from gpumem.combined import Combined, at_load, in_pool, settle
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.combined import Combined, at_load, in_pool, settle
 from gpumem.io import bundled, chrome
 from gpumem.machine import Machine
 from gpumem.placement import Placement

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gpumem import check
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.io import bundled, load
-from gpumem.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap

@@ -1,52 +1,70 @@
-"""Imports point one way, and `import gpumem` is light."""
+"""Imports point one way, between rooms and between the wings of a room, and `import gpumem` is light."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from gpumem._face import Face
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "gpumem"
 
-# A module may import those of lower layers and its own; `pool`, `swap` and `execute` never each other.
+# A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
     ["errors", "columns", "_jit", "_face", "kernels"],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],
     ["pool", "swap", "io", "execute"],
-    ["latency", "jobs", "models", "testing", "torch", "combined"],
-    ["plot", "report", "comparison", "knee", "footprint", "call_cost", "commands", "cli", "__main__"],
+    ["models", "testing", "report"],
+    ["latency"],
+    ["jobs"],
+    ["evaluate"],
+    ["live", "torch"],
+    ["papers"],
+    ["commands"],
+    ["cli", "__main__"],
 ]
 STRANGERS = [{"pool", "swap", "execute"}]
+# The same inside a room; what stands on one line of a list is a wing that imports none of its neighbours.
+WINGS = {
+    "swap": [
+        ["gaps"],
+        ["plan"],
+        ["windows", "limits", "tasks", "recompute"],
+        ["accounts"],
+        ["autoswap", "baselines", "bound", "snu", "tensile"],
+        ["search"],
+        ["planners"],
+    ],
+    "pool": [["_index", "online"], ["smartpool"], ["allocators"], ["runtime", "search"], ["planners"]],
+    "jobs": [["job", "events"], ["outcome"], ["planners", "metrics"], ["runtime"], ["worlds"]],
+}
 CUDA = {"cuda", "numba_cuda", "cupy"}
-CUDA_ROOMS = ("execute/cuda/", "execute/emm.py", "kernels/")
+CUDA_ROOMS = ("execute/cuda/", "kernels/", "live/emm.py")
 
 
 def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def room(path: Path) -> str:
-    return path.relative_to(SOURCE).with_suffix("").parts[0]
+def inside(path: Path) -> list[str]:
+    """The parts of a module's name after `gpumem`."""
+    return list(path.relative_to(SOURCE).with_suffix("").parts)
 
 
 def imports(path: Path, *, everywhere: bool = True) -> set[str]:
-    """Dotted names that a file imports, inside functions too unless told otherwise; type checking aside."""
+    """Dotted names that a file imports, those for type checking and inside functions too unless told otherwise."""
     tree = ast.parse(path.read_text())
-    guarded = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
     found: set[str] = set()
     for node in ast.walk(tree) if everywhere else tree.body:
-        if id(node) in guarded:
-            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -54,23 +72,80 @@ def imports(path: Path, *, everywhere: bool = True) -> set[str]:
     return found
 
 
+@cache
+def home(name: str) -> str:
+    """The module that a dotted name of gpumem comes from; names that a face hands on are followed."""
+    room, _, last = name.rpartition(".")
+    for path in (SOURCE.parent / Path(*name.split(".")), SOURCE.parent / Path(*room.split("."))):
+        if path.with_suffix(".py").exists():
+            return ".".join(path.relative_to(SOURCE.parent).parts)
+    face = importlib.import_module(room) if (SOURCE.parent / Path(*room.split("."))).is_dir() else None
+    if isinstance(face, Face) and last in face._home and face._home[last][0] != room:
+        return home(".".join(face._home[last]))
+    whole = SOURCE.parent / Path(*name.split("."))
+    return name if whole.is_dir() else room  # a room as such, or what its `__init__` defines
+
+
 def ours(path: Path) -> set[str]:
-    """Rooms of gpumem that a file imports from."""
-    parts = [name.split(".") for name in imports(path) if name.startswith("gpumem.")]
-    return {p[1] for p in parts} - {"__version__"}
+    """Modules of gpumem that a file imports from; the version is everybody's."""
+    return {home(name) for name in imports(path) if name.startswith("gpumem.") and name != "gpumem.__version__"}
+
+
+def faces() -> list[Path]:
+    """`__init__` files that only hand names on."""
+    return [path for path in modules() if path.name == "__init__.py" and "face(__name__)" in path.read_text()]
+
+
+def check_layers(path: Path, mine: str, others: set[str], layers: list[list[str]]) -> None:
+    level = {name: k for k, layer in enumerate(layers) for name in layer}
+    assert mine in level, f"{mine} is in no layer: say where it belongs"
+    for other in others - {mine}:
+        assert level[other] <= level[mine], f"{path.name} ({mine}) imports {other}, which lies above it"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_point_one_way(path: Path) -> None:
-    level = {name: k for k, layer in enumerate(LAYERS) for name in layer}
-    mine = room(path)
-    if mine in ("__init__", "data"):
+    mine = inside(path)[0]
+    if path in faces():
         return
-    assert mine in level, f"{mine} is in no layer: say where it belongs"
-    for other in ours(path) - {mine}:
-        assert level[other] <= level[mine], f"{path.name} ({mine}) imports {other}, which lies above it"
-        for strangers in STRANGERS:
-            assert not {mine, other} <= strangers, f"{mine} and {other} must not import each other"
+    others = {name.split(".")[1] for name in ours(path)}
+    check_layers(path, mine, others, LAYERS)
+    for strangers in STRANGERS:
+        assert len({mine, *others} & strangers) <= 1 or mine not in strangers, f"{mine} must not import {others}"
+
+
+@pytest.mark.parametrize("path", [p for room in WINGS for p in modules() if inside(p)[0] == room], ids=str)
+def test_wings_of_a_room_keep_apart(path: Path) -> None:
+    if path in faces():
+        return
+    room, mine = inside(path)[:2]
+    others = {name.split(".")[2] for name in ours(path) if name.startswith(f"gpumem.{room}.")}
+    check_layers(path, mine, others, WINGS[room])
+    wings = {line for line in others - {mine} if (SOURCE / room / line).is_dir()}
+    beside = next(line for line in WINGS[room] if mine in line)
+    assert not wings & set(beside), f"{path.name} ({mine}) imports its neighbour {wings & set(beside)}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {
+        ".".join(["gpumem", *inside(path)]).removesuffix(".__init__"): ours(path)
+        for path in modules()
+        if path not in faces()
+    }
+    assert list(TopologicalSorter({name: others - {name} for name, others in graph.items()}).static_order())
+
+
+def test_a_circle_would_be_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gpumem").mkdir()
+    (tmp_path / "gpumem" / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gpumem.b import B"
+    )
+    (tmp_path / "gpumem" / "b.py").write_text("def f():\n    from gpumem.a import A")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path / "gpumem")
+    home.cache_clear()
+    with pytest.raises(ValueError, match="cycle"):
+        test_no_module_imports_itself_by_way_of_others()
+    home.cache_clear()
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))

@@ -11,7 +11,7 @@ import pytest
 from gpumem import autoswap
 from gpumem.cli import main
 from gpumem.commands import doctor
-from gpumem.comparison import compare
+from gpumem.evaluate.comparison import compare
 from gpumem.execute import Emulator
 from gpumem.io import bundled_path
 from gpumem.kernels import reference

@@ -18,11 +18,11 @@ from gpumem.commands.figures import batch_table, profile_table
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
-from gpumem.plot import recorded
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series
+from gpumem.report.plot import recorded
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
@@ -193,7 +193,7 @@ def test_nobody_gets_there(cli: Cli, file: Path, table: object, tmp_path: Path) 
 def test_without_matplotlib_a_line_says_so_once(
     cli: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.plot.available", lambda: False)
+    monkeypatch.setattr("gpumem.report.plot.available", lambda: False)
     ran = cli("swap", file, "--load-limit", "75%", "--planner", "autoswap,seeded", "--out", tmp_path)
     assert (ran.status, len(ran.err)) == (0, 1)
     assert "no pictures: matplotlib is not installed" in ran.err[0]

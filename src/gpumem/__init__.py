@@ -1,9 +1,12 @@
 """GPU memory in deep-learning training: where to put every buffer, what to swap and when.
 
-Everything is ``Trace -> Trace -> Placement -> Timeline``. The names below are loaded at first use, so that ``import
-gpumem`` costs nothing and pulls in neither NumPy nor Numba.
+Everything is ``Trace -> Trace -> Placement -> Timeline``. The names below are loaded at first use, so
+that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 
->>> import gpumem >>> trace = gpumem.bundled("mlp3") >>> trace.n 40
+>>> import gpumem
+>>> trace = gpumem.bundled("mlp3")
+>>> trace.n
+40
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem import check as check
-    from gpumem import plot as plot
     from gpumem.errors import Infeasible as Infeasible
     from gpumem.errors import NotReached as NotReached
     from gpumem.errors import PlacementError as PlacementError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from gpumem.pool.smartpool import first_fit as first_fit
     from gpumem.recorder import Recorder as Recorder
     from gpumem.recorder import Recording as Recording
+    from gpumem.report import plot as plot
     from gpumem.simulate import simulate as simulate
     from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.plan import Plan as Plan

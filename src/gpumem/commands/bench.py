@@ -19,7 +19,7 @@ from gpumem.commands.saving import check_name, staged, tell_without_pictures
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumem.knee import Knee
+    from gpumem.evaluate.knee import Knee
     from gpumem.machine import Machine
     from gpumem.report import Figure
     from gpumem.swap.plan import Plan
@@ -164,7 +164,7 @@ class Bench:
         return found
 
     def _knee(self, run: figures.Run, name: str, bound: int) -> Knee:
-        from gpumem.knee import knee, knee_of
+        from gpumem.evaluate.knee import knee, knee_of
 
         trace, planner = run.task.trace, self.planners[name]
         told = partial(_told, run.progress, f"{trace.name}: {name}")
@@ -191,7 +191,7 @@ class Bench:
 
     def text(self, parts: list[str]) -> str:
         """Return everything for people."""
-        from gpumem.knee import table
+        from gpumem.evaluate.knee import table
 
         blocks = ["\n".join(self.header)]
         show = {

@@ -13,7 +13,7 @@ from gpumem.report import Figure, Series, columns, human
 
 if TYPE_CHECKING:
     from gpumem.commands.planning import Task
-    from gpumem.knee import Knee
+    from gpumem.evaluate.knee import Knee
     from gpumem.report import Report
     from gpumem.swap.plan import Plan
 
@@ -50,7 +50,7 @@ class Run:
 
     def verify(self, knee: Knee) -> None:
         """Hold the plan of a knee against the oracles."""
-        from gpumem.combined import at_load
+        from gpumem.evaluate.combined import at_load
 
         task = replace(self.task, load_limit=knee.limit)
         self.progress(f"{knee.trace}: checking {knee.planner}")
@@ -66,7 +66,7 @@ class Run:
 
 def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
-    from gpumem.plot import recorded
+    from gpumem.report.plot import recorded
     from gpumem.swap.autoswap.planner import candidates
     from gpumem.swap.gaps import without
 

@@ -12,7 +12,7 @@ from gpumem.commands.args import Parser, choices, self_check
 from gpumem.commands.planning import own_options, taken
 
 if TYPE_CHECKING:
-    from gpumem.footprint import Footprint
+    from gpumem.evaluate.footprint import Footprint
     from gpumem.placement import Placement
     from gpumem.pool.online import Pool
     from gpumem.trace import Trace
@@ -61,7 +61,8 @@ def by_planners(
     The alignment is CUDA's for a trace with ops, none for a bare instance. A bound that one planner proves holds for
     all.
     """
-    from gpumem import check, footprint
+    from gpumem import check
+    from gpumem.evaluate import footprint
     from gpumem.trace import Trace
 
     found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
@@ -80,7 +81,8 @@ def by_planners(
 
 def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
     """Replay through each allocator, check and measure."""
-    from gpumem import check, footprint
+    from gpumem import check
+    from gpumem.evaluate import footprint
 
     found = []
     for name, make in allocators.items():

@@ -15,7 +15,7 @@ from gpumem.commands.args import Parser, Progress, amount, choice, choices, self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpumem.combined import Combined
+    from gpumem.evaluate.combined import Combined
     from gpumem.machine import Machine
     from gpumem.placement import Placement
     from gpumem.report import Report
@@ -153,7 +153,7 @@ class Task:
         self, planner: Callable[..., Plan], options: Mapping[str, Any], progress: Callable[[str], None]
     ) -> Combined:
         """Plan and place; a planner that can plan for a placement makes several plans around the first that fits."""
-        from gpumem.combined import at_load, in_pool, settle
+        from gpumem.evaluate.combined import at_load, in_pool, settle
 
         def plan(**more: Any) -> Callable[[Trace, int], Plan]:
             chosen = taken(planner, {**more, **options, "progress": progress})
@@ -235,7 +235,7 @@ def make(
 ) -> Report:
     """Plan, place, simulate and check; of a planner with scores, all that are asked for, the cheapest counts."""
     from gpumem import swap
-    from gpumem.combined import cheapest
+    from gpumem.evaluate.combined import cheapest
     from gpumem.swap.autoswap.scores import SCORES
 
     planner = choice(args.swap, swap.PLANNERS, "--swap")

@@ -13,7 +13,7 @@ from gpumem.report import columns
 
 if TYPE_CHECKING:
     from gpumem.commands.placing import Allocators
-    from gpumem.footprint import Footprint
+    from gpumem.evaluate.footprint import Footprint
     from gpumem.pool.online import Allocator
     from gpumem.trace import Trace
 
@@ -77,7 +77,7 @@ def call_costs(
     trace: Trace, allocators: Allocators, replays: int, progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Return what a malloc and its free take on each allocator and on SmartPool at run time, and relative to native."""
-    from gpumem.call_cost import costs
+    from gpumem.evaluate.call_cost import costs
     from gpumem.pool import ALLOCATORS, best_fit
     from gpumem.pool.runtime.smartpool import SmartPool
 

@@ -12,7 +12,7 @@ from gpumem.commands.args import Commands, Progress, choice, machine_of, tell, t
 from gpumem.commands.planning import add_options, make
 
 if TYPE_CHECKING:
-    from gpumem.comparison import Comparison
+    from gpumem.evaluate.comparison import Comparison
     from gpumem.execute import Backend
     from gpumem.machine import Machine
     from gpumem.placement import Placement
@@ -99,7 +99,7 @@ class _Room:
 
 def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Progress) -> Comparison:
     from gpumem import pool
-    from gpumem.comparison import compare
+    from gpumem.evaluate.comparison import compare
     from gpumem.models import MODELS
     from gpumem.models.measure import measured, measured_machine
 
@@ -129,7 +129,7 @@ def _trace(
     from dataclasses import replace
     from pathlib import Path
 
-    from gpumem.comparison import compare
+    from gpumem.evaluate.comparison import compare
     from gpumem.execute import GenericOp, initial, scaled
     from gpumem.io import load
     from gpumem.models import MODELS

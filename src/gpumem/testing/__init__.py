@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from gpumem.testing.allocators import check_allocator
 from gpumem.testing.contract import OPTIONAL, RULES, ContractError, Witness
-from gpumem.testing.history import Allocate, Free, Player, Request, WrongFree, play
+from gpumem.testing.history import Player, play
 from gpumem.testing.planners import PLANNER_RULES, check_planner
+from gpumem.testing.request import Allocate, Free, Request, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.testing.stateful import allocator_machine

@@ -9,8 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gpumem.testing.contract import ContractError, Witness, optional
-from gpumem.testing.history import Allocate, Free, Player, Request
+from gpumem.testing.history import Player
 from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source
+from gpumem.testing.request import Allocate, Free, Request
 from gpumem.testing.shrink import shrink
 
 if TYPE_CHECKING:

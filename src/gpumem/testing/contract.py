@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
-    from gpumem.testing.history import Request
+    from gpumem.testing.request import Request
 
 RULES = {
     "error": "a legal request raises nothing, or MemoryError where bytes are asked for",

@@ -1,46 +1,15 @@
-"""Requests as values: a history that can be played on any allocator, cut short, and printed as a program."""
+"""A history of requests: played on any allocator, cut short, and printed as a program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumem.testing.contract import ContractError, Witness
+from gpumem.testing.request import Allocate, Free, Request, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
-
-
-@dataclass(frozen=True, slots=True)
-class Allocate:
-    """Ask for `size` bytes on `stream`; `block` is the number by which later requests mean the result."""
-
-    block: int
-    size: int
-    stream: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Give a block back, last used on `stream`; does nothing where the block was refused or is gone."""
-
-    block: int
-    stream: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WrongFree:
-    """Free what must not be freed: the offset of a block, live or gone, plus `distance`.
-
-    Block -1 stands for offset 0. Does nothing where a live block starts there.
-    """
-
-    block: int
-    distance: int = 0
-
-
-Request = Allocate | Free | WrongFree
 
 
 class Player:

@@ -13,7 +13,8 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from gpumem.testing.allocators import Trial
 from gpumem.testing.contract import ContractError
-from gpumem.testing.history import Allocate, Free, Player, Request, WrongFree
+from gpumem.testing.history import Player
+from gpumem.testing.request import Allocate, Free, Request, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator

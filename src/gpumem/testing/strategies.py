@@ -14,8 +14,8 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("gpumem.testing.strategies needs Hypothesis: pip install 'gpumem[test]'") from missing
 
 from gpumem.columns import Buffers, Ops
-from gpumem.testing.history import Allocate, Free
 from gpumem.testing.patterns import UNITS
+from gpumem.testing.request import Allocate, Free
 from gpumem.trace import Trace
 
 SIZES = st.sampled_from([0, 1, 3, 4, 4, 7, 8, 16, 40])  # 4 twice: equal sizes are common, and hard

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
 from gpumem.jobs.job import Job, check_names, check_options
-from gpumem.jobs.outcome import Outcome, outcome
+from gpumem.jobs.outcome import Outcome
 from gpumem.jobs.runtime.controller import GlobalController, Planner
 from gpumem.jobs.runtime.forecast import Estimate, roofline
 from gpumem.jobs.runtime.instructions import Place
+from gpumem.jobs.runtime.session import outcome
 from gpumem.jobs.worlds.threads import State, Threads
 from gpumem.machine import Machine
 from gpumem.swap.tensile.planner import schedule

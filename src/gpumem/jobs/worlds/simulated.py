@@ -8,11 +8,12 @@ from functools import partial
 
 from gpumem.jobs.events import Event, Log
 from gpumem.jobs.job import Job, check_names, check_options
-from gpumem.jobs.outcome import Outcome, outcome
+from gpumem.jobs.outcome import Outcome
 from gpumem.jobs.runtime.controller import GlobalController, Planner
 from gpumem.jobs.runtime.executor import TURN, WAIT, Executor, Walk
 from gpumem.jobs.runtime.forecast import Estimate, roofline
 from gpumem.jobs.runtime.instructions import Instructions
+from gpumem.jobs.runtime.session import outcome
 from gpumem.jobs.runtime.transfer import Transfer
 from gpumem.jobs.worlds.engines import Kernel, Kernels, Links
 from gpumem.machine import Machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from gpumem.columns import I64, RECOMPUTE
 from gpumem.io import replacing
 from gpumem.placement import Placement
-from gpumem.report import Figure, Run
+from gpumem.report.plan import Run
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -29,6 +30,30 @@ _COLOURS = {
 }
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve: its name, and as many `y` as `x`; None where there is no value."""
+
+    name: str
+    x: list[float]
+    y: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Curves in one picture; `name` is for files, `x` and `y` say what the axes are."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        return asdict(self)
 
 
 def available() -> bool:

@@ -1,0 +1,72 @@
+"""Text for people: aligned tables, sizes and times in human units, what made a figure."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from gpumem import __version__
+
+
+def columns(rows: list[list[str]]) -> str:
+    """Write rows of cells as aligned columns, the first to the left, the others to the right.
+
+    >>> print(columns([["name", "size"], ["a", "12"]]))
+    name  size
+    a       12
+    """
+    width = [max(len(cell) for cell in column) for column in zip(*rows)]
+    lines = [[row[0].ljust(width[0]), *(cell.rjust(w) for cell, w in zip(row[1:], width[1:]))] for row in rows]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def header(command: str, seed: int | str | None = None) -> str:
+    """Return as comment lines what made some figures: machine, versions, seed and command."""
+    cpu = Path("/proc/cpuinfo")
+    known = cpu.read_text().splitlines() if cpu.exists() else []
+    model = next((line.split(":")[1].strip() for line in known if line.startswith("model name")), platform.processor())
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "numba", "msgspec"))
+    return "\n".join(
+        [
+            f"# machine: {model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+            f"# gpumem {__version__}, python {platform.python_version()}, {versions}",
+            f"# seed: {seed}",
+            f"# command: {command}",
+        ]
+    )
+
+
+def human(size: int) -> str:
+    """Write bytes in the largest binary unit that keeps them above 1.
+
+    >>> human(1536), human(12), human(3 * 2**30)
+    ('1.50 KiB', '12 B', '3.00 GiB')
+    """
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
+
+
+def human_ns(ns: int) -> str:
+    """Write nanoseconds in a unit for people.
+
+    >>> human_ns(57_494_987), human_ns(0)
+    ('57.49 ms', '0 ns')
+    """
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.2f} {unit}"
+    return f"{ns} ns"
+
+
+def percent(part: float | None) -> str:
+    """Write a fraction for people; None, which JSON has for it, is infinite.
+
+    >>> percent(0.0125), percent(None)
+    ('1.25%', 'infinite')
+    """
+    return "infinite" if part is None or math.isinf(part) else f"{part:.2%}"
