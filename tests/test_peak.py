@@ -56,7 +56,7 @@ def test_exact_accounting_is_the_load_of_the_rewritten_trace(data: st.DataObject
     trace, machine = data.draw(st.one_of(traces(), nets())), tiny_machine()
     times = data.draw(timed(trace))
     tasks = data.draw(swap_tasks(trace, machine, times))
-    swapped = Plan(tuple(t.within(trace.n) for t in tasks), trace.n).apply(trace)
+    swapped = Plan(tuple(t.swap.within(trace.n) for t in tasks), trace.n).apply(trace)
     peak = analyse(trace, machine, times, tasks)
     assert peak.bytes == swapped.peak_load
     assert trace.buffers.size[peak.tensors].sum() == peak.bytes

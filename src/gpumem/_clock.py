@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem._jit import jit
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Csr
+from gpumem.columns import I64, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -38,8 +38,7 @@ class Memory:
     @classmethod
     def make(cls, trace: Trace, capacity: int | None) -> Memory:
         """Set up what is there before the first iteration: eternal buffers and arcs over the boundary."""
-        b, n = trace.buffers, trace.n
-        eternal = b.persistent & (b.end - b.start == n)
+        b, n, eternal = trace.buffers, trace.n, trace.eternal
         mine = ~b.host & ~eternal & (capacity is not None)
         live = mine & (b.end > n)
         free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
@@ -95,7 +94,7 @@ class Clock:
         order = hazards(trace, placement)
         engine = ops.stream.copy()
         if not machine.duplex:  # one copy engine: both directions queue there in issue order
-            engine[(ops.role == COPY_OUT) | (ops.role == COPY_IN)] = len(ops.streams)
+            engine[ops.copies] = len(ops.streams)
         busy = np.zeros(len(ops.streams) + 1, np.bool_)
         busy[engine] = True
         columns = [np.zeros(n, np.int64) for _ in range(5)]

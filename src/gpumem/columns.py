@@ -258,6 +258,16 @@ class Ops:
             np.zeros(n, np.bool_) if rng is None else np.ascontiguousarray(rng, np.bool_),
         )
 
+    @property
+    def copies(self) -> Bool:
+        """Which ops are copies between the device and the host, bool[n].
+
+        >>> Ops.make([[0], [1]], [[1], [0]], role=[COPY_OUT, RECOMPUTE]).copies
+        array([ True, False])
+        """
+        mine: Bool = (self.role == COPY_OUT) | (self.role == COPY_IN)
+        return mine
+
     def __len__(self) -> int:
         return len(self.name)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem._jit import jit
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Csr
+from gpumem.columns import I64, Bool, Csr
 from gpumem.placement import Placement
 from gpumem.timeline import COPY, DATA, MEMORY
 from gpumem.trace import Trace
@@ -83,9 +83,8 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
     pred = np.full((n, len(ops.streams)), -1, np.int64)
     cause = np.zeros((n, len(ops.streams)), np.int64)
-    copy = (ops.role == COPY_OUT) | (ops.role == COPY_IN)
     accesses = (ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx)
-    _sweep(*accesses, ops.stream, copy, b.start, fixed, shares, low, high, len(edges), unwritten, pred, cause)
+    _sweep(*accesses, ops.stream, ops.copies, b.start, fixed, shares, low, high, len(edges), unwritten, pred, cause)
     pred[np.arange(len(ops)), ops.stream] = -1
     _reduce(ops.stream, pred)
     op, _ = np.nonzero(pred >= 0)
@@ -105,7 +104,7 @@ def _addresses(trace: Trace, placement: Placement | None, host: Placement | None
             low[mine] = given.offset[mine] + top
             top += given.height
             placed |= mine
-    fixed = b.host | (full & b.persistent) if placement is None else np.ones(len(b), np.bool_)
+    fixed = b.host | trace.eternal if placement is None else np.ones(len(b), np.bool_)
     return placed & ~full & (b.size > 0), fixed, low, low + b.size
 
 

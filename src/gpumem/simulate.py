@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._clock import Clock
-from gpumem.columns import COPY_IN, COPY_OUT, I64
+from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import CAUSES, NONE, Timeline
@@ -72,7 +72,7 @@ def simulate(
     """
     _check(trace, placement, capacity, iterations)
     clock = Clock.make(trace, machine, placement, capacity)
-    computes = (trace.ops.role != COPY_OUT) & (trace.ops.role != COPY_IN)
+    computes = ~trace.ops.copies
     ends: list[int] = []  # T(k): when all of iterations 0..k has ended
     stalls: list[I64] = []
     seen: dict[bytes, int] = {}

@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.columns import (
-    COPY_IN,
-    COPY_OUT,
     I64,
     MAX_BYTES,
     MAX_NS,
@@ -146,6 +144,38 @@ class Trace:
         """The largest device load in bytes: no placement can be lower."""
         return self.peak[1]
 
+    @property
+    def eternal(self) -> Bool:
+        """Which buffers live for ever, bool[B]: persistent full circles, the same bytes in every iteration.
+
+        >>> from gpumem.columns import Buffers, Ops
+        >>> table = Buffers.make([1, 1, 1], [0, 0, 1], [2, 2, 3], persistent=[True, False, False])
+        >>> trace = Trace(table, Ops.make([], []), 2)
+        >>> trace.eternal, trace.crossing
+        (array([ True, False, False]), array([ True, False,  True]))
+        """
+        b = self.buffers
+        forever: Bool = b.persistent & (b.end - b.start == self.n)
+        return forever
+
+    @property
+    def crossing(self) -> Bool:
+        """Which buffers are alive across the boundary, bool[B]: those that live for ever, and arcs that wrap."""
+        over: Bool = (self.buffers.end > self.n) | self.eternal
+        return over
+
+    def last_touch(self) -> I64:
+        """Return the steps from each buffer's start to the last op that touches it, int64[B]; -1 where none does.
+
+        >>> from gpumem.columns import Buffers, Ops
+        >>> Trace(Buffers.make([8, 8], [1, 0], [4, 3]), Ops.make([[0], [], []], [[], [0], []])).last_touch()
+        array([ 2, -1])
+        """
+        touched = self.accesses().op
+        buffer, last = touched.rows(), np.full(len(self.buffers), -1, np.int64)
+        np.maximum.at(last, buffer, (touched.idx - self.buffers.start[buffer]) % self.n)
+        return last
+
     def host_side(self) -> Trace:
         """Return the host's buffers as a bare instance, so that any pool planner can place the pinned slab.
 
@@ -222,7 +252,7 @@ def _check_lifetimes(trace: Trace) -> None:
 
 def _check_copies(trace: Trace) -> None:
     b, ops = trace.buffers, trace.ops
-    for i in np.flatnonzero((ops.role == COPY_OUT) | (ops.role == COPY_IN)).tolist():
+    for i in np.flatnonzero(ops.copies).tolist():
         source, target, role = ops.reads[i], ops.writes[i], ROLES[ops.role[i]]
         if len(source) != 1 or len(target) != 1 or b.size[source[0]] != b.size[target[0]]:
             raise ValueError(f"op {i}: a {role} reads one buffer and writes another of the same size")

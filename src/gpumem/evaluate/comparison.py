@@ -166,7 +166,7 @@ def _ready(half: Run, backend: Backend, launch: Launch, host: Placement | None, 
 
 def _overlap(trace: Trace, line: Timeline) -> float | None:
     """The part of the copies' time during which a computing op ran; spans of one stream do not overlap."""
-    copies = (trace.ops.role == COPY_OUT) | (trace.ops.role == COPY_IN)
+    copies = trace.ops.copies
     if not copies.any() or (line.start == UNKNOWN).any():
         return None
     hidden = total = 0

@@ -183,7 +183,7 @@ def knee(
     """
     _check(free, step, patience)
     begin, base, peak = time.perf_counter(), simulate(trace, machine), trace.peak_load
-    nothing = Plan((), trace.n, trace.name)
+    nothing = Plan.of(trace)
     best = peak, _judged(trace, machine, nothing, peak, base), nothing
     unbroken, misses, broken = peak, 0, False
     for limit in _limits(peak, step):

@@ -122,7 +122,7 @@ def _first_write(trace: Trace) -> I64:
     first = np.full(len(b), n, np.int64)
     op, buffer = trace.ops.writes.rows(), trace.ops.writes.idx
     np.minimum.at(first, buffer, (op - b.start[buffer]) % n)
-    first[b.persistent & (b.end - b.start == n)] = -1
+    first[trace.eternal] = -1
     return first
 
 
@@ -135,8 +135,7 @@ def carried(trace: Trace) -> set[int]:
     {1}
     """
     b, n = trace.buffers, trace.n
-    over = (b.end > n) | (b.persistent & (b.end - b.start == n))
-    return set(b.of[over & (_first_write(trace) < n - b.start)].tolist())
+    return set(b.of[trace.crossing & (_first_write(trace) < n - b.start)].tolist())
 
 
 @jit
@@ -178,10 +177,9 @@ def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
     >>> initial(trace, seed=1)
     {0: array([255, 228,  34], dtype=uint8)}
     """
-    b, n = trace.buffers, trace.n
-    over = np.flatnonzero((b.end > n) | (b.persistent & (b.end - b.start == n)))
-    rng = np.random.default_rng(seed)
-    return {int(b.of[i]): rng.integers(0, 256, int(b.size[i]), np.uint8) for i in over.tolist()}
+    b, rng = trace.buffers, np.random.default_rng(seed)
+    over = np.flatnonzero(trace.crossing).tolist()
+    return {int(b.of[i]): rng.integers(0, 256, int(b.size[i]), np.uint8) for i in over}
 
 
 def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, UNKNOWN
+from gpumem.columns import I64, UNKNOWN
 from gpumem.execute.layout import Layout
 from gpumem.timeline import CAUSES, NONE, Span, Timeline
 
@@ -25,7 +25,7 @@ def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:
     since = last // 2
     started = min((s.start for row in spans for s in row if s.start != UNKNOWN), default=0)
     makespan = (ends[last] - ends[since]) / (last - since) if last else max(ends[0] - started, 0)
-    computes = timed & (layout.trace.ops.role != COPY_OUT) & (layout.trace.ops.role != COPY_IN)
+    computes = timed & ~layout.trace.ops.copies
     stalls = {c: int(wait[computes & (cause == k)].sum()) for k, c in enumerate(CAUSES) if k != NONE}
     return Timeline(
         np.where(timed, start - first, UNKNOWN),

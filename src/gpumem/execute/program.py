@@ -77,10 +77,9 @@ class Program:
 
     def crossing(self) -> dict[int, list[Block]]:
         """Return who carries a value over the boundary: recorded buffer -> its blocks, device first."""
-        b, n = self.trace.buffers, self.trace.n
-        over = (b.end > n) | (b.persistent & (b.end - b.start == n))
+        over = np.flatnonzero(self.trace.crossing).tolist()
         found: dict[int, list[Block]] = {}
-        for block in sorted((self.layout.blocks[i] for i in np.flatnonzero(over).tolist()), key=lambda x: x.host):
+        for block in sorted((self.layout.blocks[i] for i in over), key=lambda x: x.host):
             found.setdefault(block.of, []).append(block)
         return found
 
@@ -200,7 +199,7 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
     b = trace.buffers
     written = np.zeros(len(b), np.bool_)  # of the others nobody reads, and no op orders what ends them
     written[trace.ops.writes.idx] = True
-    for i in np.flatnonzero(written & ~(b.persistent & (b.end - b.start == n))).tolist():
+    for i in np.flatnonzero(written & ~trace.eternal).tolist():
         ends[int(b.end[i] - 1) % n].append(blocks[i])
     reads, writes = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes))
     works = []

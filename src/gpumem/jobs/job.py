@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.trace import Trace
 
 
@@ -52,10 +51,10 @@ class Job:
     ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        who, role = f"job {self.name!r}", self.trace.ops.role
-        if not len(role):
+        who = f"job {self.name!r}"
+        if not len(self.trace.ops):
             raise ValueError(f"{who}: no ops, a bare instance cannot run")
-        copies = np.flatnonzero((role == COPY_OUT) | (role == COPY_IN))
+        copies = np.flatnonzero(self.trace.ops.copies)
         if len(copies):
             raise ValueError(f"{who}: op {copies[0]} is a copy; give the unswapped trace, plans make the copies")
         if self.arrival < 0:

@@ -23,7 +23,7 @@ def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Sc
     >>> [job.peak == trace.peak_load for job in unmanaged([Task(trace, machine.durations(trace))], machine, 1)]
     [True]
     """
-    return [Scheduled(Plan((), t.trace.n, t.trace.name), t.trace.peak_load) for t in tasks]
+    return [Scheduled(Plan.of(t.trace), t.trace.peak_load) for t in tasks]
 
 
 def separately(planner: Callable[..., Plan]) -> Planner:

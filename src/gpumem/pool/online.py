@@ -21,7 +21,6 @@ from typing import Protocol
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -184,8 +183,5 @@ def _streams(trace: Trace) -> tuple[list[int], list[int]]:
     b, stream = trace.buffers, trace.ops.stream
     if not len(trace.ops):
         return [0] * len(b), [0] * len(b)
-    touches = trace.accesses().op
-    row = touches.rows()
-    last: I64 = np.zeros(len(b), np.int64)
-    np.maximum.at(last, row, (touches.idx - b.start[row]) % trace.n)
+    last = np.maximum(trace.last_touch(), 0)
     return stream[b.start].tolist(), stream[(b.start + last) % trace.n].tolist()

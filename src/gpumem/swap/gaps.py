@@ -35,13 +35,6 @@ class Gaps:
         return Gaps(*(getattr(self, column)[chosen] for column in self.__slots__))
 
 
-def eternal(trace: Trace) -> Bool:
-    """Return which buffers live for ever: persistent full circles. Their gaps go round."""
-    b = trace.buffers
-    forever: Bool = b.persistent & (b.end - b.start == trace.n)
-    return forever
-
-
 def gaps(trace: Trace) -> Gaps:
     """Return all gaps of all device buffers.
 
@@ -75,7 +68,7 @@ def gaps(trace: Trace) -> Gaps:
         final[-1] = True
     first_access = np.searchsorted(buffer, buffer)
     following = np.where(final, first_access, following)
-    forever = eternal(trace)[buffer]
+    forever = trace.eternal[buffer]
     keep = ~b.host[buffer] & (~final | forever)
     length = np.where(final, life[following] + n - life, life[following] - life)
     return Gaps(buffer, op, op + length, epoch, total[buffer], forever).where(keep)

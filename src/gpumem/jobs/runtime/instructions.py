@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Csr
+from gpumem.columns import COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
@@ -113,14 +113,13 @@ def instructions(
     )
     new = plan.apply(mine)
     b, ops, n = new.buffers, new.ops, new.n
-    forever = b.persistent & (b.end - b.start == n)
-    over = np.flatnonzero((b.end > n) | forever)
+    over = np.flatnonzero(new.crossing)
     placement = place(new) if place is not None else None
-    copies = np.flatnonzero((ops.role == COPY_OUT) | (ops.role == COPY_IN))
+    copies = np.flatnonzero(ops.copies)
     part = np.full(n, -1, np.int64)
     for i in copies.tolist():
         part[i] = (ops.reads if ops.role[i] == COPY_OUT else ops.writes)[i][0]
-    passing = np.flatnonzero(~b.host & ~forever)
+    passing = np.flatnonzero(~b.host & ~new.eternal)
     return Instructions(
         plan,
         tuple(delays),

@@ -92,7 +92,7 @@ def bayes(
     if evaluations < len(SCORES):
         raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     search = _Search.start(found, np.random.default_rng(seed))
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)

@@ -90,7 +90,7 @@ def autoswap(
     one_of("score", score, SCORES)
     check_options(peaks, targets)
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
     return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1)[0]
@@ -122,7 +122,7 @@ def best_plan(
             continue
         seen.add(chosen.tobytes())
         swaps = schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line)
-        plan = Plan(tuple(swaps), trace.n, trace.name)
+        plan = Plan.of(trace, swaps)
         if not judge:
             return plan, 0
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan

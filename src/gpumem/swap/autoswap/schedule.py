@@ -69,8 +69,7 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
     _extend(load, np.argsort(chosen.after, kind="stable"), late, size, limit, 1, release)
     ahead = np.minimum(ahead, chosen.before - release)
     _extend(load, np.argsort(chosen.before % n, kind="stable"), ahead, size, limit, -1, prefetch)
-    columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch)
-    return [Swap(*row) for row in zip(*(c.tolist() for c in columns))]
+    return Swap.each(chosen, release, prefetch)
 
 
 def _at(place: I64, copy_ns: I64, n: int) -> I64:

@@ -19,7 +19,7 @@ from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Pinned, Room
 from gpumem.swap.baselines.msps import Chains
-from gpumem.swap.gaps import eternal, straddle
+from gpumem.swap.gaps import straddle
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.plan.cuts import find_cuts, issue_order
@@ -99,7 +99,7 @@ def capuchin(
         if value < 0:
             raise ValueError(f"{what}: {value} is below 0")
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     c = Candidates.of(trace, machine, limit, threshold)
     choice = _choose(c, limit, recompute, queue)
     return _with_feedback(c, choice, limit, feedback)
@@ -225,7 +225,7 @@ def _tight(c: Candidates, choice: Choice, due: dict[int, int], limit: int) -> Ro
     g, b, load = c.found.gaps, c.trace.buffers, c.trace.load()
     for k, at in due.items():
         load[g.after[k] + 1 : at] -= c.size[k]
-    mine = ~b.host & ~eternal(c.trace)
+    mine = ~b.host & ~c.trace.eternal
     begins = np.bincount(b.start[mine], b.size[mine], c.trace.n).astype(np.int64)  # not there yet when it runs
     scratch: dict[int, int] = {}
     for k in choice.recomputes:
@@ -251,7 +251,7 @@ def _schedule(c: Candidates, choice: Choice, due: dict[int, int], room: Room, le
         decisions.append(Swap(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), release[k], prefetch))
     for k in sorted(choice.recomputes, key=lambda k: (int(c.found.op[k]), k)):
         decisions.append(Recompute(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), due[k]))
-    return Plan(tuple(decisions), c.trace.n, c.trace.name)
+    return Plan.of(c.trace, decisions)
 
 
 def _with_feedback(c: Candidates, choice: Choice, limit: int, turns: int) -> Plan:

@@ -72,14 +72,14 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     if segments is not None and segments < 1:
         raise ValueError(f"segments: {segments} is below 1")
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     found = recomputable(trace, machine)
     start, load = turn(trace), trace.peak_load
     mine = np.flatnonzero(over(found.gaps, start, trace.n) & (found.until >= start))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     tried: list[tuple[int, Plan]] = []
     for count in [segments] if segments is not None else _counts(len(mine)):
-        plan = Plan(tuple(_dropped(trace, found, mine, count)), trace.n, trace.name)
+        plan = Plan.of(trace, _dropped(trace, found, mine, count))
         tried.append((plan.apply(trace).peak_load, plan))
         if tried[0][0] <= limit:
             return plan

@@ -83,13 +83,12 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     """
     one_of("layers", layers, LAYERS)
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     found = feature_maps(trace)
     chosen = found.offloaded(trace, layers, machine.pinned)
     maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
     release = maps.after + 1 if strict else _held(trace, machine, maps, prefetch, limit)
-    rows = zip(*(x.tolist() for x in (maps.buffer, maps.after, maps.before, release, prefetch)))
-    plan = Plan(tuple(Swap(*row) for row in rows), trace.n, trace.name)
+    plan = Plan.of(trace, Swap.each(maps, release, prefetch))
     if (load := plan.apply(trace).peak_load) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
         raise NotReached(load, limit, hint=hint)

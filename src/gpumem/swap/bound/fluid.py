@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.swap.gaps import around, eternal
+from gpumem.swap.gaps import around
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 
@@ -100,11 +100,8 @@ def _ns(time: I64, op: I64) -> I64:
 
 def _held(trace: Trace) -> I64:
     """Bytes held at each op, from a buffer's allocation through its last access: what comes after may be reused."""
-    n, b, touched = trace.n, trace.buffers, trace.accesses().op
-    buffer = touched.rows()
-    last = np.full(len(b), -1)
-    np.maximum.at(last, buffer, (touched.idx - b.start[buffer]) % n)
-    last[eternal(trace)] = n - 1
+    n, b, last = trace.n, trace.buffers, trace.last_touch()
+    last[trace.eternal] = n - 1
     mine = np.flatnonzero(~b.host & (last >= 0))
     return around(b.start[mine], b.start[mine] + last[mine] + 1, b.size[mine], n)
 

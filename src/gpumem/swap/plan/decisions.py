@@ -13,6 +13,20 @@ Time goes to the right::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from gpumem.columns import I64
+
+
+class _Gaps(Protocol):
+    """What `Gaps` and `Windows` have in common."""
+
+    @property
+    def buffer(self) -> I64: ...
+    @property
+    def after(self) -> I64: ...
+    @property
+    def before(self) -> I64: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,26 @@ class Swap:
     def __post_init__(self) -> None:
         if self.out == -1:
             object.__setattr__(self, "out", self.after)
+
+    @classmethod
+    def each(cls, chosen: _Gaps, release: I64, prefetch: I64, out: I64 | None = None) -> list[Swap]:
+        """Return a swap for each of the chosen gaps; `release`, `prefetch`, `out`: int64[m], `out` as in `Swap`.
+
+        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.swap.gaps import gaps
+        >>> from gpumem.trace import Trace
+        >>> found = gaps(Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [0]], [[0], [], []])))
+        >>> Swap.each(found, found.after + 1, found.before)
+        [Swap(buffer=0, after=0, before=2, release=1, prefetch=2, out=0)]
+        """
+        columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch, chosen.after if out is None else out)
+        return [cls(*row) for row in zip(*(column.tolist() for column in columns))]
+
+    def within(self, n: int) -> Swap:
+        """Return the swap, which counts on over iterations, as one of an iteration of `n` ops."""
+        turn = self.after // n * n
+        steps = (self.after, self.before, self.release, self.prefetch, self.out)
+        return Swap(self.buffer, *(step - turn for step in steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -35,6 +36,11 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     n: int = 0
     trace: str = ""
+
+    @classmethod
+    def of(cls, trace: Trace, decisions: Iterable[Decision] = ()) -> Plan:
+        """Make a plan for `trace`: the empty one, unless there are decisions."""
+        return cls(tuple(decisions), trace.n, trace.name)
 
     @property
     def swaps(self) -> tuple[Swap, ...]:

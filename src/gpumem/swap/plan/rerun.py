@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COMPUTE, RECOMPUTE, Buffers, Csr
+from gpumem.columns import COMPUTE, RECOMPUTE, Bool, Buffers, Csr
 from gpumem.swap.plan.decisions import Decision, Recompute, Variant
 from gpumem.trace import Trace
 
@@ -31,13 +31,14 @@ class Producers:
     trace: Trace
     reads: list[list[int]]  # what each op reads
     written: list[list[int]]  # the ops that write each buffer, ascending
+    eternal: Bool
 
     @classmethod
     def of(cls, trace: Trace) -> Producers:
         """Look up the writers of every buffer: O(accesses log accesses)."""
         writes = trace.ops.writes
         written = Csr.grouped(writes.idx, writes.rows(), len(trace.buffers))
-        return cls(trace, trace.ops.reads.tolist(), written.tolist())
+        return cls(trace, trace.ops.reads.tolist(), written.tolist(), trace.eternal)
 
     def made_by(self, buffer: int, after: int) -> int:
         """Return the last op through `after` that writes `buffer` in that lifetime, -1 if there is none."""
@@ -69,8 +70,7 @@ class Producers:
         """Return the position from which on `buffer`, which is alive at `made`, is gone."""
         n, b = self.trace.n, self.trace.buffers
         length = int(b.end[buffer] - b.start[buffer])
-        forever = bool(b.persistent[buffer]) and length == n
-        return made + (2 * n if forever else length - (made - int(b.start[buffer])) % n)
+        return made + (2 * n if self.eternal[buffer] else length - (made - int(b.start[buffer])) % n)
 
     def until(self, op: int) -> int:
         """Return the last `at` before which `op` can run once more: its inputs are still there, unchanged."""

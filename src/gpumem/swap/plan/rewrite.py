@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
-from gpumem.swap.gaps import eternal
 from gpumem.swap.plan.cuts import Cut, find_cuts, issue_order
 from gpumem.swap.plan.decisions import Decision, Recompute, Swap
 from gpumem.swap.plan.rerun import Producers, variants_of
@@ -206,7 +205,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Trace:
     cuts = find_cuts(trace, decisions)
     order = {d: k for k, d in enumerate(decisions)}
     pos, inserted, at = issue_order(trace.n, [c for row in cuts.values() for c in row], order)
-    b, n, forever = trace.buffers, trace.n + len(inserted), eternal(trace)
+    b, n, forever = trace.buffers, trace.n + len(inserted), trace.eternal
     start = np.where(forever & (b.start == 0), 0, pos[b.start])
     end = np.where(forever, start + n, start + 1 + (pos[(b.end - 1) % trace.n] - start) % n)
     new = _Rewrite(trace, cuts, pos, n, start, end, [], {}, Producers.of(trace))

@@ -91,11 +91,10 @@ def swaps(p: Problem, w: Windows, s: State, x: Times) -> list[Swap]:
     prefetch = np.clip(np.searchsorted(begins, x.back), release, before)
     out = np.clip(np.searchsorted(ends, x.gone - p.out_ns, side="right") - 1, after, release - 1)
     _keep_apart(s, out, release, n)
-    base = after // n * n
     out = np.where(s.payer == np.arange(len(w)), out, after)
-    columns = (w.buffer, after - base, before - base, release - base, prefetch - base, out - base)
-    found = s.ins[: s.used[1]]
-    return [Swap(*row) for row in zip(*(column[found[x.kind[found] != USELESS]].tolist() for column in columns))]
+    mine = s.ins[: s.used[1]]
+    mine = mine[x.kind[mine] != USELESS]
+    return [swap.within(n) for swap in Swap.each(w.where(mine), release[mine], prefetch[mine], out[mine])]
 
 
 def _keep_apart(s: State, out: I64, release: I64, n: int) -> None:
@@ -192,4 +191,4 @@ class Annealing:
 
     def plan(self) -> Plan:
         """Return the plan that the best state stands for."""
-        return Plan(tuple(swaps(self.p, self.w, self.best, self.x)), self.trace.n, self.trace.name)
+        return Plan.of(self.trace, swaps(self.p, self.w, self.best, self.x))

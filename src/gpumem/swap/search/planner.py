@@ -83,7 +83,7 @@ def search(
     0.0
     """
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     progress("AutoSwap")
     judge = _Judge(trace, machine, limit)
     for score in SCORES:
@@ -123,14 +123,14 @@ def lowest(
     least = floor(trace)[1]
     found = Annealing.of(trace, machine, least, effort, seed, seconds, progress)
     if trace.peak_load <= least or not len(found.w):
-        return Plan((), trace.n, trace.name), trace.peak_load
+        return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)
     reached = [(found.plan(), int(found.limits[2]))]
     if stall > 0:
         found.a_little_stall(0.4, int(stall * found.p.turn))
         reached.append((found.plan(), int(found.limits[2])))
     base = simulate(trace, machine)
-    kept = [(Plan((), trace.n, trace.name), trace.peak_load)]
+    kept = [(Plan.of(trace), trace.peak_load)]
     for plan, limit in reached:
         swapped = plan.apply(trace)
         limit = max(limit, swapped.peak_load)

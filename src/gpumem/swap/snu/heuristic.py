@@ -73,12 +73,12 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     J. Lee's thesis, Seoul National University: the heuristic schedule (scanned, partly lost).
     """
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     line = simulate(trace, machine)
     chosen, load = select(trace, machine, limit, line)
     if load.max() > limit:
         raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
-    return Plan(tuple(overlap(trace, machine, chosen, load, limit, line)), trace.n, trace.name)
+    return Plan.of(trace, overlap(trace, machine, chosen, load, limit, line))
 
 
 def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool, Csr
-from gpumem.swap.gaps import Gaps, eternal, gaps
+from gpumem.swap.gaps import Gaps, gaps
 from gpumem.trace import Trace
 
 # What `State.count` counts: the first six in one iteration, the last two are the bytes there are now.
@@ -42,8 +42,8 @@ class State:
         buffer = who.op.rows()[entry.idx]
         row = {key: k for k, key in enumerate(zip(found.buffer.tolist(), found.after.tolist()))}
         begins = np.array([row.get(key, -1) for key in zip(buffer.tolist(), entry.rows().tolist())], np.int64)
-        mortal = ~b.host & ~eternal(trace)
-        count, crosses = np.zeros(8, np.int64), ~b.host & ((b.end > n) | eternal(trace))
+        mortal = ~b.host & ~trace.eternal
+        count, crosses = np.zeros(8, np.int64), ~b.host & trace.crossing
         count[ON_DEVICE] = b.size[crosses].sum()
         state = cls(
             found,

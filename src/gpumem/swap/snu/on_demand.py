@@ -126,12 +126,12 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     """
     _check(victim, iterations)
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if load.max() > limit:
         raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
-    return Plan(_swaps(seen.gaps, evicted), trace.n, trace.name)
+    return Plan.of(trace, _swaps(seen.gaps, evicted))
 
 
 def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
@@ -200,14 +200,12 @@ def _check(victim: str, iterations: int) -> None:
         raise ValueError(f"iterations: {iterations} is below 1")
 
 
-def _swaps(found: Gaps, evicted: I64) -> tuple[Swap, ...]:
+def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     """The evictions as decisions, in the order in which they come about."""
     taken = np.flatnonzero(evicted >= 0)
     taken = taken[np.lexsort((found.buffer[taken], found.after[taken], evicted[taken]))]
-    rows = zip(found.buffer[taken].tolist(), found.after[taken].tolist(), found.before[taken].tolist())
-    return tuple(
-        Swap(b, after, before, e, before, e - 1) for (b, after, before), e in zip(rows, evicted[taken].tolist())
-    )
+    chosen, release = found.where(taken), evicted[taken]
+    return Swap.each(chosen, release, chosen.before, release - 1)
 
 
 def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:

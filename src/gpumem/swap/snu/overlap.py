@@ -54,8 +54,7 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
         release[k] = room.hold(release[k], until[k], size[k])
     late = np.searchsorted(ends, leaves, side="right") - 1  # the last op that has ended by then
     out = np.clip(late, out, release - 1)
-    columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch, out)
-    return [Swap(*row) for row in zip(*(c.tolist() for c in columns))]
+    return Swap.each(chosen, release, prefetch, out)
 
 
 def largest_first(found: Gaps, size: I64, line: Timeline) -> I64:

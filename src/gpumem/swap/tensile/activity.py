@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.swap.gaps import eternal
 from gpumem.trace import Trace
 
 
@@ -38,9 +37,6 @@ def released(trace: Trace) -> Trace:
     ----------
     Zhang et al., TENSILE, section 4.5.
     """
-    b, touched = trace.buffers, trace.accesses().op
-    buffer = touched.rows()
-    last = np.full(len(b), -1, np.int64)
-    np.maximum.at(last, buffer, (touched.idx - b.start[buffer]) % trace.n)
-    short = (last >= 0) & ~b.persistent & ~b.host & ~eternal(trace)
+    b, last = trace.buffers, trace.last_touch()
+    short = (last >= 0) & ~b.persistent & ~b.host
     return replace(trace, buffers=replace(b, end=np.where(short, b.start + last + 1, b.end)))

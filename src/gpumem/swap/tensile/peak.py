@@ -22,7 +22,7 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts import _tree
-from gpumem.swap.gaps import around, eternal
+from gpumem.swap.gaps import around
 from gpumem.swap.limits import one_of
 from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
@@ -101,12 +101,6 @@ class SwapTask:
         s = self.swap
         out = 0 if self.out_at is None else max(self.out_at - times.end[s.out], 0)
         return (s.out, out), (s.prefetch - 1, max(self.in_at - times.end[s.prefetch - 1], 0))
-
-    def within(self, n: int) -> Swap:
-        """Return the swap as a decision for an iteration of `n` ops: `after` is one of them."""
-        s = self.swap
-        turn = s.after // n * n
-        return Swap(s.buffer, s.after - turn, s.before - turn, s.release - turn, s.prefetch - turn, s.out - turn)
 
     def absent(self, times: AccessTimes, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
         """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
@@ -205,7 +199,7 @@ class Footprint:
 
     def __init__(self, trace: Trace) -> None:
         self.n, b = trace.n, trace.buffers
-        begin = np.where(eternal(trace), b.start, b.start + 1)
+        begin = np.where(trace.eternal, b.start, b.start + 1)
         mine = ~b.host & (begin < b.end)
         both = np.empty(2 * self.n, np.int64)
         both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], self.n), trace.load()

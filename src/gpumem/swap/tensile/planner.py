@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.limits import fits, one_of
-from gpumem.swap.plan import Decision, Plan, Recompute
+from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
@@ -150,14 +150,13 @@ def _recompute(jobs: Sequence[RecomputeRounds], capacity: int) -> list[list[Reco
 def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
     """Put the decisions in the order in which their copies in start."""
     tasks = sorted(job.tasks.values(), key=lambda task: task.in_at % max(job.times.period, 1))
-    n, swaps, delays = job.trace.n, [], []
+    swaps, delays = [], []
     for task in tasks:
         (_, out), (_, into) = task.triggers(job.times)
-        swaps.append(task.within(n))
+        swaps.append(task.swap.within(job.trace.n))
         delays.append((out, into))
-    decisions: list[Decision] = [*swaps, *dropped]
     delays += [(0, 0)] * len(dropped)
-    return Scheduled(Plan(tuple(decisions), n, job.trace.name), job.peak, tuple(delays))
+    return Scheduled(Plan.of(job.trace, [*swaps, *dropped]), job.peak, tuple(delays))
 
 
 def tensile(
@@ -214,7 +213,7 @@ def tensile(
     Zhang et al., TENSILE, section 4.
     """
     if fits(trace, limit):
-        return Plan((), trace.n, trace.name)
+        return Plan.of(trace)
     task = Task(trace, machine.durations(trace), ratio)
     (found,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
     if found.peak > limit:
