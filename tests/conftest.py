@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is slow on a busy machine
 if "gpu" not in sys.argv:  # pytest -m gpu
@@ -17,7 +18,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpumem.check import RULES
 from gpumem.cli import main
+from gpumem.errors import CheckError
 from gpumem.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -32,6 +35,15 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 def shared(pattern: str) -> list[Path]:
     """Return the shared instances that match, none where there are none."""
     return sorted(SHARED.glob(pattern))
+
+
+@contextmanager
+def objects(rule: str, why: str) -> Iterator[pytest.ExceptionInfo[CheckError]]:
+    """Expect that an oracle finds `rule` broken, and says so in one line that matches `why`."""
+    with pytest.raises(CheckError, match=why) as found:
+        yield found
+    assert found.value.rule == rule in RULES
+    assert str(found.value) == found.value.reason and "\n" not in found.value.reason
 
 
 @pytest.fixture

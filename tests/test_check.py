@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpumem import check
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops
-from gpumem.errors import PlacementError
+from gpumem.errors import CheckError
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
@@ -20,7 +23,7 @@ from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-from .conftest import tiny_machine
+from .conftest import objects, tiny_machine
 from .strategies import plans, traces
 
 
@@ -29,24 +32,25 @@ def bare() -> Trace:
 
 
 @pytest.mark.parametrize(
-    "offset, height, alignment, why",
+    "offset, height, alignment, rule, why",
     [
-        ([0, 3, 0], 8, 1, "buffers 0 and 1: overlap in time and address, at byte 3"),
-        ([0, 4, 0], 7, 1, "buffer 1: ends at byte 8, above the height of 7"),
-        ([0, 5, 0], 9, 4, "buffer 1: offset 5 is not a multiple of 4"),
-        ([-4, 4, 0], 8, 1, "buffer 0: offset -4 is not"),
-        ([0, 4], 8, 1, "the trace has 3 buffers, the placement 2"),
+        ([0, 3, 0], 8, 1, "overlap", "buffers 0 and 1: overlap in time and address, at byte 3"),
+        ([0, 4, 0], 7, 1, "height", "buffer 1: ends at byte 8, above the height of 7"),
+        ([0, 5, 0], 9, 4, "alignment", "buffer 1: offset 5 is not a multiple of 4"),
+        ([-4, 4, 0], 8, 1, "alignment", "buffer 0: offset -4 is not"),
+        ([0, 4], 8, 1, "offsets", "the trace has 3 buffers, the placement 2"),
     ],
 )
-def test_a_wrong_placement(offset: list[int], height: int, alignment: int, why: str) -> None:
+def test_a_wrong_placement(offset: list[int], height: int, alignment: int, rule: str, why: str) -> None:
     check.placement(bare(), Placement(np.array([0, 4, 2]), 8))
-    with pytest.raises(PlacementError, match=why):
+    with objects(rule, why) as found:
         check.placement(bare(), Placement(np.array(offset), height, alignment))
+    assert found.value.buffers == tuple(map(int, re.findall(r"\d+", why.split(":")[0]))) or rule == "offsets"
 
 
 def test_a_host_buffer_has_no_offset() -> None:
     trace = Trace(Buffers.make([4], [0], [1], host=[True]), Ops.make([[]], [[]]))
-    with pytest.raises(PlacementError, match="on the host"):
+    with objects("offsets", "on the host"):
         check.placement(trace, Placement(np.array([0]), 4))
 
 
@@ -61,7 +65,8 @@ def test_the_placement_oracle_agrees_with_a_grid_of_bytes(trace: Trace, data: st
         cells |= mine
     try:
         check.placement(trace, Placement.at(trace, offset))
-    except PlacementError:
+    except CheckError as error:
+        assert error.rule == "overlap"
         assert clash
     else:
         assert not clash
@@ -69,11 +74,11 @@ def test_the_placement_oracle_agrees_with_a_grid_of_bytes(trace: Trace, data: st
 
 def test_the_budget_counts_arcs_on_both_sides() -> None:
     check.budget(bare(), 8)
-    with pytest.raises(ValueError, match="step 0: holds 8 bytes on the device, the limit is 7"):
+    with objects("budget", "step 0: holds 8 bytes on the device, the limit is 7"):
         check.budget(bare(), 7)
     host = Trace(Buffers.make([9], [0], [1], host=[True]), Ops.make([[]], [[]]))
     check.budget(host, 1, host=9)
-    with pytest.raises(ValueError, match="step 0: holds 9 bytes on the host, the limit is 8"):
+    with objects("budget", "step 0: holds 9 bytes on the host, the limit is 8"):
         check.budget(host, 1, host=8)
 
 
@@ -119,12 +124,30 @@ def without(trace: Trace, i: int) -> Trace:
 
 def test_a_missing_copy_is_seen() -> None:
     trace, swapped = net()
-    with pytest.raises(ValueError, match=r"op 3 .recorded op 1.: reads another value of buffer 0"):
+    with objects("value", r"op 3 .recorded op 1.: reads another value of buffer 0"):
         check.data_flow(trace, without(swapped, 2))
-    with pytest.raises(ValueError, match=r"op 5 .recorded op 2.: reads another value of buffer 1"):
+    with objects("value", r"op 5 .recorded op 2.: reads another value of buffer 1"):
         check.data_flow(trace, without(swapped, 4))
-    with pytest.raises(ValueError, match="buffer 0"):
+    with objects("lost value", "buffer 0"):
         check.data_flow(trace, without(swapped, 7))  # the update never reaches the host
+
+
+def test_two_pieces_of_a_buffer_that_differ_are_seen() -> None:
+    trace, swapped = net()
+    longer = replace(swapped.buffers, end=np.where(np.arange(len(swapped.buffers)) == 1, 6, swapped.buffers.end))
+    both = op_with(Trace(longer, swapped.ops), 5, reads=[1, 3])
+    check.data_flow(trace, both)
+    with objects("value", "op 5: reads two different values of recorded buffer 1") as found:
+        check.data_flow(trace, without(both, 4))
+    assert (found.value.ops, found.value.buffers, found.value.event) == ((5,), (1,), -1)
+
+
+def test_a_value_that_nobody_carries_over_the_boundary_is_seen() -> None:
+    trace = Trace(Buffers.make([8], [0], [2], persistent=[True]), Ops.make([[], []], [[0], []]))
+    shorter = Trace(Buffers.make([8], [0], [2], persistent=[False]), trace.ops)
+    with objects("lost value", "iteration 0: nobody carries buffer 0 over the boundary") as found:
+        check.data_flow(trace, shorter)
+    assert found.value.buffers == (0,)
 
 
 def test_a_copy_from_the_wrong_buffer_is_seen() -> None:
@@ -132,7 +155,7 @@ def test_a_copy_from_the_wrong_buffer_is_seen() -> None:
     everywhere = replace(swapped.buffers, start=np.where(swapped.buffers.host, 0, swapped.buffers.start))
     everywhere = replace(everywhere, end=np.where(swapped.buffers.host, swapped.n, swapped.buffers.end))
     crossed = op_with(Trace(everywhere, swapped.ops), 2, reads=[4])
-    with pytest.raises(ValueError, match=r"recorded op 1.: reads another value of buffer 0"):
+    with objects("value", r"recorded op 1.: reads another value of buffer 0"):
         check.data_flow(trace, crossed)
 
 
@@ -146,7 +169,7 @@ def test_a_copy_out_before_the_write_is_seen() -> None:
     )  # fmt: skip
     everywhere = replace(swapped.buffers, start=swapped.buffers.start.copy(), end=swapped.buffers.end.copy())
     everywhere.start[2], everywhere.end[2] = 6, 12
-    with pytest.raises(ValueError, match="buffer"):
+    with objects("lost value", "buffer"):
         check.data_flow(trace, Trace(everywhere, early))
 
 
@@ -161,7 +184,7 @@ def test_a_stale_clean_copy_is_seen() -> None:
     b = replace(b, end=np.where(b.host, swapped.n, b.end))
     hosts = [o.writes[0] for o in swapped.ops if o.role == "copy_out"]
     check.data_flow(trace, op_with(Trace(b, swapped.ops), last, reads=[hosts[1]]))
-    with pytest.raises(ValueError, match=r"recorded op 4.: reads another value of buffer 0"):
+    with objects("value", r"recorded op 4.: reads another value of buffer 0"):
         check.data_flow(trace, op_with(Trace(b, swapped.ops), last, reads=[hosts[0]]))
     assert first_host in hosts
 
@@ -178,14 +201,14 @@ def test_a_recomputation_from_changed_inputs_is_seen() -> None:
     ops = Ops.make(o.reads.take(late), o.writes.take(late), role=o.role[late], of=o.of[late])
     start = good.buffers.start.copy()
     start[2] = 4
-    with pytest.raises(ValueError, match=r"recorded op 4.: reads another value of buffer 1"):
+    with objects("value", r"recorded op 4.: reads another value of buffer 1"):
         check.data_flow(trace, Trace(replace(good.buffers, start=start), ops))
 
 
 def test_missing_doubled_and_reordered_ops_are_seen() -> None:
     trace, swapped = net()
     for of in ([0, -1, -1, 1, -1, 2, 3, -1, 3], [0, -1, -1, 2, -1, 1, 3, -1, 4]):
-        with pytest.raises(ValueError, match="recorded op"):
+        with objects("ops", "recorded op"):
             check.data_flow(trace, Trace(swapped.buffers, replace(swapped.ops, of=np.array(of))))
 
 
@@ -204,8 +227,9 @@ def test_dropping_any_copy_in_that_is_read_is_seen(data: st.DataObject) -> None:
             needed.append((i, int(of[b])))
     assume(needed)
     i, buffer = data.draw(st.sampled_from(needed))
-    with pytest.raises(ValueError, match=f"buffer {buffer}"):
+    with pytest.raises(CheckError, match=f"buffer {buffer}") as found:
         check.data_flow(trace, without(swapped, i))
+    assert found.value.rule in ("value", "lost value")
 
 
 def placed_net() -> tuple[Trace, Placement, Timeline, Machine]:
@@ -225,13 +249,13 @@ def test_a_timeline_must_be_exact() -> None:
             start, end = line.start.copy(), line.end.copy()
             start[i] += shift
             end[i] += shift
-            with pytest.raises(ValueError, match=f"op {i}: starts"):
+            with objects("start", f"op {i}: starts"):
                 check.timeline(trace, replace(line, start=start, end=end), duration, placement=placement)
-    with pytest.raises(ValueError, match="op 2: takes"):
+    with objects("duration", "op 2: takes"):
         check.timeline(trace, line, duration + (np.arange(trace.n) == 2), placement=placement)
-    with pytest.raises(ValueError, match="makespan"):
+    with objects("makespan", "makespan"):
         check.timeline(trace, replace(line, makespan=line.makespan + 1), duration, placement=placement)
-    with pytest.raises(ValueError, match="waits"):
+    with objects("wait", "waits"):
         check.timeline(trace, replace(line, wait=line.wait + 1), duration, placement=placement)
 
 
@@ -240,10 +264,21 @@ def test_a_timeline_of_another_clock_is_refused() -> None:
     duration = machine.durations(trace)
     free = simulate(trace, machine)
     assert free.makespan < line.makespan
-    with pytest.raises(ValueError, match="the naive clock says"):
+    with objects("start", "the naive clock says"):
         check.timeline(trace, free, duration, placement=placement)
-    with pytest.raises(ValueError, match="op 0: the load exceeds the capacity of 7 bytes"):
+    with objects("capacity", "op 0: the load exceeds the capacity of 7 bytes"):
         check.timeline(trace, line, duration, capacity=7)
+
+
+def test_a_timeline_that_does_not_repeat_is_seen() -> None:
+    # op 0 runs ahead of op 1 by another 10 ns in each iteration; see the next test
+    ops = Ops.make([[], [0]], [[0], []], duration=[10, 20], stream=[0, 1], streams=["a", "b"])
+    trace = Trace(Buffers.make([4], [0], [2]), ops)
+    start, end, none = np.array([0, 10]), np.array([10, 30]), np.zeros(2, np.int64)
+    line = Timeline(start, end, wait=np.array([0, 10]), cause=none, makespan=20, first=0, cycle=1, stalls={})
+    with objects("cycle", "op 0: does not repeat after 1 iterations from iteration 0") as found:
+        check.timeline(trace, line, trace.ops.duration)
+    assert found.value.ops == (0,)
 
 
 def test_the_naive_clock_by_hand() -> None:
@@ -262,3 +297,21 @@ def test_the_naive_clock_by_hand() -> None:
     assert start.tolist() == [[0, 10], [30, 40], [60, 70]]
     start, _ = check.naive_clock(trace, trace.ops.duration, capacity=8, iterations=4)
     assert start.tolist() == [[0, 10], [10, 30], [30, 50], [50, 70]]
+
+
+def test_every_rule_is_broken_by_some_test() -> None:
+    """`objects` and the tables of `test_check_jobs` name a rule with each broken thing."""
+    from . import test_check_jobs as jobs
+
+    tables = (jobs.ORDER, jobs.MEMORY, jobs.LINKS, jobs.VALUES, jobs.RERUNS, jobs.NEW_PLANS)
+    named = {rule for table in tables for rule, _, _ in table} | {"overlap", "height", "alignment"}
+    calls = [node for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Call)]
+    first = (node.args[0] for node in calls if ast.unparse(node.func) == "objects")
+    named |= {rule.value for rule in first if isinstance(rule, ast.Constant)}
+    assert named >= set(check.RULES)
+
+
+def test_every_rule_stands_in_the_documentation() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "testing.md").read_text()
+    for rule, line in check.RULES.items():
+        assert f"| `{rule}` | {line} |" in page

@@ -20,7 +20,7 @@ from gpumem import check
 from gpumem.cli import main
 from gpumem.columns import Buffers, Ops
 from gpumem.commands.args import Progress, amount, choices
-from gpumem.errors import NotReached
+from gpumem.errors import CheckError, NotReached
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -582,13 +582,23 @@ LIMITS = [["--limit", "95%"], ["--load-limit", "70%", "--peaks", "all"]]
 
 def test_the_oracles_may_be_left_out(cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: object, **options: object) -> None:
-        raise ValueError("an oracle was asked")
+        raise CheckError("overlap", "an oracle was asked")
 
     for oracle in ("placement", "budget", "data_flow", "timeline"):
         with monkeypatch.context() as patch:
             patch.setattr(f"gpumem.check.{oracle}", never)
             assert cli.refuses("plan", net_file, "--limit", "75%", status=1).endswith("an oracle was asked")
             assert cli("plan", net_file, "--limit", "75%", "--no-check").status == 0
+
+
+def test_only_an_oracle_says_that_the_result_is_wrong(
+    cli: Cli, net_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*args: object, **options: object) -> None:
+        raise ValueError("this input makes no sense")
+
+    monkeypatch.setattr("gpumem.check.data_flow", refuses)
+    assert cli.refuses("plan", net_file, "--limit", "75%") == "gpumem: error: this input makes no sense"
 
 
 @given(traces(max_ops=8, max_buffers=6), st.sampled_from(LIMITS))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem import check
-from gpumem.errors import PlacementError
+from gpumem.errors import CheckError
 from gpumem.io import bundled, load
 from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching
@@ -450,7 +450,7 @@ def odd(trace: Trace) -> Placement:
     return Placement.at(trace, (trace.buffers.size.cumsum() * 256 + 1).tolist())
 
 
-@pytest.mark.parametrize("planner, error", [(bad, PlacementError), (odd, ValueError)])
+@pytest.mark.parametrize("planner, error", [(bad, CheckError), (odd, ValueError)])
 def test_a_planner_that_fails_is_heard_and_the_pool_goes_on(
     planner: Callable[[Trace], Placement], error: type[Exception]
 ) -> None:
@@ -472,7 +472,7 @@ def test_plans_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="no buffer comes and goes"):
         SmartPool.of(still, tight(still))
     moving = Trace.from_lifetimes([8, 4], [0, 1], [2, 3])
-    with pytest.raises(PlacementError):
+    with pytest.raises(CheckError):
         SmartPool.of(moving, Placement.at(moving, [0, 4]))
     for name in ("alignment", "min_length", "horizon"):
         with pytest.raises(ValueError, match=f"{name}: 0"):

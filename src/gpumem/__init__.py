@@ -17,9 +17,9 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem import check as check
+    from gpumem.errors import CheckError as CheckError
     from gpumem.errors import Infeasible as Infeasible
     from gpumem.errors import NotReached as NotReached
-    from gpumem.errors import PlacementError as PlacementError
     from gpumem.io import bundled as bundled
     from gpumem.io import read as read
     from gpumem.io import write as write

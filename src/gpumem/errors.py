@@ -5,27 +5,36 @@ Bad input is a plain `ValueError` that names the value and the place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 
-class PlacementError(ValueError):
-    """An oracle found a placement wrong.
+
+class CheckError(Exception):
+    """An oracle found a result wrong. It is a verdict, no bad input: an `except ValueError` on the way lets it pass.
 
     Parameters
     ----------
+    rule : str
+        Which rule is broken: a key of `gpumem.check.RULES`.
     reason : str
-        What is wrong, in one line.
-    i, j : int
-        The buffers concerned; `j` is -1 where only one is.
+        What is wrong and where, in one line.
+    ops, buffers : sequence of int
+        Those concerned, where the oracle knows them.
+    event : int
+        In a log of jobs the place of the event, or the log's length where something is missing at the end; else -1.
 
     Examples
     --------
-    >>> str(PlacementError("overlap in time and address", 3, 7))
-    'buffers 3 and 7: overlap in time and address'
+    >>> wrong = CheckError("overlap", "buffers 3 and 7: overlap in time and address", buffers=(3, 7))
+    >>> wrong.rule, wrong.buffers, str(wrong)
+    ('overlap', (3, 7), 'buffers 3 and 7: overlap in time and address')
     """
 
-    def __init__(self, reason: str, i: int, j: int = -1) -> None:
-        self.reason, self.i, self.j = reason, i, j
-        who = f"buffer {i}" if j < 0 else f"buffers {i} and {j}"
-        super().__init__(f"{who}: {reason}")
+    def __init__(
+        self, rule: str, reason: str, *, ops: Sequence[int] = (), buffers: Sequence[int] = (), event: int = -1
+    ) -> None:
+        self.rule, self.reason, self.event = rule, reason, event
+        self.ops, self.buffers = tuple(ops), tuple(buffers)
+        super().__init__(reason)
 
 
 class Infeasible(Exception):

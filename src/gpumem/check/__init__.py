@@ -1,7 +1,7 @@
 """Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs right?
 
 Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with what it judges.
-All return None, or raise an error that names the op or the buffer.
+All return None, or raise a `CheckError` that says which of the `RULES` is broken, and names the op or the buffer.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from gpumem.check.clock import naive_clock, timeline
 from gpumem.check.flow import data_flow
 from gpumem.check.jobs import jobs
-from gpumem.check.log import LogError
 from gpumem.check.memory import budget, placement
+from gpumem.check.rules import RULES
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-__all__ = ["LogError", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
+__all__ = ["RULES", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
 
 
 def everything(
@@ -38,7 +38,7 @@ def everything(
 
     Raises
     ------
-    ValueError, PlacementError
+    CheckError
         What the first oracle that objects says.
     """
     placement(rewritten, placed)

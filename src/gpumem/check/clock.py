@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer
+from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -34,23 +35,22 @@ def timeline(
 
     Raises
     ------
-    ValueError
+    CheckError
         The first op that is wrong, or the makespan.
     """
     wrong = np.flatnonzero(line.end - line.start != duration)
     if len(wrong):
-        raise ValueError(
-            f"op {wrong[0]}: takes {line.end[wrong[0]] - line.start[wrong[0]]} ns, not {duration[wrong[0]]}"
-        )
+        i = int(wrong[0])
+        raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
     start, end = naive_clock(trace, duration, placement=placement, capacity=capacity, duplex=duplex, iterations=count)
     origin = start[line.first].min()
-    for what, have, want in (("starts", line.start, start[line.first] - origin), ("waits", line.wait, None)):
+    for rule, have, want in (("start", line.start, start[line.first] - origin), ("wait", line.wait, None)):
         want = _waits(trace, start, end, duplex)[line.first] if want is None else want
         wrong = np.flatnonzero(have != want)
         if len(wrong):
             i = int(wrong[0])
-            raise ValueError(f"op {i}: {what} {have[i]} ns, the naive clock says {want[i]}")
+            raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
     _check_regime(line, end)
 
 
@@ -61,12 +61,13 @@ def _check_regime(line: Timeline, end: I64) -> None:
         makespan = Fraction(int(done[first + cycle] - done[first]), cycle)
         moved = np.flatnonzero(end[first + cycle] - done[first + cycle] != end[first] - done[first])
         if len(moved):
-            raise ValueError(f"op {moved[0]}: does not repeat after {cycle} iterations from iteration {first}")
+            told = f"op {moved[0]}: does not repeat after {cycle} iterations from iteration {first}"
+            raise CheckError("cycle", told, ops=[int(moved[0])])
     else:
         half = first // 2
         makespan = Fraction(int(done[first] - done[half]), first - half) if first else Fraction(int(done[0]))
     if round(makespan) != line.makespan:
-        raise ValueError(f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
+        raise CheckError("makespan", f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
 
 
 def naive_clock(
@@ -84,6 +85,11 @@ def naive_clock(
     -------
     start, end : int64[iterations, n]
         Nanoseconds.
+
+    Raises
+    ------
+    CheckError
+        An op finds no room within the capacity, whatever it waits for.
 
     Notes
     -----
@@ -197,7 +203,7 @@ class _Memory:
                 self.reserved -= size
                 del self.instances[key]
             if self.reserved > self.capacity:
-                raise ValueError(f"op {i}: the load exceeds the capacity of {self.capacity} bytes")
+                raise CheckError("capacity", f"op {i}: the load exceeds the capacity of {self.capacity} bytes", ops=[i])
         for m in made:
             self.instances[m.id, x] = [m.size, x + m.end - m.start, self.now if m.size else 0, self.now]
         return max([self.now if need else 0, *(t[2] for t in self._touched(x))])

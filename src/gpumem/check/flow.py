@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC
+from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 ITERATIONS = 3  # the first starts from given values, the others from what the one before left
@@ -21,7 +22,7 @@ def data_flow(original: Trace, rewritten: Trace) -> None:
 
     Raises
     ------
-    ValueError
+    CheckError
         An op is missing, doubled or out of order; an op reads another value than its original; a buffer
         that crosses the boundary does not hold the original's value there.
 
@@ -41,10 +42,8 @@ def data_flow(original: Trace, rewritten: Trace) -> None:
             i, seen = got[of]
             for buffer, value in reads[1].items():
                 if seen.get(buffer) != value:
-                    raise ValueError(
-                        f"iteration {iteration}, op {i} (recorded op {of}): reads another value of "
-                        f"buffer {buffer} than its original"
-                    )
+                    told = f"iteration {iteration}, op {i} (recorded op {of}): reads another value of buffer {buffer}"
+                    raise CheckError("value", f"{told} than its original", ops=[i], buffers=[buffer])
         _same_boundary(before, after, iteration)
 
 
@@ -55,7 +54,7 @@ def _same_ops(original: Trace, rewritten: Trace) -> None:
         if want != got:
             at = next((k for k, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
             what = want[at] if at < len(want) else "nothing more"
-            raise ValueError(f"stream {stream}: recorded op {what} expected as op number {at} of the stream")
+            raise CheckError("ops", f"stream {stream}: recorded op {what} expected as op number {at} of the stream")
 
 
 def _born(original: Trace, rewritten: Trace) -> set[int]:
@@ -111,7 +110,7 @@ class _State:
             if role in (COPY_OUT, COPY_IN):
                 self.value[op.writes[0]] = self.value[op.reads[0]]
                 continue
-            reads = self._by_original(op.reads)
+            reads = self._by_original(op.id, op.reads)
             luck = (iteration, op.id if role == RECOMPUTE else -1) if ops.rng[op.id] else ()
             key = (op.of, luck, tuple(sorted(reads.items())))
             for j, of in self._originals(op.writes):
@@ -123,11 +122,12 @@ class _State:
     def _originals(self, buffers: tuple[int, ...]) -> list[tuple[int, int]]:
         return [(j, int(self.trace.buffers.of[j])) for j in buffers]
 
-    def _by_original(self, buffers: tuple[int, ...]) -> dict[int, int]:
+    def _by_original(self, i: int, buffers: tuple[int, ...]) -> dict[int, int]:
         reads: dict[int, int] = {}
         for j, of in self._originals(buffers):
             if reads.setdefault(of, self.value[j]) != self.value[j]:
-                raise ValueError(f"an op reads two different values of recorded buffer {of}")
+                told = f"op {i}: reads two different values of recorded buffer {of}"
+                raise CheckError("value", told, ops=[i], buffers=[of])
         return reads
 
 
@@ -140,9 +140,9 @@ def _same_boundary(before: _State, after: _State, iteration: int) -> None:
     for j in before.crossing():
         of = int(before.trace.buffers.of[j])
         if of not in held and before.trace.buffers.persistent[j]:
-            raise ValueError(f"iteration {iteration}: nobody carries buffer {of} over the boundary")
+            told = f"iteration {iteration}: nobody carries buffer {of} over the boundary"
+            raise CheckError("lost value", told, buffers=[of])
         for k in held.get(of, []):
             if after.value[k] != before.value[j]:
-                raise ValueError(
-                    f"iteration {iteration}: buffer {k} crosses the boundary with another value than buffer {of}"
-                )
+                told = f"iteration {iteration}: buffer {k} crosses the boundary with another value than buffer {of}"
+                raise CheckError("lost value", told, buffers=[k, of])

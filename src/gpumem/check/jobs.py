@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.check.log import COPY, RUN, Event, LogError
+from gpumem.check.log import COPY, RUN, Event, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
 from gpumem.columns import I64
@@ -44,7 +44,7 @@ def jobs(
 
     Raises
     ------
-    LogError
+    CheckError
         What is wrong, and the index of the event.
 
     Notes
@@ -68,7 +68,7 @@ def jobs(
     >>> jobs(log, {"a": trace}, h200, 4, {"a": trace.ops.duration})
     >>> jobs([*log[:3], event(0, "free"), *log[3:5], *log[6:]], {"a": trace}, h200, 4, {"a": trace.ops.duration})
     Traceback (most recent call last):
-    gpumem.check.log.LogError: event 4 (0 ns, job 'a', start): op 0 writes buffer 0, which is not held
+    gpumem.errors.CheckError: event 4 (0 ns, job 'a', start): op 0 writes buffer 0, which is not held
     """
     order(log, traces)
     memory(log, traces, capacity)
@@ -82,7 +82,7 @@ def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> 
 
     Raises
     ------
-    LogError
+    CheckError
         Too much is held, or granted; a part is held twice, freed without being held, or still held when the job
         leaves; a size is not that of the buffer.
     """
@@ -94,34 +94,36 @@ def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> 
             _check_size(i, e, traces[e.job])
         if e.kind == "hold":
             if (e.job, e.part) in held:
-                raise LogError(f"part {e.part} is held already", i, e)
+                raise objection("held", f"part {e.part} is held already", i, e)
             held[e.job, e.part] = e
             load[e.job] += e.size
         elif e.kind == "free":
             hold = held.pop((e.job, e.part), None)
             if hold is None or hold.buffer != e.buffer:
-                raise LogError(f"part {e.part} of buffer {e.buffer} is not held", i, e)
+                raise objection("held", f"part {e.part} of buffer {e.buffer} is not held", i, e)
             load[e.job] -= e.size
         elif e.kind in ("launch", "adopt"):
             budget[e.job] = e.size
         elif e.kind == "leave":
             kept = [h for h in held.values() if h.job == e.job]
             if kept:
-                raise LogError(f"the job still holds part {kept[0].part} of buffer {kept[0].buffer}", i, e)
+                raise objection("held", f"the job still holds part {kept[0].part} of buffer {kept[0].buffer}", i, e)
             budget.pop(e.job, None)
         if load.total() > capacity:
-            raise LogError(f"the jobs hold {load.total()} bytes, the capacity is {capacity}", i, e)
+            raise objection("capacity", f"the jobs hold {load.total()} bytes, the capacity is {capacity}", i, e)
         if sum(budget.values()) > capacity:
-            raise LogError(f"the budgets are {sum(budget.values())} bytes, the capacity is {capacity}", i, e)
+            raise objection(
+                "capacity", f"the budgets are {sum(budget.values())} bytes, the capacity is {capacity}", i, e
+            )
         if e.job in budget and load[e.job] > budget[e.job] and e.kind not in ("adopt", "free"):
-            raise LogError(f"the job holds {load[e.job]} bytes, its budget is {budget[e.job]}", i, e)
+            raise objection("budget", f"the job holds {load[e.job]} bytes, its budget is {budget[e.job]}", i, e)
 
 
 def _check_size(i: int, e: Event, trace: Trace) -> None:
     if not 0 <= e.buffer < len(trace.buffers):
-        raise LogError(f"buffer {e.buffer} is unknown", i, e)
+        raise objection("event", f"buffer {e.buffer} is unknown", i, e)
     if e.size != trace.buffers.size[e.buffer]:
-        raise LogError(f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
+        raise objection("event", f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
 
 
 def links(log: Sequence[Event], machine: Machine) -> None:
@@ -129,7 +131,7 @@ def links(log: Sequence[Event], machine: Machine) -> None:
 
     Raises
     ------
-    LogError
+    CheckError
         Two transfers at once on one engine, one that takes another time, never ends or never begins.
     """
     busy: dict[str, tuple[int, Event]] = {}  # what each engine copies
@@ -140,7 +142,7 @@ def links(log: Sequence[Event], machine: Machine) -> None:
         if e.kind in COPY:
             if engine in busy:
                 other = busy[engine][1]
-                raise LogError(f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", i, e)
+                raise objection("link", f"job {other.job!r} is still copying buffer {other.buffer} {other.kind}", i, e)
             busy[engine] = i, e
             if e.kind == "in":
                 asked.pop((e.job, e.part), None)
@@ -151,15 +153,15 @@ def links(log: Sequence[Event], machine: Machine) -> None:
             if begun is None or (begun.job, begun.buffer, begun.part, COPY[begun.kind]) != (
                 e.job, e.buffer, e.part, e.kind,
             ):  # fmt: skip
-                raise LogError(f"no such copy of part {e.part} of buffer {e.buffer} is under way", i, e)
+                raise objection("link", f"no such copy of part {e.part} of buffer {e.buffer} is under way", i, e)
             link = machine.into if way == "in" else machine.out
             takes = int(link.copy_ns(np.array([e.size]))[0])
             if e.ns - begun.ns != takes:
-                raise LogError(f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes}", i, e)
+                raise objection("duration", f"the copy of {e.size} bytes took {e.ns - begun.ns} ns, not {takes}", i, e)
     for i, e in busy.values():
-        raise LogError("the copy never ends", i, e)
+        raise objection("link", "the copy never ends", i, e)
     for i, e in asked.values():
-        raise LogError(f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
+        raise objection("link", f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
 
 
 def kernels(log: Sequence[Event], durations: Mapping[str, I64], *, slowdown: float = 0.0) -> None:
@@ -167,7 +169,7 @@ def kernels(log: Sequence[Event], durations: Mapping[str, I64], *, slowdown: flo
 
     Raises
     ------
-    LogError
+    CheckError
         An op takes less or more than it should, by more than rounding: a nanosecond for its end and for each instant
         at which others start or end while it runs; none where nothing slows it down.
     """
@@ -187,6 +189,6 @@ def kernels(log: Sequence[Event], durations: Mapping[str, I64], *, slowdown: flo
             rounding = 1 + changes - before if rate else 0
             done, duration = progress - start, int(durations[e.job][e.op])
             if abs(done - duration) > rounding:
-                raise LogError(f"op {e.op} did work of {float(done):g} ns, it takes {duration}", i, e)
+                raise objection("duration", f"op {e.op} did work of {float(done):g} ns, it takes {duration}", i, e)
             changes += e.ns != now
         now = e.ns

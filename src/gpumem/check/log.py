@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gpumem.errors import CheckError
+
 RUN = {"start": "end", "recompute": "recomputed"}  # what begins a kernel, and what ends it
 COPY = {"out": "out_end", "in": "in_end"}  # the same for a transfer
 
@@ -47,24 +49,29 @@ class Event(Protocol):
         """The piece of the buffer."""
 
 
-class LogError(ValueError):
-    """An oracle found an event log wrong.
+class Wrong(Exception):
+    """What an oracle finds wrong with the event that it looks at: a rule, and the reason in one line."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule, self.reason = rule, reason
+        super().__init__(reason)
+
+
+def objection(rule: str, reason: str, index: int, event: Event | None = None) -> CheckError:
+    """Say where in the log it is.
 
     Parameters
     ----------
-    reason : str
-        What is wrong, in one line.
     index : int
         The event's place in the log; its length where something is missing at the end.
-    event : Event, optional
 
     Examples
     --------
-    >>> str(LogError("job 'a' never leaves", 7))
+    >>> str(objection("life", "job 'a' never leaves", 7))
     "event 7: job 'a' never leaves"
     """
-
-    def __init__(self, reason: str, index: int, event: Event | None = None) -> None:
-        self.reason, self.index = reason, index
-        what = "" if event is None else f" ({event.ns} ns, job {event.job!r}, {event.kind})"
-        super().__init__(f"event {index}{what}: {reason}")
+    if event is None:
+        return CheckError(rule, f"event {index}: {reason}", event=index)
+    place = f"event {index} ({event.ns} ns, job {event.job!r}, {event.kind})"
+    ops, buffers = ([k] if k >= 0 else [] for k in (event.op, event.buffer))
+    return CheckError(rule, f"{place}: {reason}", ops=ops, buffers=buffers, event=index)

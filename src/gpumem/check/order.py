@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumem.check.log import RUN, Event, LogError
+from gpumem.check.log import RUN, Event, Wrong, objection
 from gpumem.trace import Trace
 
 AWAY, WAITING, RUNNING, GONE = "has not arrived", "is waiting", "runs", "is gone"
@@ -17,7 +17,7 @@ LIFE = {
     "launch": ((WAITING,), RUNNING),
     "leave": ((WAITING, RUNNING), GONE),
 }
-DURING = ("adopt", "hold", "free", "out", "out_end", "in", "in_end", "passive")
+DURING = ("hold", "free", "out", "out_end", "in", "in_end", "passive")
 
 
 def order(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
@@ -30,23 +30,26 @@ def order(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
 
     Raises
     ------
-    LogError
+    CheckError
         An event out of turn, a job that is not in `traces` or that never comes to its end.
     """
     jobs = {name: _Job(trace.n) for name, trace in traces.items()}
     now = 0
     for i, e in enumerate(log):
         if e.ns < now:
-            raise LogError(f"time runs back from {now} ns", i, e)
+            raise objection("time", f"time runs back from {now} ns", i, e)
         now = e.ns
         if e.kind == "replan":  # concerns all jobs
             continue
-        wrong = jobs[e.job].follow(e) if e.job in jobs else "there is no such job"
-        if wrong:
-            raise LogError(wrong, i, e)
+        if e.job not in jobs:
+            raise objection("event", "there is no such job", i, e)
+        try:
+            jobs[e.job].follow(e)
+        except Wrong as wrong:
+            raise objection(wrong.rule, wrong.reason, i, e) from None
     for name, job in jobs.items():
         if job.where != GONE:
-            raise LogError(f"the log ends, but job {name!r} {job.where}", len(log))
+            raise objection("life", f"the log ends, but job {name!r} {job.where}", len(log))
 
 
 @dataclass(slots=True)
@@ -57,54 +60,50 @@ class _Job:
     op: int = 0  # the next one
     running: tuple[str, int] | None = None  # how the event that ends the running op must look like
 
-    def follow(self, e: Event) -> str:
-        """Do what the event says; return what is wrong with it."""
-        if e.kind in LIFE:
-            before, after = LIFE[e.kind]
-            if self.where not in before:
-                return f"the job {self.where}"
-            self.where = after
-            return self.at_boundary() if e.kind == "leave" else ""
-        if self.where != RUNNING:
-            return f"the job {self.where}"
+    def follow(self, e: Event) -> None:
+        """Do what the event says."""
+        before, after = LIFE.get(e.kind, ((RUNNING,), RUNNING))
+        if self.where not in before:
+            raise Wrong("life", f"the job {self.where}")
+        self.where = after
         if e.kind in RUN:
-            return self.begin(e)
-        if e.kind in RUN.values():
-            return self.end(e)
-        if e.kind == "iteration":
-            return self.next_iteration(e)
-        if e.kind == "adopt":
-            return self.at_boundary()
-        return "" if e.kind in DURING else "there is no such kind of event"
+            self.begin(e)
+        elif e.kind in RUN.values():
+            self.end(e)
+        elif e.kind == "iteration":
+            self.next_iteration(e)
+        elif e.kind in ("leave", "adopt"):
+            self.at_boundary()
+        elif e.kind not in (*LIFE, *DURING):
+            raise Wrong("event", "there is no such kind of event")
 
-    def begin(self, e: Event) -> str:
+    def begin(self, e: Event) -> None:
         """An op starts, or one that ran in this iteration starts once more."""
         if self.running:
-            return f"op {e.op} starts before op {self.running[1]} has ended"
+            raise Wrong("order", f"op {e.op} starts before op {self.running[1]} has ended")
         if e.iteration != self.iteration:
-            return f"op {e.op} of iteration {e.iteration} starts in iteration {self.iteration}"
+            raise Wrong("order", f"op {e.op} of iteration {e.iteration} starts in iteration {self.iteration}")
         if e.kind == "start" and e.op != self.op:
-            return f"op {e.op} starts, the next one is {self.op} of {self.n}"
+            raise Wrong("order", f"op {e.op} starts, the next one is {self.op} of {self.n}")
         if e.kind == "recompute" and not 0 <= e.op < self.op:
-            return f"op {e.op} is run again, but has not run in this iteration"
+            raise Wrong("order", f"op {e.op} is run again, but has not run in this iteration")
         self.running = RUN[e.kind], e.op
-        return ""
 
-    def end(self, e: Event) -> str:
+    def end(self, e: Event) -> None:
         """The running op ends."""
         if self.running != (e.kind, e.op) or e.iteration != self.iteration:
-            return f"op {e.op} of iteration {e.iteration} is not running"
+            raise Wrong("order", f"op {e.op} of iteration {e.iteration} is not running")
         self.running = None
         self.op += e.kind == "end"
-        return ""
 
-    def next_iteration(self, e: Event) -> str:
+    def next_iteration(self, e: Event) -> None:
         """The iteration ends."""
         if self.running or self.op != self.n or e.iteration != self.iteration:
-            return f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
+            told = f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
+            raise Wrong("order", told)
         self.iteration, self.op = self.iteration + 1, 0
-        return ""
 
-    def at_boundary(self) -> str:
+    def at_boundary(self) -> None:
         """No iteration is under way."""
-        return f"in the middle of iteration {self.iteration}" if self.running or self.op else ""
+        if self.running or self.op:
+            raise Wrong("life", f"in the middle of iteration {self.iteration}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpumem.check.log import COPY, RUN, Event, LogError
+from gpumem.check.log import COPY, RUN, Event, Wrong, objection
 from gpumem.trace import Trace
 
 Version = tuple[int, int]
@@ -30,7 +30,7 @@ def values(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
 
     Raises
     ------
-    LogError
+    CheckError
         An op reads another version than the unswapped job does, or touches what is not held; two of which one
         writes use a part at once; a part is freed in use; a value that crosses the boundary is nowhere.
 
@@ -48,8 +48,8 @@ def values(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
                 jobs[e.job].launch(e.ns, _first_moved_in(log, i))
             elif e.job in jobs:
                 jobs[e.job].follow(e)
-        except _Wrong as wrong:
-            raise LogError(str(wrong), i, e) from None
+        except Wrong as wrong:
+            raise objection(wrong.rule, wrong.reason, i, e) from None
 
 
 def _first_moved_in(log: Sequence[Event], launch: int) -> set[int]:
@@ -62,10 +62,6 @@ def _first_moved_in(log: Sequence[Event], launch: int) -> set[int]:
             if e.kind in COPY:
                 first.setdefault(e.buffer, e.kind)
     return {b for b, kind in first.items() if kind == "in"}
-
-
-class _Wrong(Exception):
-    """What is wrong with the event at hand."""
 
 
 @dataclass(slots=True)
@@ -119,7 +115,7 @@ class _Part:
     def use(self, who: str, *, write: bool) -> None:
         for other, writes in self.users.items():
             if write or writes:
-                raise _Wrong(f"{who} {_verb(write)} buffer {self.buffer} while {other} {_verb(writes)} it")
+                raise Wrong("race", f"{who} {_verb(write)} buffer {self.buffer} while {other} {_verb(writes)} it")
         self.users[who] = write
 
 
@@ -160,11 +156,11 @@ class _Job:
         elif e.kind == "free":
             part = self.of(e.buffer).pop(e.part)
             if part.users:
-                raise _Wrong(f"buffer {e.buffer} is freed while {next(iter(part.users))} uses it")
+                raise Wrong("race", f"buffer {e.buffer} is freed while {next(iter(part.users))} uses it")
             self.freed[e.buffer] = part.value
         elif e.kind in COPY or e.kind in COPY.values():
             if e.part not in self.of(e.buffer):
-                raise _Wrong(f"part {e.part} of buffer {e.buffer} is not held")
+                raise Wrong("held", f"part {e.part} of buffer {e.buffer} is not held")
             self.copy(e, self.of(e.buffer)[e.part])
         elif e.kind == "adopt":
             self.boundary = e.ns
@@ -184,10 +180,10 @@ class _Job:
         reads, writes = self.unswapped.touched(e.op)
         for j in sorted(reads | writes):
             if not self.of(j):
-                raise _Wrong(f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
+                raise Wrong("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
             part, want = list(self.of(j).values())[-1], self.read[e.op].get(j)
             if j in reads and want is not None and part.value != want:
-                raise _Wrong(f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
+                raise Wrong("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
             part.use(f"op {e.op}", write=j in writes)
             self.using.append(part)
 
@@ -218,4 +214,4 @@ class _Job:
         for j in self.unswapped.crossing():
             want = self.unswapped.value[j]
             if want not in (None, self.host.get(j), *(p.value for p in self.of(j).values())):
-                raise _Wrong(f"nobody holds version {want} of buffer {j}, which crosses the boundary")
+                raise Wrong("lost value", f"nobody holds version {want} of buffer {j}, which crosses the boundary")

@@ -117,10 +117,12 @@ def tell_when_compiling() -> None:
 
 @contextmanager
 def self_check() -> Iterator[None]:
-    """What an oracle objects to in here is our fault, not bad input."""
+    """What an oracle objects to in here is our fault, not bad input; bad input stays what it is."""
+    from gpumem.errors import CheckError
+
     try:
         yield
-    except ValueError as error:
+    except CheckError as error:
         raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
 
 

@@ -189,10 +189,13 @@ class Task:
 
     def judge(self, found: Combined) -> Timeline:
         """Run what was planned by the clock that the limit asks for."""
+        from gpumem import check
         from gpumem.simulate import simulate
 
         with self_check():
             if self.load_limit is not None:
+                if found.trace.peak_load > self.load_limit:
+                    check.budget(found.trace, self.load_limit)
                 return simulate(found.trace, self.machine, capacity=self.load_limit)
             return simulate(found.trace, self.machine, found.placement)
 

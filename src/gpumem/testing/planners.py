@@ -11,7 +11,7 @@ import numpy as np
 
 from gpumem import check
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import PlacementError
+from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.testing.contract import ContractError, optional
 from gpumem.testing.shrink import shrink
@@ -172,7 +172,7 @@ def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[
         broken("unchanged", "the buffers of the trace were changed")
     try:
         check.placement(case.trace(), placed)
-    except PlacementError as wrong:
+    except CheckError as wrong:
         broken("placement", str(wrong))
     for j in np.flatnonzero(~right.host & (placed.offset % alignment != 0))[:1].tolist():
         broken("alignment", f"buffer {j}: offset {placed.offset[j]} is not a multiple of {alignment}")

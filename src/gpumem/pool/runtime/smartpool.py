@@ -61,7 +61,7 @@ class SmartPool:
     ------
     ValueError
         A number below 1; from the next request on, a placement whose offsets are no multiples of `alignment`.
-    PlacementError
+    CheckError
         From a request: the planner's placement is none. Whatever a planner raises leaves the request undone and the
         pool as it was, without that plan; the same request can be made again.
 
@@ -156,7 +156,7 @@ class SmartPool:
         ------
         ValueError
             No buffer of the trace comes and goes.
-        PlacementError
+        CheckError
             The placement is none.
 
         Examples

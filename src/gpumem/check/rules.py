@@ -1,0 +1,32 @@
+"""What the oracles hold results against: each rule's short code, which a `CheckError` bears, and its line."""
+
+from __future__ import annotations
+
+RULES = {
+    # a placement
+    "offsets": "a placement has one offset for each buffer, none for one on the host",
+    "alignment": "an offset is a multiple of the alignment, from 0 on",
+    "height": "every buffer ends within the pool's height",
+    "overlap": "no two buffers share a byte at one time",
+    # bytes held
+    "budget": "the load stays within the limit, on the device and on the host; a job's within its budget",
+    "capacity": "all that is held, or granted to jobs, stays within the capacity",
+    # values
+    "ops": "every stream runs each recorded op once, in the order of the original",
+    "value": "every op reads the value that its original reads",
+    "lost value": "a value that crosses the boundary of an iteration is kept, and is the original's",
+    # time
+    "duration": "every op and every copy takes the time it should",
+    "start": "an op starts once its engine is free and its hazards are over, no earlier and no later",
+    "wait": "an op's wait is the time that its engine stood idle for it",
+    "cycle": "the steady state repeats where the timeline says so",
+    "makespan": "the makespan is that of the steady state",
+    # the log of jobs
+    "time": "time does not run backwards",
+    "event": "an event is of a known kind, of a known job and buffer, and has that buffer's size",
+    "life": "a job arrives, is launched and leaves; it leaves and changes its plan between two iterations",
+    "order": "each iteration runs each op once, in issue order, one after another",
+    "held": "what an op or a copy touches or a job frees is held; what is held is held once, and freed before the end",
+    "link": "an engine copies one buffer at a time; every copy that begins ends, every one that is awaited begins",
+    "race": "nobody reads, writes or frees bytes that another one writes, nor writes or frees those that one reads",
+}
