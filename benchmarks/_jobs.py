@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from gpumem import Machine, best_fit
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.cuda.memory import for_numba
-from gpumem.jobs import Job, Outcome
-from gpumem.jobs.planners import unmanaged
-from gpumem.jobs.runtime.controller import Planner
-from gpumem.jobs.worlds.real import run_jobs
+from gpumem.jobs import Job, Outcome, Planner, Policy, run_jobs, unmanaged
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured
 from gpumem.swap.tensile.planner import schedule
@@ -45,7 +42,7 @@ class Pair:
     iterations: int
     array: Any
 
-    def run(self, capacity: int, plan: Planner) -> tuple[Outcome, dict[str, State]]:
+    def run(self, capacity: int, planner: Planner) -> tuple[Outcome, dict[str, State]]:
         """Run both from the start; return what came of it and where their states got to."""
         jobs = [Job(name, trace, iterations=self.iterations) for name, trace in self.traces.items()]
         state = {name: model.state() for name, model in self.models.items()}
@@ -55,9 +52,9 @@ class Pair:
             capacity,
             lambda: Cuda(timing=True, array=self.array),
             lambda job: self.models[job.name].launch(self.library),
+            Policy(planner),
             place=best_fit,
             state=state,
-            plan=plan,
             enter=lambda: Device().set_current(),
         )
         return ran, state

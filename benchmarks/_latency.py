@@ -17,7 +17,7 @@ from gpumem.columns import F64, I64, MAX_NS
 from gpumem.execute import Launch, Program, prepare
 from gpumem.execute.cuda import Cuda, DeviceArray
 from gpumem.execute.cuda.memory import for_numba
-from gpumem.latency.samples import Measurement, model_samples
+from gpumem.latency import Measurement, model_samples
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
 

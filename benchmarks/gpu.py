@@ -36,7 +36,7 @@ from gpumem.evaluate.combined import in_pool
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda, devices, driver
 from gpumem.kernels import device as kernels
-from gpumem.latency.samples import Table, write_table
+from gpumem.latency import LatencyTable, write_table
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured, measured_machine
@@ -293,7 +293,9 @@ def latency(device: Device, path: str, quick: bool) -> list[Row]:
     """Write the table for latency prediction; show it by type of op."""
     rows, missed = measurements(device, kernels, quick=quick, seed=SEED)
     versions = f"numba-cuda {_version('numba-cuda')}, numba {_version('numba')}"
-    write_table(path, Table(tuple(rows), f"{devices()[0]}, driver {driver()[0]}, {versions}, {' '.join(sys.argv)}"))
+    write_table(
+        path, LatencyTable(tuple(rows), f"{devices()[0]}, driver {driver()[0]}, {versions}, {' '.join(sys.argv)}")
+    )
     shown = show(OPS, summary(rows))
     print(f"# {len(rows)} measurements in {path}; {missed} runs outlasted the other job and do not count")
     return shown

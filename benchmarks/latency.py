@@ -22,11 +22,21 @@ from _bench import SHARED, header
 from gpumem import Machine
 from gpumem.columns import F64
 from gpumem.io import BUNDLED, bundled, read
-from gpumem.latency.network import shapes, sizes
-from gpumem.latency.predict import LEAST, fit
-from gpumem.latency.samples import Measurement, Sample, read_table, samples, split
-from gpumem.latency.scores import Score, scores
-from gpumem.latency.synthetic import grid, synthetic
+from gpumem.latency import (
+    Measurement,
+    Sample,
+    Score,
+    fit,
+    grid,
+    read_table,
+    samples,
+    scores,
+    shapes,
+    sizes,
+    split,
+    synthetic,
+)
+from gpumem.latency.predict import LEAST
 
 Way = Callable[[list[Measurement], Sequence[Measurement]], F64]
 SLOWDOWN = 1.0

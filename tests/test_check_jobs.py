@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpumem import check
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import CheckError
-from gpumem.jobs import Job, simulate_jobs
+from gpumem.jobs import Job, Policy, simulate_jobs
 from gpumem.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
@@ -613,7 +613,7 @@ def runs(draw: st.DrawFn) -> tuple[dict[str, Trace], Machine, int, float, Log]:
     capacity = max(1, draw(st.sampled_from([least, (least + most) // 2, most])))
     machine, slowdown = tiny_machine(duplex=draw(st.booleans())), draw(st.sampled_from([0.0, 0.0, 1.0, 0.3]))
     plan, drain = in_turn(turns), draw(st.booleans())
-    ran = simulate_jobs(jobs, machine, capacity, plan=plan, slowdown=slowdown, drain=drain)
+    ran = simulate_jobs(jobs, machine, capacity, Policy(plan, drain=drain), slowdown=slowdown)
     return {job.name: job.trace for job in jobs}, machine, capacity, slowdown, list(ran.log)
 
 
@@ -664,7 +664,7 @@ def test_bytes_change_hands(capacity: int, a: str, b: str, expected: list[str]) 
     chosen = {"b": Scheduled(Plan(), 100), "s": Scheduled(Plan((Swap(0, 0, 3, 1, 3),)), 60)}
     plan = in_turn({id(own[job]): [chosen[k] for k in turns] for job, turns in (("a", a), ("b", b))})
     jobs = [Job("a", own["a"], 0, 4), Job("b", own["b"], 5, 4)]
-    log = simulate_jobs(jobs, tiny_machine(), capacity, plan=plan).log
+    log = simulate_jobs(jobs, tiny_machine(), capacity, Policy(plan)).log
     check.jobs(log, own, tiny_machine(), capacity, {k: t.ops.duration for k, t in own.items()})
     assert [f"{e.job} {e.kind} {e.size}" for e in log if e.kind in ("launch", "adopt")] == expected
 

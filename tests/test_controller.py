@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from gpumem.columns import COPY_OUT, Buffers, Ops
-from gpumem.jobs import Event, Instructions, Job, Outcome, instructions, simulate_jobs
+from gpumem.jobs import Event, Instructions, Job, Outcome, Policy, ewma, instructions, simulate_jobs
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import Record
-from gpumem.latency.predict import ewma
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
@@ -43,7 +42,7 @@ class Noted:
 
 def noted(jobs: Sequence[Job], capacity: int = 100, **options: Any) -> tuple[Outcome, list[Any]]:
     planner = Noted()
-    return simulate_jobs(jobs, tiny_machine(), capacity, plan=planner, **options), planner.calls
+    return simulate_jobs(jobs, tiny_machine(), capacity, Policy(planner, **options)), planner.calls
 
 
 def test_newcomers_of_one_instant_are_planned_together() -> None:
@@ -112,7 +111,7 @@ def test_a_larger_budget_waits_for_room() -> None:
     """b may grow only when a has shrunk: it tries at each of its boundaries, and keeps the old plan till then."""
     planner = Sizes({"a": [LARGE, LARGE, SMALL], "b": [SMALL, LARGE]})
     jobs = [Job("a", fork("a"), iterations=4), Job("b", fork("b"), iterations=4, arrival=5)]
-    ran = simulate_jobs(jobs, tiny_machine(), 26, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 26, Policy(planner))
     budgets = [(e.ns, e.job, e.size) for e in ran.log if e.kind in ("launch", "adopt")]
     # 40: a's first iteration, planned anew: a SMALL, b LARGE; 56: b may not yet; 80: a does; 107: b's next boundary
     assert budgets == [(0, "a", 17), (5, "b", 9), (80, "a", 9), (107, "b", 17)]
@@ -122,7 +121,7 @@ def test_a_larger_budget_waits_for_room() -> None:
 def test_a_plan_that_does_not_fit_the_others_is_dropped() -> None:
     planner = Sizes({"a": [SMALL, LARGE], "b": [SMALL, LARGE]})
     jobs = [Job("a", fork("a"), iterations=3), Job("b", fork("b"), iterations=3)]
-    ran = simulate_jobs(jobs, tiny_machine(), 33, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 33, Policy(planner))
     assert [(e.job, e.size) for e in ran.log if e.kind == "replan"][:2] == [("a", 34), ("b", 34)]
     assert all(e.kind != "adopt" or e.ns > 100 for e in ran.log)
 
@@ -135,7 +134,7 @@ def test_a_job_that_leaves_before_its_turn_makes_way_for_the_next() -> None:
         Job("b", fork("b"), arrival=5, leave=20),
         Job("c", fork("c"), arrival=30),
     ]
-    ran = simulate_jobs(jobs, tiny_machine(), 18, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 18, Policy(planner))
     assert [(e.ns, e.job, e.kind) for e in ran.log if e.kind in ("launch", "leave", "wait")][:5] == [
         (0, "a", "launch"),
         (5, "b", "wait"),
@@ -205,8 +204,9 @@ def test_a_job_that_makes_no_sense(change: dict[str, Any], why: str) -> None:
 )
 def test_options_that_make_no_sense(options: dict[str, Any], why: str) -> None:
     given = {"jobs": [Job("a", block(8, 5))], "machine": tiny_machine(), "capacity": 8} | options
+    chosen = {name: given.pop(name) for name in ("threshold", "beta") if name in given}
     with pytest.raises(ValueError, match=why):
-        simulate_jobs(**given)
+        simulate_jobs(**given, policy=Policy(**chosen))
 
 
 class Still:
@@ -232,7 +232,7 @@ def test_while_a_plan_changes_the_larger_budget_is_granted() -> None:
     planner = Sizes({"a": [SMALL, LARGE, SMALL]})
     job = Job("a", fork("a"), iterations=9)
     controller = GlobalController(
-        tiny_machine(), 20, Still(), plan=planner, threshold=0.0, beta=0.5, estimate=lambda job, utilisation: [9, 9, 9]
+        tiny_machine(), 20, Still(), Policy(planner, threshold=0, estimate=lambda job, utilisation: [9, 9, 9])
     )
     controller.arrive(job, 0)
     controller.admit()
@@ -259,7 +259,7 @@ def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() ->
     for capacity in (5, 20):  # it would not fit, it would
         planner = Sizes({"a": [SMALL]})
         controller = GlobalController(
-            tiny_machine(), capacity, Busy(), plan=planner, threshold=0.0, beta=0.5, estimate=lambda *_: estimate
+            tiny_machine(), capacity, Busy(), Policy(planner, threshold=0, estimate=lambda *_: estimate)
         )
         controller.arrive(Job("a", fork("a")), 0)
         controller.admit()
@@ -281,8 +281,8 @@ def test_placements_that_are_higher_than_the_load_are_planned_for() -> None:
 
     for capacity, tried, budgets in ((19, [19], [19]), (18, [18, 17, 16], [11]), (10, [10, 9, 8], [])):
         asked.clear()
-        options: dict[str, Any] = {"threshold": 0.3, "beta": 0.5, "estimate": lambda *_: np.array([9, 9, 9])}
-        controller = GlobalController(tiny_machine(), capacity, Still(), plan=planner, place=higher, **options)
+        policy = Policy(planner, estimate=lambda *_: np.array([9, 9, 9]))
+        controller = GlobalController(tiny_machine(), capacity, Still(), policy, place=higher)
         controller.arrive(Job("a", fork("a")), 0)
         controller.admit()
         assert asked == tried and [m.budget for m in controller.running] == budgets

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem.columns import Buffers, Ops
-from gpumem.jobs import Job, simulate_jobs
-from gpumem.jobs.runtime.forecast import Forecast, roofline
+from gpumem.jobs import Job, roofline, simulate_jobs
+from gpumem.jobs.runtime.forecast import Forecast
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine

@@ -13,9 +13,7 @@ from gpumem import autoswap, best_fit, bundled
 from gpumem.commands.doctor import why_no_cuda
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
-from gpumem.jobs import Job, Outcome
-from gpumem.jobs.planners import separately
-from gpumem.jobs.worlds.real import run_jobs
+from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, measure
@@ -138,9 +136,9 @@ def side_by_side(library: Any, iterations: int, **options: Any) -> tuple[Outcome
         2 * small,
         partial(backend, **options),
         lambda job: models[job.name].launch(library),
+        Policy(lambda tasks, machine, capacity: alone(tasks, machine, small)),
         place=best_fit,
         state=state,
-        plan=lambda tasks, machine, capacity: alone(tasks, machine, small),
         enter=lambda: Device().set_current(),
     )
     return ran, state

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gpumem import check
 from gpumem.check import naive_clock
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, Buffers, Ops
-from gpumem.jobs import Instructions, Job, Outcome, instructions, simulate_jobs
-from gpumem.jobs.runtime.memory import Memory
+from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs
+from gpumem.jobs.runtime.memory import JobMemory
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
@@ -88,7 +88,7 @@ def test_any_plans_of_any_jobs(data: st.DataObject) -> None:
     capacity = max(1, data.draw(st.integers(max(needs) // 2, sum(needs))))
     slowdown = data.draw(st.sampled_from([0.0, 1.0, 0.3]))
     drain = data.draw(st.booleans())
-    ran = simulate_jobs(jobs, machine, capacity, plan=planner, slowdown=slowdown, drain=drain, threshold=0.05)
+    ran = simulate_jobs(jobs, machine, capacity, Policy(planner, drain=drain, threshold=0.05), slowdown=slowdown)
     judged(jobs, machine, capacity, slowdown, ran)
     for job, got in zip(jobs, ran.jobs):
         if got.launch >= 0:
@@ -144,19 +144,16 @@ def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any], Drawn]:
     least = max(min(s.peak for s in few) for few in planner.choice.values())
     most = sum(max(s.peak for s in few) for few in planner.choice.values())
     capacity = max(int(rng.integers(least, most + 1)), 1)
-    options = {
-        "slowdown": float(rng.choice([0.0, 1.0, 0.3])),
-        "drain": bool(rng.random() < 0.3),
-        "threshold": float(rng.choice([0.02, 0.3])),
-    }
-    return jobs, tiny_machine(duplex=bool(rng.random() < 0.6)), capacity, options, planner
+    slowdown = float(rng.choice([0.0, 1.0, 0.3]))
+    policy = Policy(planner, drain=bool(rng.random() < 0.3), threshold=float(rng.choice([0.02, 0.3])))
+    return jobs, tiny_machine(duplex=bool(rng.random() < 0.6)), capacity, slowdown, policy
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_a_crowd(seed: int) -> None:
-    jobs, machine, capacity, options, planner = crowd(seed)
-    ran = simulate_jobs(jobs, machine, capacity, plan=planner, **options)
-    judged(jobs, machine, capacity, options["slowdown"], ran)
+    jobs, machine, capacity, slowdown, policy = crowd(seed)
+    ran = simulate_jobs(jobs, machine, capacity, policy, slowdown=slowdown)
+    judged(jobs, machine, capacity, slowdown, ran)
     assert max((total for _, total in ran.budgets), default=0) <= capacity
     for job, got in zip(jobs, ran.jobs):
         mine = [e for e in ran.log if e.job == job.name]
@@ -170,10 +167,10 @@ def test_a_crowd(seed: int) -> None:
             assert got.leave - got.launch == sum(ended) - sum(begun) + stood
             assert [e.ns for e in mine if e.kind == "iteration"] == list(got.end)
             assert (np.array(got.peak) <= got.budget).all()
-    _, _, _, _, again = crowd(seed)
+    planner, again = policy.planner, crowd(seed)[4].planner
     for trace, few in zip((job.trace for job in jobs), again.choice.values()):
         planner.choice[id(trace)], planner.asked[id(trace)] = few, 0
-    assert simulate_jobs(jobs, machine, capacity, plan=planner, **options).log == ran.log
+    assert simulate_jobs(jobs, machine, capacity, policy, slowdown=slowdown).log == ran.log
 
 
 def as_the_host_waits(trace: Trace, machine: Machine) -> Trace:
@@ -236,7 +233,7 @@ def test_a_lone_job_keeps_the_capacity_clock_where_its_copies_go_in_issue_order(
     machine = tiny_machine(duplex=bool(rng.random() < 0.5))
     job = Job("a", trace, iterations=4)
     todo = instructions(trace, plan, machine)
-    ran = simulate_jobs([job], machine, max(todo.budget, 1), plan=Drawn({id(trace): [Scheduled(plan, todo.budget)]}))
+    ran = simulate_jobs([job], machine, max(todo.budget, 1), Policy(Drawn({id(trace): [Scheduled(plan, todo.budget)]})))
     (got,) = ran.jobs
     assert max(got.peak) == todo.budget >= ran.peak  # what is held for no time at all counts in the one only
     clock = as_the_host_waits(todo.trace, machine)
@@ -252,8 +249,8 @@ def test_a_lone_job_keeps_the_capacity_clock_where_its_copies_go_in_issue_order(
         assert have.tolist() == want.tolist() or want.tolist() != free.tolist()
 
 
-class Counted(Memory):
-    """Memory that notes what it says."""
+class Counted(JobMemory):
+    """JobMemory that notes what it says."""
 
     def __init__(self, budget: int, size: Sequence[int]) -> None:
         self.said: list[str] = []
@@ -293,6 +290,6 @@ def test_only_as_many_copies_are_hurried_as_are_needed() -> None:
     plan = Plan((Swap(0, 0, 3, 2, 3), Swap(1, 1, 3, 2, 3)), 4)
     for delays, first in (((100, 90), 1), ((90, 100), 0)):
         plans = [Scheduled(plan, 0, ((delays[0], 0), (delays[1], 0)))]
-        ran = simulate_jobs([Job("a", trace)], tiny_machine(), 80, plan=Drawn({id(trace): plans}))
+        ran = simulate_jobs([Job("a", trace)], tiny_machine(), 80, Policy(Drawn({id(trace): plans})))
         outs = [(e.ns, e.buffer) for e in ran.log if e.kind == "out"]
         assert outs == [(2, first), (75, 1 - first)]  # the other one when op 3 needs what it copies

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpumem.columns import Buffers, Ops
-from gpumem.jobs import Job, Outcome, simulate_jobs
+from gpumem.jobs import Job, Outcome, Policy, simulate_jobs
 from gpumem.machine import Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
@@ -67,7 +67,7 @@ class Given:
 
 def test_a_copy_that_is_needed_before_its_time() -> None:
     trace = fork()
-    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 9, plan=Given({trace: [(TIGHT, 2, 1)]}))
+    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 9, Policy(Given({trace: [(TIGHT, 2, 1)]})))
     assert told(ran) == [
         "0 a arrive",
         "0 a launch 9",
@@ -99,7 +99,7 @@ def test_a_copy_that_is_needed_before_its_time() -> None:
 
 def test_delays_that_nobody_disturbs() -> None:
     trace = fork()
-    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 17, plan=Given({trace: [(LOOSE, 2, 0)]}))
+    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 17, Policy(Given({trace: [(LOOSE, 2, 0)]})))
     assert [line for line in told(ran) if " out" in line or " in" in line or " start" in line] == [
         "0 a start 0",
         "10 a start 1",
@@ -117,7 +117,7 @@ def test_two_jobs_on_one_link(duplex: bool) -> None:
     traces = {name: fork() for name in "ab"}
     planner = Given({trace: [(LOOSE, 0, 0)] for trace in traces.values()})
     jobs = [Job("a", traces["a"]), Job("b", traces["b"], arrival=20)]
-    ran = simulate_jobs(jobs, tiny_machine(duplex=duplex), 34, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(duplex=duplex), 34, Policy(planner))
     assert [line for line in told(ran) if " out" in line or " in" in line] == (
         [
             "10 a out 0/0",
@@ -148,7 +148,7 @@ def test_first_come_first_served() -> None:
     traces = {name: fork() for name in "abc"}
     planner = Given({trace: [(LOOSE, 0, 0)] for trace in traces.values()})
     jobs = [Job("a", traces["a"], arrival=2), Job("b", traces["b"], arrival=1), Job("c", traces["c"])]
-    ran = simulate_jobs(jobs, tiny_machine(), 51, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 51, Policy(planner))
     assert [line for line in told(ran) if line.endswith(" out 0/0")] == ["10 c out 0/0", "17 b out 0/0", "24 a out 0/0"]
 
 
@@ -168,9 +168,11 @@ def test_a_change_of_plan_moves_what_lies_over_the_boundary() -> None:
         [Job("a", trace, iterations=4)],
         tiny_machine(),
         40,
-        plan=planner,
-        beta=1.0,
-        estimate=lambda job, utilisation: machine_ns(job) * 2,  # always off, hence planned anew each time
+        Policy(
+            planner,
+            beta=1.0,
+            estimate=lambda job, utilisation: machine_ns(job) * 2,  # always off, hence planned anew each time
+        ),
     )
     assert told(ran) == [
         "0 a arrive",
@@ -227,7 +229,7 @@ def test_a_newcomer_waits_until_others_have_made_room() -> None:
     traces = {name: fork() for name in "ab"}
     planner = Given({traces["a"]: [(NOTHING, 0, 0), (TIGHT, 0, 0)], traces["b"]: [(TIGHT, 0, 0)]})
     jobs = [Job("a", traces["a"], iterations=2), Job("b", traces["b"], arrival=5)]
-    ran = simulate_jobs(jobs, tiny_machine(), 18, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 18, Policy(planner))
     assert [line for line in told(ran) if line.split()[2] in MANAGED] == [
         "0 a arrive",
         "0 a launch 17",
@@ -255,7 +257,7 @@ def test_a_newcomer_that_does_not_fit_waits_until_somebody_leaves() -> None:
     traces = {name: fork() for name in "abc"}
     planner = Given({trace: [(NOTHING, 0, 0)] for trace in traces.values()})
     jobs = [Job("a", traces["a"]), Job("b", traces["b"], arrival=3), Job("c", traces["c"], arrival=4, leave=30)]
-    ran = simulate_jobs(jobs, tiny_machine(), 20, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 20, Policy(planner))
     assert [line for line in told(ran) if line.split()[2] in MANAGED] == [
         "0 a arrive",
         "0 a launch 17",
@@ -277,7 +279,7 @@ def test_a_job_that_cannot_fit_is_refused_and_others_go_on() -> None:
     traces = {name: fork() for name in "abc"}
     planner = Given({traces["a"]: [(TIGHT, 0, 0)], traces["b"]: [(NOTHING, 0, 0)], traces["c"]: [(TIGHT, 0, 0)]})
     jobs = [Job("a", traces["a"]), Job("b", traces["b"]), Job("c", traces["c"], arrival=1)]
-    ran = simulate_jobs(jobs, tiny_machine(), 16, plan=planner)
+    ran = simulate_jobs(jobs, tiny_machine(), 16, Policy(planner))
     assert [line for line in told(ran) if line.split()[2] in MANAGED] == [
         "0 a arrive",
         "0 b arrive",
@@ -303,7 +305,7 @@ def test_kernels_at_once_slow_each_other_down(slowdown: float, ends: list[int]) 
     traces = [Trace(Buffers.make([1], [0], [1]), Ops.make([[]], [[0]], duration=[10])) for _ in "ab"]
     planner = Given({trace: [(NOTHING, 0, 0)] for trace in traces})
     jobs = [Job("a", traces[0]), Job("b", traces[1], arrival=4)]
-    ran = simulate_jobs(jobs, tiny_machine(), 2, plan=planner, slowdown=slowdown)
+    ran = simulate_jobs(jobs, tiny_machine(), 2, Policy(planner), slowdown=slowdown)
     assert [job.end[0] for job in ran.jobs] == ends
 
 
@@ -315,7 +317,7 @@ def test_draining_waits_for_what_runs_over_the_boundary() -> None:
     ends = {}
     for drain in (False, True):
         planner = Given({trace: [(ahead, 0, 0)]})
-        ran = simulate_jobs(jobs, tiny_machine(), 40, plan=planner, drain=drain)
+        ran = simulate_jobs(jobs, tiny_machine(), 40, Policy(planner, drain=drain))
         ends[drain] = ran["a"].end
         assert ran["a"].start[1] == ran["a"].end[0]
     assert ends == {False: (33, 78), True: (45, 90)}
@@ -324,7 +326,7 @@ def test_draining_waits_for_what_runs_over_the_boundary() -> None:
 def test_what_a_needed_copy_depends_on_becomes_due_as_well() -> None:
     """Op 2 needs the copy-in at 30, and that the copy-out that was to wait until 110."""
     trace = fork()
-    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 17, plan=Given({trace: [(LOOSE, 100, 0)]}))
+    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 17, Policy(Given({trace: [(LOOSE, 100, 0)]})))
     assert [line for line in told(ran) if " out" in line or " in" in line or line.endswith("start 2")] == [
         "30 a out 0/0",
         "37 a out_end 0/0",
@@ -341,7 +343,7 @@ def test_the_bytes_that_a_needed_copy_waits_for_become_free_as_well() -> None:
     trace = Trace(Buffers.make([40, 40], [0, 1], [4, 5]), ops)
     plan = Plan((Swap(0, 0, 3, 1, 3), Swap(1, 1, 4, 2, 4)), 5)
     planner = Drawn({id(trace): [Scheduled(plan, 0, ((0, 0), (500, 0)))]})
-    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 40, plan=planner)
+    ran = simulate_jobs([Job("a", trace)], tiny_machine(), 40, Policy(planner))
     assert [line for line in told(ran) if " out" in line or " in" in line or " start" in line] == [
         "0 a start 0",
         "10 a out 0/0",
@@ -365,7 +367,7 @@ def test_a_copy_out_that_is_planned_over_the_boundary_goes_on() -> None:
     ops = Ops.make([[], [0]], [[], [0]], duration=[10, 10])
     trace = Trace(Buffers.make([40], [0], [2], persistent=[True]), ops)
     late = Plan((Swap(0, 1, 3, 3, 3),), 2)  # held through op 0 of the next iteration
-    ran = simulate_jobs([Job("a", trace, iterations=2)], tiny_machine(), 40, plan=Given({trace: [(late, 0, 0)]}))
+    ran = simulate_jobs([Job("a", trace, iterations=2)], tiny_machine(), 40, Policy(Given({trace: [(late, 0, 0)]})))
     (a,) = ran.jobs
     assert (a.start, a.end, a.leave) == ((0, 32), (32, 77), 100)
     assert a.waits == {"copy": 12 + 25, "memory": 0, "boundary": 23, "admission": 0}
@@ -375,7 +377,7 @@ def test_a_change_of_plan_waits_for_what_is_under_way() -> None:
     trace = weight()
     ahead = Plan((Swap(0, 0, 2, 1, 1),), 2)  # comes back while the iteration ends
     planner = Given({trace: [(ahead, 0, 0), (AWAY, 0, 0)]})
-    ran = simulate_jobs([Job("a", trace, iterations=3)], tiny_machine(), 40, plan=planner)
+    ran = simulate_jobs([Job("a", trace, iterations=3)], tiny_machine(), 40, Policy(planner))
     lines = [line for line in told(ran) if line.split()[2] in ("in", "in_end", "out", "out_end", "adopt")]
     assert [line.split("/")[0] for line in lines if 78 <= int(line.split()[0]) <= 125] == [
         "78 a out_end 0",
@@ -392,7 +394,7 @@ def test_a_change_of_plan_waits_for_what_is_under_way() -> None:
 def test_at_one_instant_the_first_job_goes_first() -> None:
     traces = [fork(), fork()]
     planner = Given({trace: [(NOTHING, 0, 0)] for trace in traces})
-    ran = simulate_jobs([Job("b", traces[0]), Job("a", traces[1])], tiny_machine(), 34, plan=planner)
+    ran = simulate_jobs([Job("b", traces[0]), Job("a", traces[1])], tiny_machine(), 34, Policy(planner))
     assert [line for line in told(ran) if " start" in line][:4] == [
         "0 b start 0",
         "0 a start 0",

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import gpumem
 from gpumem.columns import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops
 from gpumem.execute import Emulator
+from gpumem.jobs import ewma
 from gpumem.kernels import reference
 from gpumem.latency.network import Training, shapes, sizes
 from gpumem.latency.predict import (
@@ -32,13 +33,12 @@ from gpumem.latency.predict import (
     durations,
     estimates,
     estimator,
-    ewma,
     fit,
 )
 from gpumem.latency.samples import (
+    LatencyTable,
     Measurement,
     Sample,
-    Table,
     by_type,
     model_samples,
     read_table,
@@ -83,7 +83,7 @@ measured = st.builds(Measurement, ops, st.floats(0, 1), st.integers(1, MAX_NS - 
 def test_a_table_comes_back_as_it_was(rows: tuple[Measurement, ...], source: str, packed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("table.jsonl.gz" if packed else "table.jsonl")
-        write_table(path, Table(rows, source))
+        write_table(path, LatencyTable(rows, source))
         table = read_table(path)
         assert (table.rows, table.source) == (rows, source)
         assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -135,10 +135,10 @@ def test_numbers_that_json_cannot_hold_are_refused() -> None:
 
 def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "table"
-    write_table(path, Table((), "old"))
+    write_table(path, LatencyTable((), "old"))
     row = Measurement(Sample("\ud800", (), ()), 0, 1)  # a lone surrogate is no text
     with pytest.raises(UnicodeEncodeError):
-        write_table(path, Table((row,), "new"))
+        write_table(path, LatencyTable((row,), "new"))
     assert read_table(path).source == "old" and len(list(tmp_path.iterdir())) == 1
 
 

@@ -45,7 +45,7 @@ WINGS = {
         ["planners"],
     ],
     "pool": [["_index", "online"], ["smartpool"], ["allocators"], ["runtime", "search"], ["planners"]],
-    "jobs": [["job", "events"], ["outcome"], ["planners", "metrics"], ["runtime"], ["worlds"]],
+    "jobs": [["job", "outcome"], ["policy", "metrics"], ["planners"], ["runtime"], ["worlds"]],
 }
 CUDA = {"cuda", "numba_cuda", "cupy"}
 CUDA_ROOMS = ("execute/cuda/", "kernels/", "live/emm.py")

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from gpumem.jobs import Event, JobRun, Outcome
-from gpumem.jobs.metrics import Saving, Steady, makespan, savings, steady
+from gpumem.jobs import Event, JobRun, Outcome, Saving, Steady, makespan, savings, steady
 
 
 def run(name: str, ends: list[int], peaks: list[int], *, start: int = 0) -> JobRun:

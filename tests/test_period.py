@@ -14,18 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpumem.period
-from gpumem.period import Detector, Event, Period, detect
+from gpumem.period import BlockEvent, Detector, Period, detect
 
 TRACES = Path(__file__).resolve().parents[2] / "shared/data/traces"
 
 # ---------------------------------------------------------------------------- hand-made streams
 
 
-def script(text: str) -> list[Event]:
+def script(text: str) -> list[BlockEvent]:
     """Turn `"+a8 wa ra -a"` into events: + malloc (with its bytes), - free, r read, w write."""
     names: dict[str, int] = {}
     kinds = {"+": "malloc", "-": "free", "r": "read", "w": "write"}
-    return [Event(kinds[word[0]], names.setdefault(word[1], len(names)), int(word[2:] or 0)) for word in text.split()]
+    return [
+        BlockEvent(kinds[word[0]], names.setdefault(word[1], len(names)), int(word[2:] or 0)) for word in text.split()
+    ]
 
 
 def found(text: str, **options: int) -> tuple[int, int] | None:
@@ -52,7 +54,7 @@ def test_found_at_once_and_kept() -> None:
     assert set(answers[first:]) == {Period(4, 10, crossing=(0, 1), successors=(0, 1))}
     assert detector.period is answers[-1]
     with pytest.raises(ValueError, match=r"event 41: free of block 2, which is not live"):
-        detector.push(Event("free", 2))
+        detector.push(BlockEvent("free", 2))
 
 
 def test_first_iteration_makes_momentum() -> None:
@@ -65,10 +67,10 @@ def test_first_iteration_makes_momentum() -> None:
 
 def test_block_that_crosses_the_boundary_has_a_successor() -> None:
     """A loss that is read one iteration later: made anew in each, one at a time."""
-    events = [Event("malloc", 0, 4), Event("malloc", 1, 4)]
+    events = [BlockEvent("malloc", 0, 4), BlockEvent("malloc", 1, 4)]
     for loss in range(2, 6):
-        events += [Event("read", loss - 1), Event("free", loss - 1)]
-        events += [Event("malloc", loss, 4), Event("write", loss), Event("read", 0)]
+        events += [BlockEvent("read", loss - 1), BlockEvent("free", loss - 1)]
+        events += [BlockEvent("malloc", loss, 4), BlockEvent("write", loss), BlockEvent("read", 0)]
     # The first iteration reads 0 farther from its making than the others from their last read.
     assert detect(events) == Period(7, 5, crossing=(0, 3), successors=(0, 4))
 
@@ -76,25 +78,29 @@ def test_block_that_crosses_the_boundary_has_a_successor() -> None:
 def test_layers_and_optimizer_steps_are_no_iterations() -> None:
     n = 12
     weights, grads = range(n), range(100, 100 + n)
-    one: list[Event] = []
+    one: list[BlockEvent] = []
 
-    def iteration(r: int) -> list[Event]:
+    def iteration(r: int) -> list[BlockEvent]:
         acts = [1000 * (r + 1) + i for i in range(n + 1)]
-        events = [Event("malloc", acts[0], 8), Event("write", acts[0])]
+        events = [BlockEvent("malloc", acts[0], 8), BlockEvent("write", acts[0])]
         for i in range(n):  # identical layers
-            events += [Event("malloc", acts[i + 1], 8), Event("read", acts[i]), Event("read", weights[i])]
-            events += [Event("write", acts[i + 1])]
+            events += [
+                BlockEvent("malloc", acts[i + 1], 8),
+                BlockEvent("read", acts[i]),
+                BlockEvent("read", weights[i]),
+            ]
+            events += [BlockEvent("write", acts[i + 1])]
         for i in reversed(range(n)):
-            events += [Event("read", acts[i + 1]), Event("read", acts[i]), Event("write", grads[i])]
-            events += [Event("free", acts[i + 1])]
-        events += [Event("free", acts[0])]
+            events += [BlockEvent("read", acts[i + 1]), BlockEvent("read", acts[i]), BlockEvent("write", grads[i])]
+            events += [BlockEvent("free", acts[i + 1])]
+        events += [BlockEvent("free", acts[0])]
         for i in range(n):  # identical steps, each with a temporary of its own
             tmp = 1000 * (r + 1) + 500 + i
-            events += [Event("malloc", tmp, 4), Event("read", grads[i]), Event("write", tmp)]
-            events += [Event("read", tmp), Event("write", weights[i]), Event("free", tmp)]
+            events += [BlockEvent("malloc", tmp, 4), BlockEvent("read", grads[i]), BlockEvent("write", tmp)]
+            events += [BlockEvent("read", tmp), BlockEvent("write", weights[i]), BlockEvent("free", tmp)]
         return events
 
-    setup = [Event("malloc", b, 4) for b in (*weights, *grads)]
+    setup = [BlockEvent("malloc", b, 4) for b in (*weights, *grads)]
     for r in range(3):
         one = iteration(r)
         setup += one
@@ -150,24 +156,24 @@ def test_the_warm_up_may_look_like_an_iteration() -> None:
 
 def test_block_that_lives_longer_than_a_repetition() -> None:
     """Each block lives for 1.5 repetitions of `+ -`: the circle needs two of them."""
-    events = [Event("malloc", 0, 4)]
+    events = [BlockEvent("malloc", 0, 4)]
     for i in range(1, 8):
-        events += [Event("malloc", i, 4), Event("free", i - 1)]
+        events += [BlockEvent("malloc", i, 4), BlockEvent("free", i - 1)]
     assert detect(events) == Period(3, 4, crossing=(3,), successors=(5,))
 
 
 def test_leak_is_no_iteration() -> None:
     for size in (4, 0):
-        leak = [Event("malloc", 0, 4)]
+        leak = [BlockEvent("malloc", 0, 4)]
         for i in range(1, 10):
-            leak += [Event("malloc", i, size), Event("write", 0)]
+            leak += [BlockEvent("malloc", i, size), BlockEvent("write", 0)]
         assert detect(leak) is None
 
 
 def test_ids_may_come_back() -> None:
     fresh = script("+w4 " + 3 * STEP)
     names = {0: 0, 1: 77, 2: 77_000}
-    again = [Event(e.kind, names[e.block], e.size) for e in fresh]
+    again = [BlockEvent(e.kind, names[e.block], e.size) for e in fresh]
     one, other = detect(fresh), detect(again)
     assert one is not None and other is not None
     assert (other.start, other.length) == (one.start, one.length)
@@ -191,7 +197,7 @@ def test_impossible_events(text: str, message: str) -> None:
 
 def test_unknown_kind_and_option() -> None:
     with pytest.raises(ValueError, match=r"event 0: kind 'copy' is not one of malloc, free, read, write"):
-        detect([Event("copy", 0)])
+        detect([BlockEvent("copy", 0)])
     with pytest.raises(ValueError, match="min_length 0 is not at least 1"):
         Detector(min_length=0)
 
@@ -200,7 +206,7 @@ def test_a_refused_event_does_not_count() -> None:
     detector, period = Detector(), None
     for event in script("+w4 " + 3 * STEP):
         with pytest.raises(ValueError, match="which is not live"):
-            detector.push(Event("read", 99))
+            detector.push(BlockEvent("read", 99))
         period = detector.push(event) or period
     assert period == detect(script("+w4 " + 3 * STEP))
 
@@ -211,7 +217,7 @@ def test_a_refused_event_does_not_count() -> None:
 class Naive:
     """The definition, word for word, over a whole stream; cubic."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[BlockEvent]) -> None:
         self.events = events
         self.sign: list[tuple[str, int]] = []
         self.made: list[int] = []  # the malloc of the event's block
@@ -269,25 +275,25 @@ class Naive:
         return Period(n - 2 * p, p, tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
 
-def play(actions: Iterable[tuple[str, int, int]], reuse: bool = False) -> list[Event]:
+def play(actions: Iterable[tuple[str, int, int]], reuse: bool = False) -> list[BlockEvent]:
     """Make a legal stream of any list of (kind, which live block, size); `reuse` takes the least free id."""
     live: list[int] = []
-    events: list[Event] = []
+    events: list[BlockEvent] = []
     for kind, which, size in actions:
         if kind == "malloc" or not live:
             ids = (b for b in range(len(events) + 1) if b not in live)
             block = next(ids) if reuse else len(events)
             live.append(block)
-            events.append(Event("malloc", block, size))
+            events.append(BlockEvent("malloc", block, size))
         else:
             block = live[which % len(live)]
-            events.append(Event(kind, block))
+            events.append(BlockEvent(kind, block))
             if kind == "free":
                 live.remove(block)
     return events
 
 
-def check(events: list[Event], min_length: int) -> Period | None:
+def check(events: list[BlockEvent], min_length: int) -> Period | None:
     got = detect(events, min_length=min_length)
     assert got == Naive(events).detect(min_length)
     return got
@@ -308,50 +314,50 @@ def test_repeated_words_agree_with_the_oracle(
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> tuple[list[Event], int]:
+def jobs(draw: st.DrawFn) -> tuple[list[BlockEvent], int]:
     """A training job, and the events of its iteration: parameters, momentum, inner loops, warm-up."""
     params, carried, seed = draw(st.integers(0, 3)), draw(st.booleans()), draw(st.integers(0, 3))
     warm = play(draw(st.lists(ACTION, max_size=6)))
     body = draw(st.lists(st.tuples(st.sampled_from("twgl"), st.integers(0, 2), st.integers(1, 3)), max_size=4))
     events, fresh = list(warm), iter(range(1000, 9999))
     weights = [next(fresh) for _ in range(params)]
-    events += [Event("malloc", w, 4) for w in weights]
+    events += [BlockEvent("malloc", w, 4) for w in weights]
     loss, momentum = next(fresh), [next(fresh) for _ in range(params)]
-    events += [Event("malloc", loss, 2)] * carried
+    events += [BlockEvent("malloc", loss, 2)] * carried
     size = 0
     for r in range(6):
         begin = len(events)
         data = next(fresh)
-        events += [Event("malloc", data, 7), Event("write", data)]
+        events += [BlockEvent("malloc", data, 7), BlockEvent("write", data)]
         for what, which, times in body:
             if what == "t":  # temporaries of one size
                 for t in [next(fresh) for _ in range(times)]:
-                    events += [Event("malloc", t, seed), Event("read", data), Event("free", t)]
+                    events += [BlockEvent("malloc", t, seed), BlockEvent("read", data), BlockEvent("free", t)]
             elif what == "w" and params:
-                events += [Event("read", weights[which % params]), Event("write", data)] * times
+                events += [BlockEvent("read", weights[which % params]), BlockEvent("write", data)] * times
             elif what == "l" and carried:
                 new = next(fresh)
-                events += [Event("read", loss), Event("free", loss), Event("malloc", new, 2)]
+                events += [BlockEvent("read", loss), BlockEvent("free", loss), BlockEvent("malloc", new, 2)]
                 loss = new
             else:
-                events += [Event("read", data), Event("write", data)] * times
+                events += [BlockEvent("read", data), BlockEvent("write", data)] * times
         for w, m in zip(weights, momentum, strict=True):
-            events += [Event("malloc", m, 4)] * (r == 0) + [Event("read", m), Event("write", w)]
-        events += [Event("free", data)]
+            events += [BlockEvent("malloc", m, 4)] * (r == 0) + [BlockEvent("read", m), BlockEvent("write", w)]
+        events += [BlockEvent("free", data)]
         size = len(events) - begin
     return events, size
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs(), st.sampled_from([1, 2, 6]))
-def test_jobs_agree_with_the_oracle(job: tuple[list[Event], int], min_length: int) -> None:
+def test_jobs_agree_with_the_oracle(job: tuple[list[BlockEvent], int], min_length: int) -> None:
     events, _ = job
     check(events[:120], min_length)
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs())
-def test_an_iteration_longer_than_all_loops_is_found(job: tuple[list[Event], int]) -> None:
+def test_an_iteration_longer_than_all_loops_is_found(job: tuple[list[BlockEvent], int]) -> None:
     """With `min_length`, nothing passes for the iteration but itself."""
     events, size = job
     period = detect(events, min_length=size)
@@ -369,23 +375,23 @@ def fibonacci(n: int) -> list[int]:
     return b[:n]
 
 
-def reads(blocks: int, times: int) -> list[Event]:
-    return [Event("malloc", b, 1) for b in range(blocks)] + [
-        Event("read", b) for _ in range(times) for b in range(blocks)
+def reads(blocks: int, times: int) -> list[BlockEvent]:
+    return [BlockEvent("malloc", b, 1) for b in range(blocks)] + [
+        BlockEvent("read", b) for _ in range(times) for b in range(blocks)
     ]
 
 
-HOSTILE: dict[str, Callable[[int], list[Event]]] = {
-    "mallocs of one size": lambda n: [Event("malloc", i, 1) for i in range(n)],
+HOSTILE: dict[str, Callable[[int], list[BlockEvent]]] = {
+    "mallocs of one size": lambda n: [BlockEvent("malloc", i, 1) for i in range(n)],
     "reads of one block": lambda n: reads(1, n - 1),
     "reads of all in turn": lambda n: reads(n // 3, 2),
-    "a rare other size": lambda n: [Event("malloc", i, int(i % 1000 == 0)) for i in range(n)],
-    "ever rarer": lambda n: [Event("malloc", i, int(math.isqrt(i) ** 2 == i)) for i in range(n)],
-    "Fibonacci": lambda n: [Event("malloc", i, c) for i, c in enumerate(fibonacci(n))],
-    "Thue-Morse": lambda n: [Event("malloc", i, i.bit_count() % 2) for i in range(n)],
+    "a rare other size": lambda n: [BlockEvent("malloc", i, int(i % 1000 == 0)) for i in range(n)],
+    "ever rarer": lambda n: [BlockEvent("malloc", i, int(math.isqrt(i) ** 2 == i)) for i in range(n)],
+    "Fibonacci": lambda n: [BlockEvent("malloc", i, c) for i, c in enumerate(fibonacci(n))],
+    "Thue-Morse": lambda n: [BlockEvent("malloc", i, i.bit_count() % 2) for i in range(n)],
     "optimizer": lambda n: (
-        [Event("malloc", i, 8) for i in range(n // 4)]
-        + [Event(k, i + j) for i in range(0, n // 4, 2) for k, j in (("read", 0), ("read", 1), ("write", 1))]
+        [BlockEvent("malloc", i, 8) for i in range(n // 4)]
+        + [BlockEvent(k, i + j) for i in range(0, n // 4, 2) for k, j in (("read", 0), ("read", 1), ("write", 1))]
     ),
 }
 
@@ -426,7 +432,7 @@ def test_reads_in_turn_are_one_iteration() -> None:
 # ---------------------------------------------------------------------------- recorded traces
 
 
-def stream(trace: dict[str, Any], more: int = 3) -> tuple[list[Event], int, int]:
+def stream(trace: dict[str, Any], more: int = 3) -> tuple[list[BlockEvent], int, int]:
     """Play a recorded trace, then its last iteration `more` times again.
 
     Returns the events, how many make the blocks that were there before, and the events of the last
@@ -444,7 +450,7 @@ def stream(trace: dict[str, Any], more: int = 3) -> tuple[list[Event], int, int]
     for b in buffers:
         if begin - length <= b["alloc"] < begin and b["free"] is not None and b["free"] >= begin:
             taken_over[b["id"]] = heirs[b["alloc"] - begin + length, b["bytes"]].pop(0)
-    events = [Event("malloc", b["id"], b["bytes"]) for b in buffers if b["alloc"] < 0]
+    events = [BlockEvent("malloc", b["id"], b["bytes"]) for b in buffers if b["alloc"] < 0]
     before = len(events)
 
     def block(b: int, r: int) -> int:
@@ -454,10 +460,10 @@ def stream(trace: dict[str, Any], more: int = 3) -> tuple[list[Event], int, int]
 
     def run(first: int, last: int, r: int) -> None:
         for op in ops[first:last]:
-            events.extend(Event("malloc", block(b, r), buffers[b]["bytes"]) for b in op["alloc"])
-            events.extend(Event("read", block(b, r)) for b in op["reads"])
-            events.extend(Event("write", block(b, r)) for b in op["writes"])
-            events.extend(Event("free", block(b, r)) for b in op["free"])
+            events.extend(BlockEvent("malloc", block(b, r), buffers[b]["bytes"]) for b in op["alloc"])
+            events.extend(BlockEvent("read", block(b, r)) for b in op["reads"])
+            events.extend(BlockEvent("write", block(b, r)) for b in op["writes"])
+            events.extend(BlockEvent("free", block(b, r)) for b in op["free"])
 
     for first, last in bounds:
         run(first, last, 0)
@@ -536,9 +542,9 @@ def test_recorded_iteration_from_mallocs_and_frees(name: str) -> None:
 @recorded
 def test_recorded_iteration_after_initialisation_in_place(name: str) -> None:
     events, before, size = stream(load(name))
-    start: list[Event] = []
+    start: list[BlockEvent] = []
     for e in events[:before]:
-        start += [e, Event("write", e.block)] + 4 * [Event("read", e.block), Event("write", e.block)]
+        start += [e, BlockEvent("write", e.block)] + 4 * [BlockEvent("read", e.block), BlockEvent("write", e.block)]
     period = detect(start + events[before:], min_length=32)
     assert period is not None
     assert period.length == size

@@ -18,8 +18,7 @@ from gpumem.check.versions import values
 from gpumem.columns import Buffers, Op, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
-from gpumem.jobs import Job, Outcome, instructions
-from gpumem.jobs.worlds.real import run_jobs
+from gpumem.jobs import Job, Outcome, Policy, instructions, run_jobs
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap
@@ -92,11 +91,9 @@ def test_any_plans_give_the_bytes_of_the_job_alone(seed: int) -> None:
         capacity,
         lambda: Emulator(int(rng.integers(100))),
         lambda job: seen[job.name],
+        Policy(Drawn(plans), drain=bool(rng.random() < 0.3), threshold=0.02),
         place=place,
         state=state,
-        plan=Drawn(plans),
-        drain=bool(rng.random() < 0.3),
-        threshold=0.02,
     )
     judged(jobs, ran, capacity)
     same(jobs, ran, state, seen)
@@ -124,10 +121,9 @@ def test_a_change_of_plan_carries_the_values_over(first: Plan, second: Plan, mov
         1024,
         Emulator,
         lambda job: seen[job.name],
+        Policy(Drawn({id(trace): few}), threshold=1e9),
         place=best_fit,
         state=state,
-        plan=Drawn({id(trace): few}),
-        threshold=1e9,
     )
     kinds = [e.kind for e in ran.log if e.kind in ("adopt", "out", "in")]
     at = kinds.index("adopt")

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from gpumem import check
 from gpumem.io import bundled, read
-from gpumem.jobs import Job, Outcome, simulate_jobs
-from gpumem.jobs.metrics import savings, steady
-from gpumem.jobs.planners import PLANNERS, separately, unmanaged
+from gpumem.jobs import PLANNERS, Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, steady, unmanaged
 from gpumem.machine import Machine
 from gpumem.swap import heuristic
 from gpumem.swap.tasks import Task
@@ -42,9 +40,9 @@ def crowds(draw: st.DrawFn) -> tuple[list[Job], int]:
     return jobs, draw(st.integers(max(least, 1), max(sum(j.trace.peak_load for j in jobs), least, 1)))
 
 
-def looked_at(jobs: list[Job], machine: Machine, capacity: int, slowdown: float, **options: object) -> Outcome:
+def looked_at(jobs: list[Job], machine: Machine, capacity: int, slowdown: float, planner: Planner) -> Outcome:
     """Run, and let the oracle look at the log."""
-    ran = simulate_jobs(jobs, machine, capacity, slowdown=slowdown, **options)
+    ran = simulate_jobs(jobs, machine, capacity, Policy(planner), slowdown=slowdown)
     ns = {job.name: machine.durations(job.trace) for job in jobs}
     check.jobs(ran.log, {job.name: job.trace for job in jobs}, machine, capacity, ns, slowdown=slowdown)
     return ran
@@ -57,9 +55,7 @@ def test_crowds_stay_within_the_capacity_and_newcomers_get_room_soon(
     jobs, capacity = crowd
     machine = tiny_machine(duplex=data.draw(st.booleans()))
     options = {"link": data.draw(st.sampled_from(["global", "job"])), "least": data.draw(st.booleans())}
-    ran = looked_at(
-        jobs, machine, capacity, data.draw(st.sampled_from([0.0, 0.5, 1.0])), plan=partial(schedule, **options)
-    )
+    ran = looked_at(jobs, machine, capacity, data.draw(st.sampled_from([0.0, 0.5, 1.0])), partial(schedule, **options))
     assert ran.peak <= capacity and max((total for _, total in ran.budgets), default=0) <= capacity
     for job in jobs:
         one = ran[job.name]
@@ -77,8 +73,8 @@ def test_bundled_jobs_save_memory_for_nothing(name: str, copies: int) -> None:
     trace = bundled(name)
     jobs = [Job(f"{name}#{k}", trace, iterations=5) for k in range(copies)]
     capacity = copies * trace.peak_load
-    before = simulate_jobs(jobs, RTX, capacity, plan=unmanaged, slowdown=1)
-    after = looked_at(jobs, RTX, capacity, 1, plan=partial(schedule, least=True))
+    before = simulate_jobs(jobs, RTX, capacity, Policy(unmanaged), slowdown=1)
+    after = looked_at(jobs, RTX, capacity, 1, partial(schedule, least=True))
     whole, each = savings(after, before)
     assert whole.msr > (0.001 if name == "mlp3" else 0.3) and whole.eor < 1e-4
     assert whole.msr == pytest.approx(sum(s.msr for s in each.values()) / copies)
@@ -92,8 +88,8 @@ def test_bundled_jobs_save_memory_for_nothing(name: str, copies: int) -> None:
 def test_the_predicted_peak_is_measured_to_the_byte(path: object, duplex: bool) -> None:
     trace, machine = read(path), RTX.with_(duplex=duplex)  # type: ignore[arg-type]
     (found,) = schedule([Task(trace, machine.durations(trace))], machine, 1, recompute=False)
-    ran = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, plan=lambda *_: [found])
-    base = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, plan=unmanaged)
+    ran = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, Policy(lambda *_: [found]))
+    base = simulate_jobs([Job("a", trace, iterations=3)], machine, trace.peak_load, Policy(unmanaged))
     assert ran["a"].peak == (found.peak,) * 3
     assert steady(ran)["a"].ns == steady(base)["a"].ns and sum(ran["a"].passive) == 0
 

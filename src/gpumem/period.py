@@ -29,7 +29,7 @@ _MODULUS = 2**61 - 1  # prime: two different windows collide with probability le
 _BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
 
-class Event(NamedTuple):
+class BlockEvent(NamedTuple):
     """One thing that happens to a block of memory.
 
     Parameters
@@ -152,10 +152,10 @@ class Detector:
     Examples
     --------
     >>> detector = Detector()
-    >>> detector.push(Event("malloc", 0, 4))
+    >>> detector.push(BlockEvent("malloc", 0, 4))
     >>> for block in (1, 2, 3):
     ...     for kind, b in (("malloc", block), ("write", block), ("read", 0), ("free", block)):
-    ...         period = detector.push(Event(kind, b, 8))
+    ...         period = detector.push(BlockEvent(kind, b, 8))
     >>> period
     Period(start=4, length=4, crossing=(0, 2), successors=(0, 3))
     """
@@ -168,7 +168,7 @@ class Detector:
         self._live: dict[int, tuple[int, int]] = {}  # block -> (event that made it, its latest event)
         self._search: _Search | None = _Search(min_length)
 
-    def push(self, event: Event) -> Period | None:
+    def push(self, event: BlockEvent) -> Period | None:
         """Take the next event; return the period as soon as there is one, and the same ever after.
 
         Raises
@@ -179,7 +179,7 @@ class Detector:
 
         Examples
         --------
-        >>> Detector().push(Event("read", 7))
+        >>> Detector().push(BlockEvent("read", 7))
         Traceback (most recent call last):
             ...
         ValueError: event 0: read of block 7, which is not live
@@ -191,7 +191,7 @@ class Detector:
             self._search = None  # and the record with it
         return self.period
 
-    def _enter(self, event: Event) -> tuple[int, int]:
+    def _enter(self, event: BlockEvent) -> tuple[int, int]:
         """Check the event and account for it; return its signature and the event that made its block."""
         name, block, size = event
         i, kind, known = self._count, _KINDS.get(name), self._live.get(block)
@@ -356,11 +356,11 @@ class _Search:
         return Period(now - 2 * p, p, tuple(a for a, _ in crossing), tuple(b for _, b in crossing))
 
 
-def detect(events: Iterable[Event], *, min_length: int = 1) -> Period | None:
+def detect(events: Iterable[BlockEvent], *, min_length: int = 1) -> Period | None:
     """Return the first period of a stream, or None; what counts as one, and what it costs: see `Detector`.
 
     >>> step = [("malloc", 1, 8), ("write", 1), ("read", 0), ("free", 1)]
-    >>> period = detect([Event("malloc", 0, 4)] + [Event(*e) for e in 3 * step])
+    >>> period = detect([BlockEvent("malloc", 0, 4)] + [BlockEvent(*e) for e in 3 * step])
     >>> period.start, period.length, period.end
     (4, 4, 12)
     """

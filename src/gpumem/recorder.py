@@ -232,7 +232,7 @@ class Recorder:
     def ops_between(self, start: int, end: int) -> tuple[int, int]:
         """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.
 
-        >>> from gpumem.period import Event, detect
+        >>> from gpumem.period import BlockEvent, detect
         >>> device = Recorder()
         >>> w = device.malloc(400)
         >>> for _ in range(4):
@@ -240,7 +240,7 @@ class Recorder:
         ...     device.exec("forward", reads=[w], writes=[x])
         ...     device.exec("update", reads=[w, x], writes=[w])
         ...     device.free(x)
-        >>> found = detect(Event(*e) for e in device.events)
+        >>> found = detect(BlockEvent(*e) for e in device.events)
         >>> lo, hi = device.ops_between(found.start + found.length, found.end)
         >>> device.trace(lo, hi).n
         2

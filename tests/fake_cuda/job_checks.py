@@ -19,8 +19,7 @@ from gpumem.columns import COPY_OUT, Buffers, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
-from gpumem.jobs import Job, Outcome
-from gpumem.jobs.worlds.real import run_jobs
+from gpumem.jobs import Job, Outcome, Policy, run_jobs
 from gpumem.kernels import reference
 from gpumem.machine import Link, Machine
 from gpumem.models import mlp
@@ -116,9 +115,7 @@ def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any]]:
     capacity = 256 * int(rng.integers(8, 20))
     options = {
         "place": [best_fit, first_fit][int(rng.integers(2))],
-        "plan": Drawn(plans),
-        "drain": bool(rng.random() < 0.3),
-        "threshold": 0.02,
+        "policy": Policy(Drawn(plans), drain=bool(rng.random() < 0.3), threshold=0.02),
         "backend": Backends({"timing": bool(rng.random() < 0.5)}),
     }
     return jobs, tiny_machine(duplex=bool(rng.random() < 0.6)), capacity, options
@@ -174,7 +171,7 @@ def check_a_change_of_plan_carries_the_values_over() -> None:
     for few in ((Plan(), AWAY), (AWAY, Plan())):
         trace = weight()
         jobs = [Job("a", trace, iterations=60)]
-        ran, state = go(jobs, Machine.named("h200"), 2048, plan=fixed(*few, trace=trace), threshold=1e9)
+        ran, state = go(jobs, Machine.named("h200"), 2048, policy=Policy(fixed(*few, trace=trace), threshold=1e9))
         assert sum(e.kind == "adopt" for e in ran.log) == 1
         right(jobs, ran, state, 2048)
 
@@ -209,7 +206,7 @@ def check_a_copy_does_not_wait_for_a_kernel_that_runs_beside_it() -> None:
     late = Plan((Swap(0, 0, 4, 3, 4),), 4)  # op 1 does not need its memory
     plan = fixed(late, trace=trace, delay=3 * 10**6)
     jobs = [Job("a", trace, iterations=3)]
-    ran, state = go(jobs, Machine.named("h200"), 2048, plan=plan, backend=Backends(kind=Watched))
+    ran, state = go(jobs, Machine.named("h200"), 2048, policy=Policy(plan), backend=Backends(kind=Watched))
     right(jobs, ran, state, 2048)
     assert Watched.beside == [(True, False)] * 3, Watched.beside
 
@@ -221,7 +218,7 @@ def check_events_do_not_grow_with_the_iterations() -> None:
         jobs = [Job("a", trace, iterations=iterations)]
         control.reset_counts()
         with patch("gpumem.execute.cuda.backend.READY", 1):
-            go(jobs, Machine.named("h200"), 2048, plan=fixed(AWAY, trace=trace), backend=backend)
+            go(jobs, Machine.named("h200"), 2048, policy=Policy(fixed(AWAY, trace=trace)), backend=backend)
         most.append(max(backend.events))
         assert backend.iterations == iterations
         assert control.count("waits") == 0  # the host has waited for whatever an op is put behind
@@ -240,7 +237,7 @@ def check_times_are_the_device_s_where_it_is_asked_for_them() -> None:
 
     plan = Told({id(trace): [Scheduled(Plan(), 0)]})
     jobs = [Job("a", trace, iterations=500)]
-    go(jobs, Machine.named("h200"), 2048, plan=plan, beta=0.0, backend=Backends({"timing": True}))
+    go(jobs, Machine.named("h200"), 2048, policy=Policy(plan, beta=0), backend=Backends({"timing": True}))
     # clear and fill; `change` also has a checksum
     assert len(told) > 1 and told[-1] == [3010, 2010, 2010, 2010], told
 
@@ -249,7 +246,7 @@ def check_a_thread_that_has_not_entered_is_told() -> None:
     trace, before = weight(), threading.active_count()
     jobs = [Job("a", trace, iterations=3)]
     plan = fixed(AWAY, trace=trace)
-    text = raised(ExecutionError, lambda: go(jobs, Machine.named("h200"), 2048, plan=plan, enter=None))
+    text = raised(ExecutionError, lambda: go(jobs, Machine.named("h200"), 2048, policy=Policy(plan), enter=None))
     assert re.match(r"op \d+ \(copy_\w+\): could not be started: .*CUDA_ERROR_INVALID_CONTEXT", text), text
     assert threading.active_count() == before
     assert not any(held().values()), held()
@@ -262,7 +259,7 @@ def until_it_fails() -> Exception:
     jobs = [Job("a", traces[0], 0, 10**5), Job("b", traces[1], 10**6, 10**5), Job("c", weight(), 10**15)]
     before = threading.active_count()
     try:
-        go(jobs, Machine.named("h200"), 4096, plan=plan, threshold=0.0)
+        go(jobs, Machine.named("h200"), 4096, policy=Policy(plan, threshold=0))
     except Exception as error:
         assert threading.active_count() == before
         assert not any(held().values()), held()

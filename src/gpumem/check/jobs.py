@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.check.log import COPY, RUN, Event, objection
+from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
 from gpumem.columns import I64
@@ -17,7 +17,7 @@ from gpumem.trace import Trace
 
 
 def jobs(
-    log: Sequence[Event],
+    log: Sequence[LoggedEvent],
     traces: Mapping[str, Trace],
     machine: Machine,
     capacity: int,
@@ -29,7 +29,7 @@ def jobs(
 
     Parameters
     ----------
-    log : sequence of Event
+    log : sequence of LoggedEvent
         In the order of time.
     traces : mapping from job to Trace
         As they were before any plan.
@@ -77,7 +77,7 @@ def jobs(
     values(log, traces)
 
 
-def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> None:
+def memory(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], capacity: int) -> None:
     """Count the bytes that are held, and check them against the capacity and the budgets.
 
     Raises
@@ -86,7 +86,7 @@ def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> 
         Too much is held, or granted; a part is held twice, freed without being held, or still held when the job
         leaves; a size is not that of the buffer.
     """
-    held: dict[tuple[str, int], Event] = {}
+    held: dict[tuple[str, int], LoggedEvent] = {}
     load: Counter[str] = Counter()
     budget: dict[str, int] = {}
     for i, e in enumerate(log):
@@ -119,14 +119,14 @@ def memory(log: Sequence[Event], traces: Mapping[str, Trace], capacity: int) -> 
             raise objection("budget", f"the job holds {load[e.job]} bytes, its budget is {budget[e.job]}", i, e)
 
 
-def _check_size(i: int, e: Event, trace: Trace) -> None:
+def _check_size(i: int, e: LoggedEvent, trace: Trace) -> None:
     if not 0 <= e.buffer < len(trace.buffers):
         raise objection("event", f"buffer {e.buffer} is unknown", i, e)
     if e.size != trace.buffers.size[e.buffer]:
         raise objection("event", f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
 
 
-def links(log: Sequence[Event], machine: Machine) -> None:
+def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
     """Check that each engine copies one buffer at a time, in exactly the time that its bytes take.
 
     Raises
@@ -134,8 +134,8 @@ def links(log: Sequence[Event], machine: Machine) -> None:
     CheckError
         Two transfers at once on one engine, one that takes another time, never ends or never begins.
     """
-    busy: dict[str, tuple[int, Event]] = {}  # what each engine copies
-    asked: dict[tuple[str, int], tuple[int, Event]] = {}  # copies in that an op waits for before their time
+    busy: dict[str, tuple[int, LoggedEvent]] = {}  # what each engine copies
+    asked: dict[tuple[str, int], tuple[int, LoggedEvent]] = {}  # copies in that an op waits for before their time
     for i, e in enumerate(log):
         way = "in" if e.kind.startswith("in") else "out"
         engine = way if machine.duplex else "both ways"
@@ -164,7 +164,7 @@ def links(log: Sequence[Event], machine: Machine) -> None:
         raise objection("link", f"the copy-in of part {e.part} of buffer {e.buffer} never begins", i, e)
 
 
-def kernels(log: Sequence[Event], durations: Mapping[str, I64], *, slowdown: float = 0.0) -> None:
+def kernels(log: Sequence[LoggedEvent], durations: Mapping[str, I64], *, slowdown: float = 0.0) -> None:
     """Check that each op progresses by its duration while it runs.
 
     Raises

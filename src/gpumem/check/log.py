@@ -10,7 +10,7 @@ RUN = {"start": "end", "recompute": "recomputed"}  # what begins a kernel, and w
 COPY = {"out": "out_end", "in": "in_end"}  # the same for a transfer
 
 
-class Event(Protocol):
+class LoggedEvent(Protocol):
     """One line of the log; what does not apply is -1 or 0.
 
     `op` and `buffer` count in the job's own trace, `part` in the rewritten trace of the plan in force.
@@ -57,7 +57,7 @@ class Wrong(Exception):
         super().__init__(reason)
 
 
-def objection(rule: str, reason: str, index: int, event: Event | None = None) -> CheckError:
+def objection(rule: str, reason: str, index: int, event: LoggedEvent | None = None) -> CheckError:
     """Say where in the log it is.
 
     Parameters

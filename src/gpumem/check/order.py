@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumem.check.log import RUN, Event, Wrong, objection
+from gpumem.check.log import RUN, LoggedEvent, Wrong, objection
 from gpumem.trace import Trace
 
 AWAY, WAITING, RUNNING, GONE = "has not arrived", "is waiting", "runs", "is gone"
@@ -20,7 +20,7 @@ LIFE = {
 DURING = ("hold", "free", "out", "out_end", "in", "in_end", "passive")
 
 
-def order(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
+def order(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     """Check that time does not run backwards, and that each job runs each op once an iteration, in issue order.
 
     Parameters
@@ -60,7 +60,7 @@ class _Job:
     op: int = 0  # the next one
     running: tuple[str, int] | None = None  # how the event that ends the running op must look like
 
-    def follow(self, e: Event) -> None:
+    def follow(self, e: LoggedEvent) -> None:
         """Do what the event says."""
         before, after = LIFE.get(e.kind, ((RUNNING,), RUNNING))
         if self.where not in before:
@@ -77,7 +77,7 @@ class _Job:
         elif e.kind not in (*LIFE, *DURING):
             raise Wrong("event", "there is no such kind of event")
 
-    def begin(self, e: Event) -> None:
+    def begin(self, e: LoggedEvent) -> None:
         """An op starts, or one that ran in this iteration starts once more."""
         if self.running:
             raise Wrong("order", f"op {e.op} starts before op {self.running[1]} has ended")
@@ -89,14 +89,14 @@ class _Job:
             raise Wrong("order", f"op {e.op} is run again, but has not run in this iteration")
         self.running = RUN[e.kind], e.op
 
-    def end(self, e: Event) -> None:
+    def end(self, e: LoggedEvent) -> None:
         """The running op ends."""
         if self.running != (e.kind, e.op) or e.iteration != self.iteration:
             raise Wrong("order", f"op {e.op} of iteration {e.iteration} is not running")
         self.running = None
         self.op += e.kind == "end"
 
-    def next_iteration(self, e: Event) -> None:
+    def next_iteration(self, e: LoggedEvent) -> None:
         """The iteration ends."""
         if self.running or self.op != self.n or e.iteration != self.iteration:
             told = f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"

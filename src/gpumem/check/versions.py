@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpumem.check.log import COPY, RUN, Event, Wrong, objection
+from gpumem.check.log import COPY, RUN, LoggedEvent, Wrong, objection
 from gpumem.trace import Trace
 
 Version = tuple[int, int]
@@ -20,7 +20,7 @@ Value = Version | None  # None: nobody wrote it, so any will do
 INITIAL: Version = (-1, -1)  # what the job starts from
 
 
-def values(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
+def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     """Check the data flow of a log whose ops and memory are in order.
 
     Parameters
@@ -52,7 +52,7 @@ def values(log: Sequence[Event], traces: Mapping[str, Trace]) -> None:
             raise objection(wrong.rule, wrong.reason, i, e) from None
 
 
-def _first_moved_in(log: Sequence[Event], launch: int) -> set[int]:
+def _first_moved_in(log: Sequence[LoggedEvent], launch: int) -> set[int]:
     """Buffers that a launched plan finds on the host: it copies them in before it ever copies them out."""
     first: dict[int, str] = {}
     for e in log[launch + 1 :]:
@@ -144,7 +144,7 @@ class _Job:
             if j in on_host:
                 self.host[j] = INITIAL
 
-    def follow(self, e: Event) -> None:
+    def follow(self, e: LoggedEvent) -> None:
         """Do what the event says."""
         if e.kind in RUN:
             self.begin(e)
@@ -172,7 +172,7 @@ class _Job:
         """The parts of a buffer that are held."""
         return self.parts.setdefault(buffer, {})
 
-    def begin(self, e: Event) -> None:
+    def begin(self, e: LoggedEvent) -> None:
         """Check the operands of an op that starts."""
         self.boundary = -1
         if e.kind == "start":
@@ -187,14 +187,14 @@ class _Job:
             part.use(f"op {e.op}", write=j in writes)
             self.using.append(part)
 
-    def end(self, e: Event) -> None:
+    def end(self, e: LoggedEvent) -> None:
         """Let the op's results appear."""
         for part in self.using:
             if part.users.pop(f"op {e.op}"):
                 part.value = e.iteration, e.op
         self.using.clear()
 
-    def copy(self, e: Event, part: _Part) -> None:
+    def copy(self, e: LoggedEvent, part: _Part) -> None:
         """Begin or end a copy; one from a host buffer that changes meanwhile brings nothing."""
         if e.kind == "out":
             part.use("a copy-out", write=False)

@@ -85,24 +85,24 @@ def add_tensile(p: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
     tell_when_compiling()
-    from gpumem.jobs import simulate_jobs
-    from gpumem.jobs.planners import unmanaged
+    from gpumem.jobs import Policy, simulate_jobs, unmanaged
 
     target = machine_of(args.machine)
     if args.half_duplex:
         target = target.with_(duplex=False)
-    plan = _planner(args)
+    planner = _planner(args)
     finite(args, "slowdown", "threshold")
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
         peaks = sum(job.trace.peak_load for job in jobs)
         capacity = target.capacity if args.limit is None else amount(args.limit, peaks, "--limit")
-        clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown, threshold=args.threshold)
+        clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown)
         progress("running the jobs without a plan")
-        before = clock(jobs, capacity=max(peaks, 1), plan=unmanaged)
+        before = clock(jobs, capacity=max(peaks, 1), policy=Policy(unmanaged, threshold=args.threshold))
         estimate = _estimate(args, target, progress)
         progress("running the jobs")
-        after = clock(jobs, capacity=capacity, plan=plan, drain=args.drain, estimate=estimate)
+        policy = Policy(planner, drain=args.drain, threshold=args.threshold, estimate=estimate)
+        after = clock(jobs, capacity=capacity, policy=policy)
         if not args.no_check:
             progress("checking the event log")
             verify(after, jobs, target, capacity, args.slowdown)
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
-    from gpumem.jobs.planners import PLANNERS
+    from gpumem.jobs import PLANNERS
 
     planner = choice(args.planner, PLANNERS, "--planner")
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
@@ -137,8 +137,7 @@ def _estimate(args: argparse.Namespace, machine: Machine, progress: Progress) ->
     """What predicts times from a table of measurements, if one was given."""
     if args.latency is None:
         return None
-    from gpumem.latency.predict import estimator, fit
-    from gpumem.latency.samples import read_table
+    from gpumem.latency import estimator, fit, read_table
 
     progress(f"learning from {args.latency}")
     try:
@@ -220,7 +219,7 @@ def report(
     planner: str, jobs: Sequence[Job], machine: Machine, capacity: int, before: Outcome, after: Outcome
 ) -> dict[str, Any]:
     """Return all figures: bytes, nanoseconds, ratios; infinite ones as None."""
-    from gpumem.jobs.metrics import makespan, savings, steady
+    from gpumem.jobs import makespan, savings, steady
 
     whole, each = savings(after, before)
     unmanaged, planned = steady(before), steady(after)

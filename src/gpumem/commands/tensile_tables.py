@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem.commands.jobs import ratios
 
 if TYPE_CHECKING:
-    from gpumem.jobs import JobRun, Outcome
-    from gpumem.jobs.planners import Planner
+    from gpumem.jobs import JobRun, Outcome, Planner
     from gpumem.machine import Machine
     from gpumem.report import Figure
     from gpumem.trace import Trace
@@ -46,7 +45,7 @@ class Setting:
 
 def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
-    from gpumem.jobs.planners import separately, unmanaged
+    from gpumem.jobs import separately, unmanaged
     from gpumem.swap import PLANNERS, schedule
     from gpumem.swap.tensile.activity import released
 
@@ -67,24 +66,24 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     return [{**row, "paper": PAPER.get((tasks, row["method"])) if "vgg16" in trace.name else None} for row in rows]
 
 
-def _saving(before: Outcome, trace: Trace, tasks: int, plan: Planner, method: str, setting: Setting) -> Row:
+def _saving(before: Outcome, trace: Trace, tasks: int, planner: Planner, method: str, setting: Setting) -> Row:
     """MSR, EOR and CBR of one method, against the run `before` of the jobs as they were recorded."""
-    from gpumem.jobs.metrics import savings
+    from gpumem.jobs import savings
 
     setting.progress(f"{trace.name} x{tasks}: {method}")
-    after = _run(trace, tasks, plan, setting)
+    after = _run(trace, tasks, planner, setting)
     found, _ = savings(after, before)
     passive = sum(sum(job.passive) for job in after.jobs)
     return {"trace": trace.name, "tasks": tasks, "method": method, **ratios(found), "passive": passive}
 
 
-def _run(trace: Trace, tasks: int, plan: Planner, setting: Setting) -> Outcome:
+def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcome:
     from gpumem.commands.jobs import verify
-    from gpumem.jobs import Job, simulate_jobs
+    from gpumem.jobs import Job, Policy, simulate_jobs
 
     jobs = [Job(f"{trace.name}#{k + 1}", trace, iterations=setting.iterations) for k in range(tasks)]
     capacity = max(tasks * trace.peak_load, 1)
-    out = simulate_jobs(jobs, setting.machine, capacity, plan=plan, slowdown=setting.slowdown)
+    out = simulate_jobs(jobs, setting.machine, capacity, Policy(planner), slowdown=setting.slowdown)
     if setting.check:
         verify(out, jobs, setting.machine, capacity, setting.slowdown)
     return out
@@ -128,7 +127,7 @@ def mlps(setting: Setting) -> list[Row]:
 
 def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
-    from gpumem.jobs.planners import unmanaged
+    from gpumem.jobs import unmanaged
     from gpumem.swap import schedule
     from gpumem.swap.bound.certify import zero_stall_limit
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,22 +63,3 @@ class Job:
             raise ValueError(f"{who}: leaves at {self.leave} ns, before it arrives at {self.arrival} ns")
         if not 0 <= self.ratio <= 1:
             raise ValueError(f"{who}: ratio {self.ratio} is not in [0, 1]")
-
-
-def check_names(jobs: Sequence[Job]) -> None:
-    """Refuse two jobs of one name."""
-    names = [job.name for job in jobs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"jobs: {names.count(name)} of them are called {name!r}")
-
-
-def check_options(capacity: int, threshold: float, beta: float, slowdown: float = 0.0) -> None:
-    """Refuse numbers out of range."""
-    if capacity < 1:
-        raise ValueError(f"capacity: {capacity} bytes is below 1")
-    for what, value in (("slowdown", slowdown), ("threshold", threshold)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{what}: {value} is not finite and >= 0")
-    if not 0 <= beta <= 1:
-        raise ValueError(f"beta: {beta} is not in [0, 1]")

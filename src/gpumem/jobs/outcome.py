@@ -1,10 +1,43 @@
-"""What comes out of a run of several jobs."""
+"""What comes out of a run of several jobs: the event log, and what is counted from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem.jobs.events import Event
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of one job.
+
+    Parameters
+    ----------
+    ns : int
+    job : str
+    kind : str
+        `arrive`, `wait` (for admission), `refused` (`size`: the bytes that its plan got down to, alone), `launch`,
+        `adopt` (a new plan; `size` of both: the job's budget from now on), `iteration` (has ended), `leave`;
+        `replan` (of all jobs, because of this one; `size`: the sum of their budgets by the new plans);
+        `hold`, `free` (`size` device bytes of `part`); `start`, `end` (of op `op`), `recompute`, `recomputed` (`op`
+        once more); `out`, `out_end`, `in`, `in_end` (a copy of `size` bytes from or to device part `part`);
+        `passive` (a copy-in that an op needs before its time, or that a change of plan takes).
+    iteration : int
+        Of this job; of a copy, the one that issued it. Between two iterations the coming one; -1 while it waits.
+    op, buffer : int
+        In the job's own trace; -1 where there is none.
+    size : int
+        Bytes.
+    part : int
+        The buffer's id in the trace rewritten by the plan in force.
+    """
+
+    ns: int
+    job: str
+    kind: str
+    iteration: int = -1
+    op: int = -1
+    buffer: int = -1
+    size: int = 0
+    part: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpumem.errors import Infeasible, NotReached
+from gpumem.jobs.policy import Planner
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS as ALONE
 from gpumem.swap.plan import Plan
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
-
-Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 
 
 def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:

@@ -1,7 +1,7 @@
-"""How long each op will take before anybody has run the job: TENSILE's latency prediction, and its correction.
+"""How long each op will take before anybody has run the job: TENSILE's latency prediction.
 
 For each type of operator a small network, trained on measurements, predicts the time from what the op works on and
-from how busy other jobs keep the GPU. While a job runs, `ewma` moves the predictions towards what is measured.
+from how busy other jobs keep the GPU. While a job runs, `gpumem.jobs` moves the predictions towards what is measured.
 
 `utilisation` is what is commonly shown as a GPU's utilisation, counting other jobs only: the share of the time, in
 [0, 1], during which a kernel of theirs runs. In the stated model of the job simulator (while k kernels run, each
@@ -241,50 +241,6 @@ class HasTrace(Protocol):
 def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) -> Callable[[HasTrace, float], I64]:
     """Return `durations` as a controller wants it: `estimate(job, others)`; any other job keeps the GPU busy."""
     return lambda job, others: durations(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown)
-
-
-def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:
-    """Move estimates towards what was measured: `beta * estimate + (1 - beta) * measured`.
-
-    Parameters
-    ----------
-    estimate, measured : float[n]
-        Nanoseconds. The first estimate is the planned time, later ones are what this returned.
-    beta : float
-        Weight of the past, in [0, 1].
-
-    Returns
-    -------
-    float64[n]
-        Not rounded: rounding at each step would stop short of the goal.
-
-    Raises
-    ------
-    ValueError
-        A beta outside [0, 1]; arrays of different shapes.
-
-    Notes
-    -----
-    The paper prints `t[j+1] = beta * t[j] + (1 - beta) * t[j]`, which is `t[j]`. Intended is `e[j+1] = beta * e[j] +
-    (1 - beta) * t[j+1]` with e[0] the planned time.
-
-    Examples
-    --------
-    >>> ewma([100, 100], [200, 100], beta=0.75)
-    array([125., 100.])
-
-    References
-    ----------
-    Zhang et al., TENSILE, section 4.3.
-    """
-    old, new = np.asarray(estimate, np.float64), np.asarray(measured, np.float64)
-    if not 0 <= beta <= 1:
-        raise ValueError(f"beta: {beta} is not in [0, 1]")
-    if old.shape != new.shape:
-        raise ValueError(f"ewma: estimates of the shape {old.shape}, measurements of the shape {new.shape}")
-    # rounding must not leave the interval: equal values stay what they are
-    mixed: F64 = np.clip(beta * old + (1 - beta) * new, np.minimum(old, new), np.maximum(old, new))
-    return mixed
 
 
 def _checked(utilisation: ArrayLike) -> F64:

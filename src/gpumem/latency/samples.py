@@ -110,20 +110,20 @@ class _Head(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class LatencyTable:
     """Measurements, and in `source` what made them: machine, versions, command."""
 
     rows: tuple[Measurement, ...]
     source: str = ""
 
 
-def write_table(path: str | Path, table: Table) -> None:
+def write_table(path: str | Path, table: LatencyTable) -> None:
     """Write a table as JSON lines, in one step: a head, then a measurement a line (gzipped if `path` ends in `.gz`).
 
     >>> import tempfile
     >>> row = Measurement(Sample("relu", (24,), (24,), moved=48), utilisation=0, ns=5000)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_table(f"{folder}/table.jsonl", Table((row,), "by hand"))
+    ...     write_table(f"{folder}/table.jsonl", LatencyTable((row,), "by hand"))
     ...     table = read_table(f"{folder}/table.jsonl")
     >>> table.rows == (row,), table.source
     (True, 'by hand')
@@ -132,7 +132,7 @@ def write_table(path: str | Path, table: Table) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path) -> LatencyTable:
     """Read a table that `write_table` wrote, gzipped or not; empty lines are skipped.
 
     Raises
@@ -147,7 +147,7 @@ def read_table(path: str | Path) -> Table:
     head = decode(first, _Head, where)
     if head.format != FORMAT:
         raise ValueError(f"{where}: format {head.format!r} is not {FORMAT!r}")
-    return Table(tuple(decode(line, Measurement, where) for where, line in lines[1:]), head.source)
+    return LatencyTable(tuple(decode(line, Measurement, where) for where, line in lines[1:]), head.source)
 
 
 def samples(trace: Trace) -> list[Sample]:

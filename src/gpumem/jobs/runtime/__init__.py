@@ -1,7 +1,8 @@
 """TENSILE's run-time system: the same code under a simulated clock and with threads.
 
 Read `controller` first (admission, budgets, plans anew), then `executor`: one job, walking its `instructions`, with its
-budget in `memory`, its copies in `swaps` and `transfer`. `forecast` predicts times beside other jobs.
+budget in `memory` and its copies in `swaps`. `forecast` predicts times beside other jobs and corrects them. `session`
+is a run from start to end, in whatever world.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.jobs.runtime.controller import GlobalController as GlobalController
+    from gpumem.jobs.runtime.forecast import ewma as ewma
+    from gpumem.jobs.runtime.forecast import roofline as roofline
     from gpumem.jobs.runtime.instructions import Instructions as Instructions
     from gpumem.jobs.runtime.instructions import instructions as instructions
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from gpumem.jobs.events import Event
 from gpumem.jobs.job import Job
+from gpumem.jobs.outcome import Event
+from gpumem.jobs.policy import Policy
 from gpumem.jobs.runtime.executor import Executor, Record
-from gpumem.jobs.runtime.forecast import Estimate, Forecast
+from gpumem.jobs.runtime.forecast import Forecast, roofline
 from gpumem.jobs.runtime.instructions import Instructions, Place, instructions
 from gpumem.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 
 TRIES = 4  # plans for ever less, until their placements fit
-Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 
 
 class Launcher(Protocol):
@@ -35,6 +35,9 @@ class Launcher(Protocol):
 
     def log(self, event: Event) -> None:
         """Note an event."""
+
+    def at(self, ns: int, act: Callable[[], None]) -> None:
+        """Do something at a time."""
 
     def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
         """Let a job begin."""
@@ -70,6 +73,8 @@ class Member:
 class GlobalController:
     """Knows all jobs; see `simulate_jobs` for the parameters.
 
+    With `place`, a pool planner, a job's budget is the height of its placement; else the load in issue order.
+
     Attributes
     ----------
     queue, admitted, running : list of Member
@@ -85,16 +90,13 @@ class GlobalController:
         machine: Machine,
         capacity: int,
         world: Launcher,
+        policy: Policy,
         *,
-        plan: Planner,
-        threshold: float,
-        beta: float,
-        estimate: Estimate,
+        slowdown: float = 0.0,
         place: Place | None = None,
     ) -> None:
-        self.machine, self.capacity, self.world, self.place = machine, capacity, world, place
-        self.plan, self.threshold, self.beta = plan, threshold, beta
-        self.estimate = estimate
+        self.machine, self.capacity, self.world, self.policy, self.place = machine, capacity, world, policy, place
+        self.estimate = policy.estimate or roofline(machine, slowdown)
         self.members: dict[str, Member] = {}
         self.queue: list[Member] = []
         self.admitted: list[Member] = []
@@ -108,6 +110,13 @@ class GlobalController:
         self.world.log(Event(self.world.now, member.job.name, kind, size=size))
 
     # what happens to jobs
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Have the world say when jobs arrive, and when they leave by themselves."""
+        for place, job in enumerate(jobs):
+            self.world.at(job.arrival, partial(self.arrive, job, place))
+            if job.leave is not None:
+                self.world.at(job.leave, partial(self.withdraw, job.name))
 
     def arrive(self, job: Job, place: int) -> None:
         """Queue a job that arrives now."""
@@ -221,7 +230,7 @@ class GlobalController:
         """Plan for the capacity; where loads fit it but placements do not, for as much less."""
         room = self.capacity
         for _ in range(TRIES):
-            found = self.plan(tasks, self.machine, room)
+            found = self.policy.planner(tasks, self.machine, room)
             todo = [self._carry_out(m, s) for m, s in zip(members, found, strict=True)]
             over = sum(t.budget for t in todo) - self.capacity
             if over <= 0 or sum(s.peak for s in found) > room or over >= room:
@@ -281,8 +290,8 @@ class GlobalController:
     def measured(self, executor: Executor, ns: Sequence[int]) -> None:
         """Correct the estimates of a job; plan anew after its first iteration, and when it is too far off the plan."""
         member = self.members[executor.job.name]
-        member.forecast.correct(ns, self.beta)
-        off = abs(sum(ns) - member.planned) > self.threshold * member.planned
+        member.forecast.correct(ns, self.policy.beta)
+        off = abs(sum(ns) - member.planned) > self.policy.threshold * member.planned
         if off or not member.measured:
             member.measured = True
             self._ask(member)

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
-from gpumem.jobs.events import Event
 from gpumem.jobs.job import Job
+from gpumem.jobs.outcome import Event
 from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.jobs.runtime.memory import Memory, Request
-from gpumem.jobs.runtime.swaps import Swaps
-from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.jobs.runtime.memory import JobMemory, Request
+from gpumem.jobs.runtime.swaps import Swaps, Transfer
 
 WAIT, TURN = -1, -2
 WAITS = ("copy", "memory", "boundary", "admission")
@@ -118,7 +117,7 @@ class Executor:
     def _take(self, todo: Instructions) -> None:
         """Start from scratch under a plan: nothing held, no copy under way."""
         self.todo = todo
-        self.memory = Memory(todo.budget, todo.size, self._moved)
+        self.memory = JobMemory(todo.budget, todo.size, self._moved)
         self.swaps = Swaps(self, self.memory, len(todo.op))
 
     @property

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpumem.columns import F64, I64
 from gpumem.jobs.job import Job
-from gpumem.latency.predict import ewma
+from gpumem.jobs.policy import Estimate
 from gpumem.machine import Machine
-
-Estimate = Callable[[Job, float], I64]  # ns of each op while kernels of so many other jobs run, on average
 
 
 def roofline(machine: Machine, slowdown: float = 0.0) -> Estimate:
@@ -61,3 +60,47 @@ class Forecast:
     def correct(self, measured: Sequence[int], beta: float) -> None:
         """Take what was measured in one iteration."""
         self.ns = ewma(self.ns, np.array(measured, np.float64), beta)
+
+
+def ewma(estimate: ArrayLike, measured: ArrayLike, beta: float) -> F64:
+    """Move estimates towards what was measured: `beta * estimate + (1 - beta) * measured`.
+
+    Parameters
+    ----------
+    estimate, measured : float[n]
+        Nanoseconds. The first estimate is the planned time, later ones are what this returned.
+    beta : float
+        Weight of the past, in [0, 1].
+
+    Returns
+    -------
+    float64[n]
+        Not rounded: rounding at each step would stop short of the goal.
+
+    Raises
+    ------
+    ValueError
+        A beta outside [0, 1]; arrays of different shapes.
+
+    Notes
+    -----
+    The paper prints `t[j+1] = beta * t[j] + (1 - beta) * t[j]`, which is `t[j]`. Intended is `e[j+1] = beta * e[j] +
+    (1 - beta) * t[j+1]` with e[0] the planned time.
+
+    Examples
+    --------
+    >>> ewma([100, 100], [200, 100], beta=0.75)
+    array([125., 100.])
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4.3.
+    """
+    old, new = np.asarray(estimate, np.float64), np.asarray(measured, np.float64)
+    if not 0 <= beta <= 1:
+        raise ValueError(f"beta: {beta} is not in [0, 1]")
+    if old.shape != new.shape:
+        raise ValueError(f"ewma: estimates of the shape {old.shape}, measurements of the shape {new.shape}")
+    # rounding must not leave the interval: equal values stay what they are
+    mixed: F64 = np.clip(beta * old + (1 - beta) * new, np.minimum(old, new), np.maximum(old, new))
+    return mixed

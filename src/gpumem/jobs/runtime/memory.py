@@ -19,7 +19,7 @@ Say = Callable[[str, int], None]  # kind (hold or free), part
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class Resident:
     """A part that lies on the device: copies that use it, and whether the walk is past its lifetime."""
 
     copies: int = 0
@@ -40,7 +40,7 @@ class Request:
     left: int = 0
 
 
-class Memory:
+class JobMemory:
     """Counts what one job holds.
 
     Parameters
@@ -56,7 +56,7 @@ class Memory:
     ----------
     used, peak : int
         Bytes reserved now, and at most since somebody has set it back.
-    held : dict of int to Held
+    held : dict of int to Resident
         The parts that are there.
     heirs : dict of int to Request
         Whose turn a part is when its last self is gone: a copy may take longer than an iteration.
@@ -73,7 +73,7 @@ class Memory:
     def __init__(self, budget: int, size: Sequence[int], say: Say) -> None:
         self.budget, self.size, self.say = budget, size, say
         self.used = self.peak = 0
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, Resident] = {}
         self.heirs: dict[int, Request] = {}
         self.queue: deque[Request] = deque()
 
@@ -104,7 +104,7 @@ class Memory:
                 request.granted()
 
     def _hold(self, part: int) -> None:
-        self.held[part] = Held()
+        self.held[part] = Resident()
         self.say("hold", part)
 
     def start(self, parts: Collection[int]) -> None:

@@ -8,10 +8,35 @@ What it lets through goes to the swap executor, the copy engines that all jobs s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpumem.jobs.runtime.memory import Memory, Request
-from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.jobs.runtime.memory import JobMemory, Request
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A copy between device part `part` and the host, of `size` bytes; `into` the device or out of it.
+
+    It is ready when `blockers` is 0: its time has come, its memory is granted, the copies that it depends on have
+    ended. `undue`: its time has not come yet. `awaited`: the executor stands still until it has ended, which it has at
+    ns `end` (-1: not yet).
+    """
+
+    iteration: int
+    op: int  # in the rewritten trace; -1 for a copy that a change of plan takes
+    into: bool
+    part: int
+    buffer: int
+    size: int
+    due: int
+    needs: list[Transfer]
+    request: Request | None = None  # of the part's bytes
+    blockers: int = 0
+    undue: bool = False
+    dependents: list[Transfer] = field(default_factory=list)
+    awaited: bool = False
+    end: int = -1
 
 
 class Owner(Protocol):
@@ -47,7 +72,7 @@ class Swaps:
         Swap-ins that an op needed before their time.
     """
 
-    def __init__(self, owner: Owner, memory: Memory, n: int) -> None:
+    def __init__(self, owner: Owner, memory: JobMemory, n: int) -> None:
         self.owner, self.memory = owner, memory
         self.last: list[Transfer | None] = [None] * n
         self.open: list[Transfer] = []

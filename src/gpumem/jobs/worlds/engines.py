@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from fractions import Fraction
-from math import lcm
+from math import inf, lcm
 
 import numpy as np
 
 from gpumem.jobs.runtime.executor import Executor
-from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.machine import Machine
 
 
@@ -75,6 +75,8 @@ class Kernels:
     """
 
     def __init__(self, slowdown: float, jobs: int) -> None:
+        if not 0 <= slowdown < inf:
+            raise ValueError(f"slowdown: {slowdown} is not finite and >= 0")
         s = Fraction(str(slowdown))
         slower = [1 + s * (k - 1) for k in range(1, jobs + 1)]
         self.unit = lcm(*(x.numerator for x in slower))

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
-from gpumem.jobs.job import Job, check_names, check_options
+from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Outcome
-from gpumem.jobs.runtime.controller import GlobalController, Planner
-from gpumem.jobs.runtime.forecast import Estimate, roofline
+from gpumem.jobs.policy import TENSILE, Policy
 from gpumem.jobs.runtime.instructions import Place
-from gpumem.jobs.runtime.session import outcome
+from gpumem.jobs.runtime.session import run_session
 from gpumem.jobs.worlds.threads import State, Threads
 from gpumem.machine import Machine
-from gpumem.swap.tensile.planner import schedule
 
 
 def run_jobs(
@@ -23,21 +21,17 @@ def run_jobs(
     capacity: int,
     backend: Callable[[], Backend],
     launch: Callable[[Job], Launch | None],
+    policy: Policy = TENSILE,
     *,
     place: Place,
     state: State | None = None,
-    plan: Planner = schedule,
-    drain: bool = False,
-    threshold: float = 0.3,
-    beta: float = 0.5,
-    estimate: Estimate | None = None,
     enter: Callable[[], object] | None = None,
 ) -> Outcome:
     """Run jobs that arrive, swap and leave on one GPU.
 
     Parameters
     ----------
-    jobs, machine, capacity, plan, drain, threshold, beta, estimate
+    jobs, machine, capacity, policy
         As for `simulate_jobs`; ns count from the start of the run. The machine says how many copy engines there are,
         and what planners believe.
     backend : callable
@@ -81,18 +75,5 @@ def run_jobs(
     ----------
     Zhang et al., TENSILE, section 3.2.
     """
-    check_names(jobs)
-    check_options(capacity, threshold, beta)
-    threads = Threads(machine, backend, launch, state or {}, drain, enter)
-    controller = GlobalController(
-        machine,
-        capacity,
-        threads,
-        plan=plan,
-        threshold=threshold,
-        beta=beta,
-        estimate=estimate or roofline(machine),
-        place=place,
-    )
-    threads.run(jobs, controller)
-    return outcome(jobs, controller, tuple(threads.events))
+    world = Threads(machine, backend, launch, state or {}, enter)
+    return run_session(jobs, machine, capacity, policy, world, place=place)

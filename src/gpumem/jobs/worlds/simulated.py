@@ -6,31 +6,37 @@ import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpumem.jobs.events import Event, Log
-from gpumem.jobs.job import Job, check_names, check_options
-from gpumem.jobs.outcome import Outcome
-from gpumem.jobs.runtime.controller import GlobalController, Planner
+from gpumem.jobs.job import Job
+from gpumem.jobs.outcome import Event, Outcome
+from gpumem.jobs.policy import TENSILE, Policy
+from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import TURN, WAIT, Executor, Walk
-from gpumem.jobs.runtime.forecast import Estimate, roofline
 from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.jobs.runtime.session import outcome
-from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.jobs.runtime.session import run_session
+from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.jobs.worlds.engines import Kernel, Kernels, Links
 from gpumem.machine import Machine
-from gpumem.swap.tensile.planner import schedule
+
+# At one instant what ends comes first, then what is decided, freed, held and started.
+_ORDER = (
+    ("end", "recomputed", "out_end", "in_end"),
+    ("arrive", "wait", "refused", "replan", "launch", "adopt"),
+    ("free",),
+    ("hold",),
+    ("passive",),
+    ("start", "recompute", "out", "in"),
+    ("iteration", "leave"),
+)
+_RANK = {kind: rank for rank, kinds in enumerate(_ORDER) for kind in kinds}
 
 
 def simulate_jobs(
     jobs: Sequence[Job],
     machine: Machine,
     capacity: int,
+    policy: Policy = TENSILE,
     *,
-    plan: Planner = schedule,
     slowdown: float = 0.0,
-    drain: bool = False,
-    threshold: float = 0.3,
-    beta: float = 0.5,
-    estimate: Estimate | None = None,
 ) -> Outcome:
     """Run jobs that arrive, swap and leave on one simulated GPU, as TENSILE's run-time system does.
 
@@ -42,21 +48,12 @@ def simulate_jobs(
         Gives the ns of kernels and copies, and one copy engine or two.
     capacity : int
         Bytes of device memory.
-    plan : callable
-        The memory scheduler: `plan(tasks, machine, capacity)` returns a `Scheduled` for each `Task`.
+    policy : Policy
+        Who plans for all of them, and when plans are made anew; by default TENSILE. What it has no `estimate` for is
+        the machine's roofline, slowed down by `slowdown`.
     slowdown : float
         Of `k` kernels that run at once each progresses at the rate `1 / (1 + slowdown (k - 1))`: 0 if they do not
         disturb each other, 1 if they share the throughput.
-    drain : bool
-        Whether the end of an iteration waits for all copies of the job, as the paper's text says, even those that are
-        planned to run across it.
-    threshold : float
-        All jobs are planned anew when the time of a job's kernels in one iteration is off the planned one by more.
-    beta : float
-        Weight of the past in a job's estimates, in [0, 1].
-    estimate : callable, optional
-        `estimate(job, others)` returns the ns of each op, int64[n], while kernels of so many other jobs run; by default
-        `forecast.roofline(machine, slowdown)`. See `latency.estimator` for one that has learned from measurements.
 
     Returns
     -------
@@ -88,24 +85,7 @@ def simulate_jobs(
     ----------
     Zhang et al., TENSILE, sections 3.2 and 4.5.
     """
-    check_names(jobs)
-    check_options(capacity, threshold, beta, slowdown)
-    clock = _Clock(machine, slowdown, len(jobs), drain)
-    controller = GlobalController(
-        machine,
-        capacity,
-        clock,
-        plan=plan,
-        threshold=threshold,
-        beta=beta,
-        estimate=estimate or roofline(machine, slowdown),
-    )
-    for place, job in enumerate(jobs):
-        clock.at(job.arrival, partial(controller.arrive, job, place))
-        if job.leave is not None:
-            clock.at(job.leave, partial(controller.withdraw, job.name))
-    clock.run(controller)
-    return outcome(jobs, controller, tuple(clock.events.events))
+    return run_session(jobs, machine, capacity, policy, _Clock(machine, slowdown, len(jobs)), slowdown=slowdown)
 
 
 class _Clock:
@@ -115,10 +95,10 @@ class _Clock:
     the copy engines take up what is ready by now.
     """
 
-    def __init__(self, machine: Machine, slowdown: float, jobs: int, drain: bool) -> None:
+    def __init__(self, machine: Machine, slowdown: float, jobs: int) -> None:
         self.now = 0
-        self.drain = drain
-        self.events = Log()
+        self.events: list[Event] = []
+        self.round: list[Event] = []
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.count = 0
         self.links = Links(machine)
@@ -133,7 +113,7 @@ class _Clock:
 
     def log(self, event: Event) -> None:
         """Note an event."""
-        self.events.round.append(event)
+        self.round.append(event)
 
     def alarm(self, executor: Executor, transfer: Transfer) -> None:
         """Tell the swap scheduler at the time when a copy is due."""
@@ -149,7 +129,7 @@ class _Clock:
 
     def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
         """Let a job begin."""
-        executor = Executor(job, place, todo, self, controller, drain=self.drain)
+        executor = Executor(job, place, todo, self, controller, drain=controller.policy.drain)
         self.walks[place] = executor, executor.walk()
         self.next[place] = None
         return executor
@@ -168,13 +148,20 @@ class _Clock:
         """Planning takes no time."""
         return work()
 
-    def run(self, controller: GlobalController) -> None:
+    def run(self, jobs: Sequence[Job], controller: GlobalController) -> None:
         """Go from instant to instant until nothing is left to happen."""
+        controller.expect(jobs)
         while self.heap:
             self.now = self.heap[0][0]
             while self._round(controller) or self._start_copies():
-                self.events.flush()
-            self.events.flush()
+                self._flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        """End a round: its events go to the log in the order of their kinds."""
+        self.round.sort(key=lambda event: _RANK[event.kind])
+        self.events += self.round
+        self.round.clear()
 
     def _round(self, controller: GlobalController) -> bool:
         """Do what is due now; return whether there was anything."""

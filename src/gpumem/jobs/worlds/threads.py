@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
-from gpumem.jobs.events import Event
 from gpumem.jobs.job import Job
+from gpumem.jobs.outcome import Event
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import TURN, WAIT, Executor
 from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.jobs.runtime.transfer import Transfer
+from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.jobs.worlds.running import Running, prepared
 from gpumem.machine import Machine
 
@@ -50,11 +50,10 @@ class Threads:
         backend: Callable[[], Backend],
         launch: Callable[[Job], Launch | None],
         state: State,
-        drain: bool,
         enter: Callable[[], object] | None,
     ) -> None:
         self.machine, self.backend, self.new_launch, self.state = machine, backend, launch, state
-        self.drain, self.enter = drain, enter
+        self.enter = enter
         self.events: list[Event] = []
         self.lock = Condition(Lock())
         self.over = False
@@ -118,7 +117,7 @@ class Threads:
 
     def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
         """Start the thread of an executor."""
-        executor = Executor(job, place, todo, self, controller, drain=self.drain)
+        executor = Executor(job, place, todo, self, controller, drain=controller.policy.drain)
         self._start(partial(self._execute, executor))
         return executor
 
@@ -154,10 +153,7 @@ class Threads:
         """Start all threads, and wait until all jobs are gone."""
         try:
             with self.lock:
-                for place, job in enumerate(jobs):
-                    self.at(job.arrival, partial(controller.arrive, job, place))
-                    if job.leave is not None:
-                        self.at(job.leave, partial(controller.withdraw, job.name))
+                controller.expect(jobs)
                 self._start(self._ring)
                 self._start(partial(self._control, controller))
                 for queue in self.copies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from gpumem.period import Detector, Event
+from gpumem.period import BlockEvent, Detector
 
 
 class Observer:
@@ -46,19 +46,19 @@ class Observer:
     def malloc(self, address: int, size: int) -> None:
         """Take the next request."""
         self._born[address] = len(self._code)
-        self._push(Event("malloc", address, size), size)
+        self._push(BlockEvent("malloc", address, size), size)
 
     def free(self, address: int) -> None:
         """Take the next request; blocks from before the recording are not part of it."""
         if (born := self._born.pop(address, None)) is not None:
-            self._push(Event("free", address), born - len(self._code))
+            self._push(BlockEvent("free", address), born - len(self._code))
 
     def live(self) -> dict[int, int]:
         """Return the request of `word` that made each live block; blocks older than that are left out."""
         first = len(self._code) - len(self.word or ())
         return {address: born - first for address, born in self._born.items() if born >= first}
 
-    def _push(self, event: Event, code: int) -> None:
+    def _push(self, event: BlockEvent, code: int) -> None:
         self._code.append(code)
         period, now = self._detector.period, len(self._code)
         if period is None:

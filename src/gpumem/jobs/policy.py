@@ -1,0 +1,72 @@
+"""The policy of a run of jobs: who plans for all of them, when plans are made anew, what an iteration waits for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpumem.columns import I64
+from gpumem.jobs.job import Job
+from gpumem.machine import Machine
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tensile.planner import schedule
+
+# The memory scheduler: for each job that is in, what it shall do, so that together they fit a capacity in bytes.
+Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
+Estimate = Callable[[Job, float], I64]  # ns of each op while kernels of so many other jobs run, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How jobs are run together; the default is TENSILE.
+
+    Parameters
+    ----------
+    planner : callable
+        The memory scheduler: `planner(tasks, machine, capacity)` returns a `Scheduled` for each `Task`. `PLANNERS` has
+        some, `separately(planner)` makes one of any planner for a single job.
+    drain : bool
+        Whether the end of an iteration waits for all copies of the job, as the paper's text says, even those that are
+        planned to run across it.
+    threshold : float
+        All jobs are planned anew when the time of a job's kernels in one iteration is off the planned one by more than
+        this share of it.
+    beta : float
+        Weight of the past in a job's estimates, in [0, 1]; see `ewma`.
+    estimate : callable, optional
+        `estimate(job, others)` returns the ns of each op, int64[n], while kernels of so many other jobs run; by default
+        the machine's roofline. See `latency.estimator` for one that has learned from measurements.
+
+    Raises
+    ------
+    ValueError
+        A threshold or beta out of range.
+
+    Examples
+    --------
+    >>> Policy(drain=True).threshold
+    0.3
+    >>> Policy(beta=2)
+    Traceback (most recent call last):
+    ValueError: beta: 2 is not in [0, 1]
+
+    References
+    ----------
+    Zhang et al., TENSILE, sections 3.2 and 4.3.
+    """
+
+    planner: Planner = schedule
+    drain: bool = False
+    threshold: float = 0.3
+    beta: float = 0.5
+    estimate: Estimate | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold < math.inf:
+            raise ValueError(f"threshold: {self.threshold} is not finite and >= 0")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta: {self.beta} is not in [0, 1]")
+
+
+TENSILE = Policy()
