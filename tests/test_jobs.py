@@ -250,7 +250,7 @@ def test_a_lone_job_keeps_the_capacity_clock_where_its_copies_go_in_issue_order(
 
 
 class Counted(JobMemory):
-    """JobMemory that notes what it says."""
+    """Memory that notes what it says."""
 
     def __init__(self, budget: int, size: Sequence[int]) -> None:
         self.said: list[str] = []
