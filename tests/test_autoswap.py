@@ -18,6 +18,7 @@ from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulate import simulate
 from gpumem.swap.accounts import _tree
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
@@ -169,6 +170,11 @@ def test_areas_beyond_64_bits_keep_their_order() -> None:
     assert SCORES["swdoa"](huge) == pytest.approx(SCORES["swdoa"](found) * 2.0**64, rel=1e-6)
 
 
+def selected(trace: Trace, found: Candidates, order: list[int], pinned: int) -> list[int]:
+    chosen, _ = select(found, np.array(order), 1, Pinned(trace, found.gaps, pinned))
+    return [int(k) for k in chosen]
+
+
 @given(st.data())
 def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> None:
     trace = data.draw(traces())
@@ -180,7 +186,7 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
         if load.max() > limit and load[ops_of(c, k)].max(initial=0) > limit:
             load[ops_of(c, k)] -= c.size[k]
             naive.append(k)
-    chosen, left = select(c, order, limit, 10**6)
+    chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6))
     assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
 
 
@@ -209,9 +215,9 @@ def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:
     trace = Trace(Buffers.make([8, 8], [0, 2], [7, 5]), ops)
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(0, 2), (2, 4), (4, 6), (2, 4)]
-    assert [select(found, np.array([0, 2, 3]), 1, room)[0].tolist() for room in (8, 16)] == [[0, 2], [0, 2, 3]]
+    assert [selected(trace, found, [0, 2, 3], room) for room in (8, 16)] == [[0, 2], [0, 2, 3]]
     # Right before op 4 the one comes back, right after it the other leaves; before op 6 the host is free.
-    assert [select(found, np.array([3, 2, 0]), 1, room)[0].tolist() for room in (8, 16)] == [[2, 3], [0, 2, 3]]
+    assert [selected(trace, found, [3, 2, 0], room) for room in (8, 16)] == [[2, 3], [0, 2, 3]]
 
 
 def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
@@ -222,7 +228,7 @@ def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
     assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(1, 3), (3, 5), (5, 7), (1, 3)]
     for order in ([2, 1, 3], [1, 2, 3]):
-        assert [select(found, np.array(order), 1, room)[0].tolist() for room in (8, 16)] == [[1, 2], [1, 2, 3]]
+        assert [selected(trace, found, order, room) for room in (8, 16)] == [[1, 2], [1, 2, 3]]
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
     host = plan.apply(trace).load(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it

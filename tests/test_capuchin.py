@@ -15,11 +15,11 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap.accounts.room import Pinned
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.baselines.capuchin import Candidates, capuchin
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.limits import floor
-from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.recompute import recomputable
 from gpumem.trace import Trace
 
@@ -126,9 +126,11 @@ def test_a_constant_is_pinned_for_the_whole_iteration(machine: Machine) -> None:
     ops = Ops.make([[0], [], [0], [], [0]], [[]] * 5)
     trace = Trace(Buffers.make([8], [0], [5], persistent=[True]), ops)
     found = recomputable(trace, machine).gaps
-    pinned = Pinned.of(trace, found, 8)
-    assert (pinned.take(0), pinned.load.tolist(), pinned.take(1)) == (True, [8] * 5, True)
-    assert not Pinned.of(trace, found, 7).take(0)
+    host = Pinned(trace, found, 8)
+    assert (host.take(0, 0, 2), host.peak, host.take(1, 2, 4), host.peak) == (True, 8, True, 8)
+    swapped = Plan((Swap(0, 0, 2, 1, 2),), 5).apply(trace)
+    assert swapped.load(host=True).tolist() == [8] * swapped.n
+    assert not Pinned(trace, found, 7).take(0, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,13 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap.accounts.pinned import Host
-from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.on_demand import VICTIMS, follow, on_demand
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
-from .strategies import plans, traces
+from .strategies import traces
 
 GTX = Machine.named("gtx1080ti")
 
@@ -232,25 +230,6 @@ def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None
         assert copies == len(ops)
         assert moved == sum(swapped.buffers[swapped.ops[i].writes[0]].size for i in ops)
     assert seen.copies_out + seen.dropped == len(swaps) == seen.copies_in
-
-
-@given(st.data())
-def test_the_host_load_is_that_of_the_rewritten_trace(data: st.DataObject) -> None:
-    trace = data.draw(traces())
-    plan, found = data.draw(plans(trace)), gaps(trace)
-    where = {key: k for k, key in enumerate(zip(found.buffer.tolist(), found.after.tolist()))}
-    host = Host(found, trace.buffers.size[found.buffer], 10**6, np.zeros(trace.n, np.int64))
-    for s in plan.swaps:  # first anywhere, then where the plan wants it
-        assert host.take(where[s.buffer, s.after], s.after, s.before)
-    for s in plan.swaps:
-        assert host.take(where[s.buffer, s.after], s.out, s.prefetch)
-    most = plan.apply(trace).load(host=True).max()
-    assert host.load.max() == most
-    host.budget = 0  # nothing more fits, and a refusal leaves no trace
-    for k in set(range(len(found))) - {where[s.buffer, s.after] for s in plan.swaps}:
-        if trace.buffers.size[found.buffer[k]]:
-            assert not host.take(k, int(found.after[k]), int(found.before[k]))
-    assert host.load.max() == most
 
 
 def whole_line(trace: Trace, percent: int, victim: str) -> None:

@@ -27,7 +27,7 @@ from gpumem.swap.tensile.peak import AccessTimes
 from gpumem.swap.tensile.planner import _most as most
 from gpumem.swap.tensile.planner import schedule, tensile
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
-from gpumem.swap.tensile.swap_rounds import Pinned, SwapRounds
+from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
@@ -269,7 +269,7 @@ def test_recomputations_alone(data: st.DataObject) -> None:
 def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.DataObject) -> None:
     machine = tiny_machine().with_(pinned=0)
     duration = np.array(data.draw(st.lists(st.integers(1, 100), min_size=trace.n, max_size=trace.n)), np.int64)
-    job = SwapRounds(trace, machine, duration, most=0, pinned=Pinned(0))
+    job = SwapRounds(trace, machine, duration, most=0, hosts=[])
     rounds = RecomputeRounds(job, duration)
     while (row := rounds.best()) >= 0:
         rounds.drop(row)
@@ -300,7 +300,7 @@ def test_two_recomputations_at_one_place_do_not_need_their_scratch_at_once() -> 
     ops = Ops.make([[0], [0], [], [1, 3]], [[1, 2], [3, 4], [5], []], duration=[10] * 4)
     size, start, end = [1, 30, 35, 20, 5, 100, 30], [0, 0, 0, 1, 1, 2, 2], [4, 4, 1, 4, 2, 3, 4]
     trace = Trace(Buffers.make(size, start, end, persistent=[True] + [False] * 6), ops)
-    job = SwapRounds(trace, tiny_machine(), np.full(4, 10), most=0, pinned=Pinned(0))
+    job = SwapRounds(trace, tiny_machine(), np.full(4, 10), most=0, hosts=[])
     rounds = RecomputeRounds(job, np.full(4, 10))
     while (row := rounds.best()) >= 0:
         rounds.drop(row)

@@ -16,6 +16,7 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.swap.gaps import Gaps
@@ -62,7 +63,7 @@ def test_every_input_of_a_layer_goes_and_comes_one_layer_ahead() -> None:
 
 def test_only_inputs_of_convolutions() -> None:
     maps = feature_maps(trace := net(["input", "conv", "relu", "conv", "fc"]))
-    chosen = maps.offloaded(trace, "conv", 10**6)
+    chosen = maps.offloaded("conv", Pinned(trace, maps.gaps, 10**6))
     assert maps.gaps.buffer[chosen].tolist() == [0, 2]
     # backward of relu (op 7) looks for the convolution 1 right before it; backward of fc (op 5) for convolution 3
     assert maps.prefetch(chosen).tolist() == [6, 5]
@@ -113,7 +114,7 @@ def test_the_limit_is_ignored_but_told(machine: Machine) -> None:
 
 def test_pinned_memory_is_a_budget() -> None:
     maps = feature_maps(trace := net(["input", "conv", "relu", "conv", "fc"]))
-    assert maps.offloaded(trace, "all", 17).tolist() == [0, 1]
+    assert maps.offloaded("all", Pinned(trace, maps.gaps, 17)).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("options, why", [({"layers": "x"}, "layers 'x'"), ({"limit": 0}, "limit: 0")])

@@ -100,6 +100,19 @@ def values(found: Gaps) -> I64:
     return np.where(turns, found.epoch % np.maximum(found.writes, 1), found.epoch)
 
 
+def unrolled(trace: Trace, found: Gaps) -> tuple[I64, I64]:
+    """Return which value each gap keeps, numbered over all buffers, and its `after` counted on from that value's start.
+
+    So nothing wraps, and the gaps of one value ascend. In a buffer that lives for ever the last value goes on into the
+    next iteration, up to the first write there.
+    """
+    start, n = trace.buffers.start[found.buffer], trace.n
+    old = found.forever & (found.writes > 0) & (found.epoch == 0)
+    after = start + (found.after - start) % n + np.where(old, n, 0)
+    key = found.buffer * (found.writes.max(initial=0) + 1) + values(found)
+    return np.unique(key, return_inverse=True)[1].astype(np.int64), after
+
+
 def lasts(found: Gaps, line: Timeline) -> I64:
     """Return the nanoseconds between the two accesses of each gap."""
     n = len(line)

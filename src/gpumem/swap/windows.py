@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.swap.gaps import gaps
+from gpumem.swap.gaps import gaps, unrolled
 from gpumem.trace import Trace
 
 
@@ -26,8 +26,8 @@ class Windows:
 
     `buffer`, `size` in bytes; `after`, `before`: the accesses, in ops since the iteration in which the
     value was made; `value`: gaps of one value share its host copy, which can be made from the end of op
-    `opens` on; `out_ns`, `in_ns`: the copies in ns, `out_ns` 0 where nothing ever writes the buffer, so
-    that the host always holds it.
+    `opens` on; `constant`: nothing ever writes the buffer, which lives for ever, so that the host always holds it;
+    `out_ns`, `in_ns`: the copies in ns, `out_ns` 0 of a constant.
     """
 
     buffer: I64
@@ -36,6 +36,7 @@ class Windows:
     before: I64
     value: I64
     opens: I64
+    constant: Bool
     out_ns: I64
     in_ns: I64
 
@@ -58,14 +59,9 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none
     (array([3]), array([5]))
     """
-    n, g, b = trace.n, gaps(trace), trace.buffers
-    size = b.size[g.buffer]
-    # A value ends with a write; in a buffer that lives for ever, the last one goes on into the next iteration.
-    old = g.forever & (g.epoch == 0) & (g.writes > 0)
-    epoch = np.where(old, g.writes, g.epoch)
-    later = old | (~g.forever & (g.after < b.start[g.buffer]))
-    after = g.after + np.where(later, n, 0)
-    value = np.unique(g.buffer * (g.writes.max(initial=0) + 1) + epoch, return_inverse=True)[1].astype(np.int64)
+    n, g = trace.n, gaps(trace)
+    size, constant = trace.buffers.size[g.buffer], g.forever & (g.writes == 0)
+    value, after = unrolled(trace, g)
     opens = np.full(len(g), 3 * n)
     np.minimum.at(opens, value, after)
     w = Windows(
@@ -75,7 +71,8 @@ def windows(trace: Trace, machine: Machine) -> Windows:
         after + g.before - g.after,
         value,
         opens[value],
-        np.where(g.forever & (g.writes == 0), 0, machine.out.copy_ns(size)),
+        constant,
+        np.where(constant, 0, machine.out.copy_ns(size)),
         machine.into.copy_ns(size),
     )
     w = w.where((size > 0) & (g.before > g.after + 1))

@@ -1,7 +1,8 @@
 """Accounts that every planner asks: what is held, and when.
 
 `pinned` is what swaps hold in pinned host memory, `room` what copies may hold under a limit for longer than they must,
-`link` when a link is free. `_tree` adds to arcs of the circle and asks for the largest, in O(log n).
+`link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle and asks for the
+largest, in O(log n).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.accounts.link import LinkTimes as LinkTimes
-    from gpumem.swap.accounts.pinned import Host as Host
-    from gpumem.swap.accounts.room import Pinned as Pinned
+    from gpumem.swap.accounts.pinned import Pinned as Pinned
     from gpumem.swap.accounts.room import Room as Room
 
 face(__name__)

@@ -1,82 +1,170 @@
-"""What the swaps chosen so far keep in pinned host memory, followed one decision at a time."""
+"""What swaps hold in pinned host memory: the one account that every planner asks.
+
+For each value that is swapped the host has a buffer, from its first copy-out through its last copy-in, as `Plan.apply`
+makes it. Position `2 i` is the place before op `i`, where copies out come first; `2 i + 1` is op `i` itself::
+
+    op          a |  out=a  |   ...   | prefetch=b |  b
+    place            a + 1                  b
+    host             [======================]           two gaps of one value: from the first through the second
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.columns import I64
-from gpumem.swap.gaps import Gaps, needs_copy_out
+from gpumem._jit import jit
+from gpumem.columns import I64, Bool
+from gpumem.swap.accounts import _tree
+from gpumem.swap.accounts.places import at_places
+from gpumem.swap.gaps import Gaps, unrolled
+from gpumem.swap.plan.decisions import Swap
+from gpumem.swap.windows import Windows
+from gpumem.trace import Trace
 
 
-@dataclass(slots=True, eq=False)
-class Host:
-    """The host's load right before each op, when its copies out have been issued and its copies in have not.
+class Values(NamedTuple):
+    """The columns that compiled loops read and write. m gaps; places count on from the iteration of the value."""
+
+    size: I64  # m: bytes
+    value: I64  # m: gaps of one value share its host buffer
+    members: I64  # m: gaps by value
+    first: I64  # values + 1: where those of each begin in `members`
+    after: I64  # m: the op of the access before the gap
+    base: I64  # m: the place right after that, as values count
+    constant: Bool  # m: never written, and living for ever: the host always holds it
+    taken: Bool  # m
+    start: I64  # m: of a taken gap, the place of its copy-out
+    stop: I64  # m: and that of its copy-in
+    top: I64  # tree over 2 n positions: bytes on the host
+    add: I64
+
+
+class Pinned:
+    """Bytes of pinned host memory, followed one decision at a time.
 
     Parameters
     ----------
-    gaps : Gaps
-        All that may be swapped, in the order of `gaps`.
-    size : int64[m]
-        Bytes of each.
+    trace : Trace
+        Its own host buffers count.
+    found : Gaps or Windows
+        All that may be swapped. Decisions count their ops as the columns `after` and `before` of these do.
     budget : int
-        Bytes of pinned memory.
-    load : int64[n]
-        Its largest is the peak host load of the trace that `Plan.apply` makes.
+        Bytes; may be changed between two decisions.
 
     Notes
     -----
-    One arc for each value on the host: from its copy-out through the last copy-in that needs it. A buffer
-    that is never written and lives for ever stays there all the time.
+    Exact: `peak` is the host's peak load in the trace that `Plan.apply` makes of the same decisions. O(log n) a
+    decision, and as many steps as the value has gaps.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.swap.gaps import gaps
+    >>> ops = Ops.make([[], [], [0], [], [0], []], [[0], [], [], [], [], []])
+    >>> trace = Trace(Buffers.make([8], [0], [6]), ops)
+    >>> host = Pinned(trace, gaps(trace), budget=8)
+    >>> host.take(0, 0, 2), host.take(1, 2, 4), host.peak
+    (True, True, 8)
     """
 
-    gaps: Gaps
-    size: I64
-    budget: int
-    load: I64
-    _taken: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    def __init__(self, trace: Trace, found: Gaps | Windows, budget: int) -> None:
+        if isinstance(found, Windows):
+            value, after, constant = found.value, found.after, found.constant
+        else:
+            (value, after), constant = unrolled(trace, found), found.forever & (found.writes == 0)
+        self.n, self.budget, self.found = trace.n, budget, found
+        members = np.argsort(value, kind="stable")
+        counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
+        self.columns = Values(
+            trace.buffers.size[found.buffer],
+            value,
+            members,
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            found.after,
+            after + 1,
+            constant,
+            np.zeros(len(value), np.bool_),
+            np.zeros(len(value), np.int64),
+            np.zeros(len(value), np.int64),
+            *_tree.build(at_places(trace, host=True)),
+        )
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that the host holds."""
+        return int(self.columns.top[1])
 
     def take(self, k: int, out: int, prefetch: int) -> bool:
-        """Swap gap `k`, or move its copies, if the budget allows; return whether it does.
+        """Swap gap `k`, copied out after op `out` and in before op `prefetch`, or move its copies there.
 
-        O(n) at worst.
+        Return whether the budget allows it; if not, nothing changes.
         """
-        b = int(self.gaps.buffer[k])
-        old = self._taken.get(b, {})
-        new = {**old, k: (out, prefetch)}
-        for start, length in self._arcs(old):
-            self._add(start, length, -int(self.size[k]))
-        arcs = self._arcs(new)
-        for start, length in arcs:
-            self._add(start, length, int(self.size[k]))
-        if all(self._peak(start, length) <= self.budget for start, length in arcs):
-            self._taken[b] = new
-            return True
-        for start, length in arcs:
-            self._add(start, length, -int(self.size[k]))
-        for start, length in self._arcs(old):
-            self._add(start, length, int(self.size[k]))
-        return False
+        return bool(take(self.columns, self.n, self.budget, k, out, prefetch))
 
-    def _arcs(self, taken: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
-        """When the host holds values of one buffer: first place and number of places."""
-        rows, n = sorted(taken), len(self.load)
-        dirty = needs_copy_out(self.gaps.where(np.array(rows, np.int64))).tolist()
-        if rows and not any(dirty):
-            return [(0, n)]
-        first = dirty.index(True) if rows else 0
-        arcs: list[tuple[int, int]] = []
-        for k, copied in zip([*rows[first:], *rows[:first]], [*dirty[first:], *dirty[:first]]):
-            out, prefetch = taken[k]
-            start = (out + 1) % n if copied else arcs.pop()[0]
-            arcs.append((start, (prefetch - start) % n + 1))
-        return arcs
+    def drop(self, k: int) -> None:
+        """Do not swap gap `k` after all."""
+        drop(self.columns, self.n, k)
 
-    def _add(self, start: int, length: int, size: int) -> None:
-        self.load[start : start + length] += size
-        self.load[: max(start + length - len(self.load), 0)] += size
+    def settle(self, swaps: Iterable[Swap]) -> list[Swap]:
+        """Move the copies of taken gaps to where a schedule has them, never earlier out or later in; return them."""
+        settled = list(swaps)
+        row = {gap: k for k, gap in enumerate(zip(self.found.buffer.tolist(), (self.found.after % self.n).tolist()))}
+        for s in settled:
+            k = row[s.buffer, s.after]
+            turn = int(self.found.after[k]) - s.after
+            assert self.take(k, s.out + turn, s.prefetch + turn), s
+        return settled
 
-    def _peak(self, start: int, length: int) -> int:
-        tail = self.load[: max(start + length - len(self.load), 0)]
-        return max(int(self.load[start : start + length].max()), int(tail.max(initial=0)))
+
+@jit
+def take(v: Values, n: int, budget: int, k: int, out: int, prefetch: int) -> bool:
+    """As `Pinned.take`, for compiled loops."""
+    start, stop = v.base[k] + out - v.after[k], v.base[k] + prefetch - v.after[k] - 1
+    before = v.taken[k], v.start[k], v.stop[k]
+    _hold(v, n, k, -1)
+    v.taken[k], v.start[k], v.stop[k] = True, start, stop
+    _hold(v, n, k, 1)
+    if _most(v, n, k) <= budget:
+        return True
+    _hold(v, n, k, -1)
+    v.taken[k], v.start[k], v.stop[k] = before
+    _hold(v, n, k, 1)
+    return False
+
+
+@jit
+def drop(v: Values, n: int, k: int) -> None:
+    """As `Pinned.drop`, for compiled loops."""
+    _hold(v, n, k, -1)
+    v.taken[k] = False
+    _hold(v, n, k, 1)
+
+
+@jit
+def _span(v: Values, n: int, k: int) -> tuple[int, int]:
+    """The positions at which the host holds the value of gap `k`, as `[start, stop)`; none if no gap of it is taken."""
+    start, stop = 2**62, -1
+    for j in range(v.first[v.value[k]], v.first[v.value[k] + 1]):
+        g = v.members[j]
+        if v.taken[g]:
+            start, stop = min(start, v.start[g]), max(stop, v.stop[g])
+    if stop < 0:
+        return 0, 0
+    return (0, 2 * n) if v.constant[k] else (2 * start, 2 * stop + 1)
+
+
+@jit
+def _hold(v: Values, n: int, k: int, sign: int) -> None:
+    """Add the bytes of the value of gap `k` where the host holds it, or take them away."""
+    start, stop = _span(v, n, k)
+    _tree.add_around(v.top, v.add, 2 * n, start, stop, sign * v.size[k])
+
+
+@jit
+def _most(v: Values, n: int, k: int) -> int:
+    """The most bytes on the host while it holds the value of gap `k`."""
+    start, stop = _span(v, n, k)
+    return _tree.largest_around(v.top, v.add, 2 * n, start, stop)

@@ -1,4 +1,4 @@
-"""Room under the limits: the load that copies may occupy for longer than they must, and pinned host memory."""
+"""Room under the limit: the load that copies may occupy for longer than they must."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
+from gpumem.columns import I64
 from gpumem.swap.gaps import Gaps, without
 from gpumem.trace import Trace
 
@@ -43,34 +43,3 @@ class Room:
         far = int(np.argmax(full)) if full.any() else len(ops)
         self.load[ops[:far]] += size
         return far
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pinned:
-    """What the host holds at each op, counted so that the rewritten trace never holds more than the budget."""
-
-    gaps: Gaps
-    size: I64
-    budget: int
-    load: I64
-    held: dict[int, Bool]
-
-    @classmethod
-    def of(cls, trace: Trace, gaps: Gaps, budget: int) -> Pinned:
-        """Start with an empty host."""
-        return cls(gaps, trace.buffers.size[gaps.buffer], budget, np.zeros(trace.n, np.int64), {})
-
-    def take(self, k: int) -> bool:
-        """Hold the buffer of gap `k`, which does not wrap, on the host; False if the budget does not allow it."""
-        g, nowhere = self.gaps, np.zeros(len(self.load), np.bool_)
-        buffer, span = int(g.buffer[k]), nowhere.copy()
-        if buffer in self.held or not g.writes[k]:  # one host copy may serve several gaps, a constant's all
-            span[:] = True
-        else:
-            span[g.after[k] : g.before[k] + 1] = True
-        more = span & ~self.held.get(buffer, nowhere)
-        if self.load[more].max(initial=0) + self.size[k] > self.budget:
-            return False
-        self.load[more] += self.size[k]
-        self.held[buffer] = span
-        return True

@@ -8,6 +8,7 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.autoswap.selection import select
@@ -114,7 +115,8 @@ def best_plan(
     best: tuple[Plan, int] | None = None
     seen: set[bytes] = set()
     for target in targets:
-        chosen, load = select(found, order, int(limit * target), machine.pinned)
+        host = Pinned(trace, found.gaps, machine.pinned)
+        chosen, load = select(found, order, int(limit * target), host)
         reached = int(load.max())
         if reached > limit:
             raise NotReached(reached, limit, hint=_hint(found, reached, machine))
@@ -122,7 +124,7 @@ def best_plan(
             continue
         seen.add(chosen.tobytes())
         swaps = schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line)
-        plan = Plan.of(trace, swaps)
+        plan = Plan.of(trace, host.settle(swaps))
         if not judge:
             return plan, 0
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan
@@ -151,7 +153,6 @@ def candidates(
         machine.out.copy_ns(size),
         machine.into.copy_ns(size),
         load,
-        trace.load(host=True),
         machine.durations(trace),
         line,
         peaks,

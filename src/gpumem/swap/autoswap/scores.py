@@ -36,8 +36,8 @@ class Candidates:
         Bytes.
     gap_ns, out_ns, in_ns : int64[m]
         Time between the two accesses without swapping, and of the two copies.
-    load, host : int64[n]
-        Bytes held at each op on the device and on the host, without swapping.
+    load : int64[n]
+        Bytes held at each op on the device, without swapping.
     duration : int64[n]
         Nanoseconds of each op.
     line : Timeline
@@ -52,7 +52,6 @@ class Candidates:
     out_ns: I64
     in_ns: I64
     load: I64
-    host: I64
     duration: I64
     line: Timeline
     peaks: str

@@ -17,7 +17,8 @@ from gpumem.columns import F64, I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.accounts.room import Pinned, Room
+from gpumem.swap.accounts.pinned import Pinned
+from gpumem.swap.accounts.room import Room
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.gaps import straddle
 from gpumem.swap.limits import fits
@@ -142,10 +143,11 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is swapped and what is recomputed: rows of the candidates."""
+    """What is swapped and what is recomputed: rows of the candidates; and what that holds on the host."""
 
     swaps: list[int]
     recomputes: list[int]
+    host: Pinned
 
 
 def _choose(c: Candidates, limit: int, recompute: bool, queue: bool) -> Choice:
@@ -167,9 +169,9 @@ def _choose(c: Candidates, limit: int, recompute: bool, queue: bool) -> Choice:
 
 def _select(c: Candidates, target: int, recompute: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
-    load, choice, left = c.trace.load(), Choice([], []), c.rows.tolist()
+    load, left = c.trace.load(), c.rows.tolist()
+    choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned))
     chains = Chains.of(c.trace, c.found, left if recompute else [])
-    pinned = Pinned.of(c.trace, c.found.gaps, c.machine.pinned)
     while left and load.max() > target:
         k = left[0]
         cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
@@ -177,8 +179,9 @@ def _select(c: Candidates, target: int, recompute: bool, queue: bool) -> Choice:
         again = j >= 0 and chains.overhead(j) < cost
         k = j if again else k
         left.remove(k)
-        gap = slice(int(c.found.gaps.after[k]) + 1, int(c.found.gaps.before[k]))
-        if load[gap].max(initial=0) <= target or not (again or pinned.take(k)):
+        after, before = int(c.found.gaps.after[k]), int(c.found.gaps.before[k])
+        gap = slice(after + 1, before)
+        if load[gap].max(initial=0) <= target or not (again or choice.host.take(k, after, before)):
             chains.discard(k)
             continue
         load[gap] -= c.size[k]
@@ -270,6 +273,7 @@ def _with_feedback(c: Candidates, choice: Choice, limit: int, turns: int) -> Pla
             break
         lead[late] += STEP * c.in_ns[late]
     assert best is not None
+    choice.host.settle(best[1].swaps)
     return best[1]
 
 

@@ -17,6 +17,7 @@ from gpumem.columns import I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits, one_of
@@ -85,10 +86,11 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     if fits(trace, limit):
         return Plan.of(trace)
     found = feature_maps(trace)
-    chosen = found.offloaded(trace, layers, machine.pinned)
+    host = Pinned(trace, found.gaps, machine.pinned)
+    chosen = found.offloaded(layers, host)
     maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
     release = maps.after + 1 if strict else _held(trace, machine, maps, prefetch, limit)
-    plan = Plan.of(trace, Swap.each(maps, release, prefetch))
+    plan = Plan.of(trace, host.settle(Swap.each(maps, release, prefetch)))
     if (load := plan.apply(trace).peak_load) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
         raise NotReached(load, limit, hint=hint)
@@ -106,14 +108,11 @@ class FeatureMaps:
     conv: Bool
     convolutions: I64
 
-    def offloaded(self, trace: Trace, layers: str, pinned: int) -> I64:
-        """Return those that vDNN offloads: in the order of the layers, as long as pinned memory is left."""
-        chosen, left, size = [], pinned, trace.buffers.size[self.gaps.buffer]
-        mine = (self.conv | (layers == "all")) & (self.gaps.before > self.gaps.after + 1)  # else it is needed at once
-        for k in np.flatnonzero(mine).tolist():
-            if size[k] <= left:
-                chosen.append(k)
-                left -= int(size[k])
+    def offloaded(self, layers: str, host: Pinned) -> I64:
+        """Return those that vDNN offloads: in the order of the layers, as far as the account of the host allows."""
+        g = self.gaps
+        mine = (self.conv | (layers == "all")) & (g.before > g.after + 1)  # else it is needed at once
+        chosen = [k for k in np.flatnonzero(mine).tolist() if host.take(k, int(g.after[k]), int(g.before[k]))]
         return np.array(chosen, np.int64)
 
     def prefetch(self, chosen: I64) -> I64:

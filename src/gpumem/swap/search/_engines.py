@@ -40,6 +40,8 @@ class Problem(NamedTuple):
     last: I64
     turn: int  # ns of an iteration
     duplex: bool
+    constant: Bool  # m: the host always holds it
+    hosted: I64  # 2 n: bytes on the host without swapping, at the place before each op and at the op
     pinned: int  # bytes, or -1 where all gaps together fit
     placed: bool  # a copy-in needs its address from the start of the op in which it starts, not only bytes
 
@@ -82,14 +84,14 @@ class Times(NamedTuple):
     out_size: I64
     in_time: I64  # m: starts of copies in, ascending
     in_size: I64
-    host: I64  # n: bytes on the host
+    host: I64  # 2 n + 1: changes of the bytes on the host, from each place and op to the next
     worst: I64  # 1: the point at which the load is too high by most
 
     @classmethod
     def of(cls, p: Problem) -> Times:
         """Make room."""
         n, m = len(p.begin), len(p.size)
-        sizes = (n, n, 1, m, m, m, m, m, len(p.points) + 1, m, m, m, m, n + 1, 1)
+        sizes = (n, n, 1, m, m, m, m, m, len(p.points) + 1, m, m, m, m, 2 * n + 1, 1)
         return cls(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -294,7 +296,10 @@ def _overload(p: Problem, s: State, x: Times, absent: int, limit: int) -> tuple[
 
 @jit
 def _host_excess(p: Problem, s: State, x: Times) -> int:
-    """Bytes on the host above the budget, each value there from its first swapped gap through its last."""
+    """Bytes on the host above the budget, each value there from its first swapped gap through its last.
+
+    The account of `accounts.pinned`, for copies at their accesses; all values anew at each call.
+    """
     n = len(p.begin)
     x.host[:] = 0
     for v in range(len(p.first)):
@@ -305,18 +310,15 @@ def _host_excess(p: Problem, s: State, x: Times) -> int:
                 closes = p.before[g] + n * p.before_turn[g]
         if opens < 0:
             continue
-        size = p.size[p.first[v]]
-        if closes - opens >= n - 1 or p.out_ns[p.first[v]] == 0:  # all round, or for ever
-            x.host[0] += size
-            continue
-        start, stop = opens % n, opens % n + closes - opens + 1
+        start, stop, size = 2 * ((opens + 1) % n), 2 * (closes - opens) - 1, p.size[p.first[v]]
+        start, stop = (0, 2 * n) if p.constant[p.first[v]] else (start, start + stop)
         x.host[start] += size
-        if stop > n:
+        if stop > 2 * n:
             x.host[0] += size
-            stop -= n
+            stop -= 2 * n
         x.host[stop] -= size
     most, held = 0, 0
-    for i in range(n):
+    for i in range(2 * n):
         held += x.host[i]
-        most = max(most, held)
+        most = max(most, held + p.hosted[i])
     return max(most - p.pinned, 0)

@@ -13,6 +13,7 @@ import numpy as np
 from gpumem.columns import COMPUTE, I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.places import at_places
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.search._engines import FAR, USELESS, Problem, State, Times, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
@@ -43,7 +44,7 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
     first, last = np.searchsorted(value, groups), np.searchsorted(value, groups, side="right")
     high = held > lowest
     points = np.flatnonzero(high | np.roll(high, 1))
-    pinned = machine.pinned - int(trace.load(host=True).max())
+    hosted = at_places(trace, host=True)
     return Problem(
         begin,
         end,
@@ -62,7 +63,9 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
         last,
         turn,
         machine.duplex,
-        pinned if w.size[first].sum() > pinned else -1,
+        w.constant,
+        hosted,
+        machine.pinned if w.size[first].sum() + hosted.max() > machine.pinned else -1,
         placed,
     ), w
 

@@ -10,7 +10,7 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.accounts.pinned import Host
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps, gaps, lasts, straddle, values
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
@@ -75,13 +75,13 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     if fits(trace, limit):
         return Plan.of(trace)
     line = simulate(trace, machine)
-    chosen, load = select(trace, machine, limit, line)
+    chosen, load, host = select(trace, machine, limit, line)
     if load.max() > limit:
         raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
-    return Plan.of(trace, overlap(trace, machine, chosen, load, limit, line))
+    return Plan.of(trace, host.settle(overlap(trace, machine, chosen, load, limit, line)))
 
 
-def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64]:
+def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
     Parameters
@@ -97,6 +97,8 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
         The taken ones, in the order of `gaps`.
     load : int64[n]
         What they leave, each absent over its whole gap.
+    host : Pinned
+        What they hold there.
     """
     mine = _Selection.make(trace, machine.pinned, limit)
     found, size = mine.gaps, mine.size
@@ -111,7 +113,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
                 for other in again[k]:
                     if short or time[other] >= in_ns[other]:
                         mine.take(other)
-    return found.where(np.array(sorted(mine.taken), np.int64)), mine.load
+    return found.where(np.array(sorted(mine.taken), np.int64)), mine.load, mine.host
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +124,7 @@ class _Selection:
     size: I64
     load: I64
     limit: int
-    host: Host
+    host: Pinned
     taken: set[int] = field(default_factory=set)
 
     @classmethod
@@ -130,7 +132,7 @@ class _Selection:
         load, found = trace.load(), gaps(trace)
         found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
         size = trace.buffers.size[found.buffer]
-        return cls(found, size, load, limit, Host(found, size, pinned, np.zeros(trace.n, np.int64)))
+        return cls(found, size, load, limit, Pinned(trace, found, pinned))
 
     def take(self, k: int) -> bool:
         """Take gap `k` if it helps an op that is above the limit still, and the host has room."""

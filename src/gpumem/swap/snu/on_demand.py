@@ -17,7 +17,7 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.swap.accounts.pinned import Host
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
@@ -214,7 +214,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
     They are kept if the host has room for them, else this begins with none.
     """
     n, size = trace.n, trace.buffers.size[found.buffer]
-    host = Host(found, size, pinned, np.zeros(n, np.int64))
+    host = Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
     load = trace.load()
     taken = np.flatnonzero(evicted >= 0).tolist()
@@ -222,7 +222,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
         for k in taken:
             load[np.arange(release[k], found.before[k]) % n] -= size[k]
     else:
-        host = Host(found, size, pinned, np.zeros(n, np.int64))
+        host = Pinned(trace, found, pinned)
         release = found.before.copy()
     for i in np.flatnonzero(load > limit).tolist():
         since = (i - found.after) % n  # 0 at the access itself

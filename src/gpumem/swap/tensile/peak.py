@@ -22,6 +22,7 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts import _tree
+from gpumem.swap.accounts.places import at_places
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import one_of
 from gpumem.swap.plan.decisions import Swap
@@ -198,12 +199,8 @@ class Footprint:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.n, b = trace.n, trace.buffers
-        begin = np.where(trace.eternal, b.start, b.start + 1)
-        mine = ~b.host & (begin < b.end)
-        both = np.empty(2 * self.n, np.int64)
-        both[::2], both[1::2] = around(begin[mine], b.end[mine], b.size[mine], self.n), trace.load()
-        self.top, self.add = _tree.build(both)
+        self.n = trace.n
+        self.top, self.add = _tree.build(at_places(trace))
 
     @property
     def bytes(self) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
-from gpumem.swap.tensile.swap_rounds import Pinned, SwapRounds
+from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace
 
 LINKS = ("global", "job")
@@ -94,9 +95,9 @@ def schedule(
     one_of("accounting", accounting, ACCOUNTING)
     if capacity < 1:
         raise ValueError(f"capacity: {capacity} bytes is below 1")
-    pinned = Pinned(machine.pinned)
+    hosts: list[Pinned] = []
     jobs = [
-        SwapRounds(t.trace, machine, t.duration, most=_most(t), pinned=pinned, accounting=accounting, rest=rest)
+        SwapRounds(t.trace, machine, t.duration, most=_most(t), hosts=hosts, accounting=accounting, rest=rest)
         for t in tasks
     ]
     _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds)

@@ -19,17 +19,11 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
+from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.tensile._stabs import Stabs
 from gpumem.swap.tensile.peak import AccessTimes, Footprint, SwapTask
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
-
-
-@dataclass(slots=True)
-class Pinned:
-    """Bytes of pinned host memory left; every value that is ever there counts all the time."""
-
-    left: int
 
 
 class SwapRounds:
@@ -42,8 +36,8 @@ class SwapRounds:
         Nanoseconds of each op.
     most : int
         How many buffers may be swapped.
-    pinned : Pinned
-        Common to all jobs.
+    hosts : list of Pinned
+        Of the jobs that share the pinned budget of the machine; this one joins them.
     accounting : str
         As in `peak.analyse`.
     rest : bool
@@ -57,11 +51,11 @@ class SwapRounds:
         duration: I64,
         *,
         most: int,
-        pinned: Pinned,
+        hosts: list[Pinned],
         accounting: str = "exact",
         rest: bool = True,
     ) -> None:
-        self.trace, self.machine, self.most, self.pinned = trace, machine, most, pinned
+        self.trace, self.machine, self.most, self.hosts = trace, machine, most, hosts
         self.accounting, self.rest = accounting, rest
         self.times = AccessTimes.of(duration)
         self.footprint = Footprint(trace)
@@ -70,6 +64,8 @@ class SwapRounds:
         self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
         self.ins = LinkTimes(self.times.period, least[1]) if machine.duplex else self.outs
         self.rows = _Rows.of(found)
+        self.host = Pinned(trace, found, machine.pinned)
+        hosts.append(self.host)
         order = np.lexsort((found.after - found.before, -found.size))
         self.order = order.tolist()
         self.place = np.argsort(order).tolist()  # of each row in that order
@@ -102,7 +98,7 @@ class SwapRounds:
         """
         self._next = -1
         made = self._tasks(row)
-        if made is None:
+        if made is None or not self._hold(made, row):
             return None
         r, copies = self.rows, []
         for k, task in made.items():
@@ -116,7 +112,6 @@ class SwapRounds:
         value = r.value[row]
         if value not in self.on_host:
             self.on_host[value] = min(made)
-            self.pinned.left -= r.size[row]
         self.buffers.add(r.buffer[row])
         if r.out_ns[row]:  # before its first absence a value would need a copy-out of its own
             for k in range(r.first[row], self.on_host[value]):
@@ -149,9 +144,21 @@ class SwapRounds:
         return None
 
     def _may_swap(self, row: int) -> bool:
-        """Whether the host has room, and the job may swap one more buffer."""
-        allowed = self.rows.buffer[row] in self.buffers or len(self.buffers) < self.most
-        return allowed and self.rows.size[row] <= self.pinned.left
+        """Whether the job may swap this buffer: it does already, or one more is allowed."""
+        return self.rows.buffer[row] in self.buffers or len(self.buffers) < self.most
+
+    def _hold(self, made: dict[int, SwapTask], row: int) -> bool:
+        """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
+        self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
+        fits = [k for k in sorted(made) if self.host.take(k, made[k].swap.out, made[k].swap.prefetch)]
+        if all(k in fits for k in made if k <= row):
+            for k in made.keys() - set(fits):
+                del made[k]
+            return True
+        for k in fits:
+            self.host.drop(k)
+        self._kill(row)
+        return False
 
     def _from(self, first: int, row: int) -> dict[int, SwapTask]:
         """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
