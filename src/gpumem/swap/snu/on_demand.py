@@ -18,10 +18,10 @@ from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, State
+from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import Trace
 
 VICTIMS = ("lru", "snu")
@@ -162,7 +162,8 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
     _check(victim, iterations)
-    state = State.make(trace)
+    found = gaps(trace)
+    state = Residency.make(trace, found)
     known: dict[bytes, int] = {}
     period = 0
     for turn in range(iterations):
@@ -171,7 +172,7 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
             period = turn - known[key]
             break
         known[key] = turn
-    found, count = state.gaps, state.count.tolist()
+    count = state.tally.tolist()
     release = found.after + 1 + (state.final - found.after - 1) % trace.n
     evicted = np.where(state.final >= 0, release, -1)
     return OnDemand(
