@@ -68,7 +68,7 @@ def simulate_jobs(
     Notes
     -----
     About 20 us an event. No deadlock: the sum of the budgets never exceeds the capacity, so running jobs do not wait
-    for each other's memory, and within a job memory is reserved in issue order (see `Memory`). A kernel waits for
+    for each other's memory, and within a job memory is reserved in issue order (see `JobMemory`). A kernel waits for
     copies that were issued before it, and these for memory, for copies issued before them, and for a link that serves
     whoever is ready. Planning runs beside: it takes no time here, and plans count from the next boundary on.
 
