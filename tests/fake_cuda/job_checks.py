@@ -145,9 +145,10 @@ def check_tensile_plans_two_training_steps() -> None:
 
     traces = [mlp(batch=64, features=64, hidden=(32,) * depth).trace for depth in (4, 5)]
     capacity = sum(best_fit(trace).height for trace in traces) * 80 // 100
+    policy = Policy(estimate=ten_us, beta=1)
     for timing in (False, True):
         jobs = [Job("a", traces[0], iterations=60), Job("b", traces[1], 10**6, 3)]
-        ran, state = go(jobs, FAKE, capacity, backend=Backends({"timing": timing}), estimate=ten_us, beta=1.0)
+        ran, state = go(jobs, FAKE, capacity, policy=policy, backend=Backends({"timing": timing}))
         right(jobs, ran, state, capacity)
         assert [len(job.end) for job in ran.jobs] == [60, 3]
         assert ran.replans and any(e.kind == "adopt" for e in ran.log)
