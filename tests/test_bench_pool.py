@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpumem
-from gpumem.commands import pool_tables
 from gpumem.evaluate.call_cost import costs
 from gpumem.evaluate.footprint import placed, replayed
 from gpumem.io import bundled, write
+from gpumem.papers import smartpool as pool_tables
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
 from gpumem.pool.allocators.cnmem import CnMem

@@ -19,8 +19,9 @@ import gpumem
 from gpumem import check
 from gpumem.cli import main
 from gpumem.columns import Buffers, Ops
-from gpumem.commands.args import Progress, amount, choices
+from gpumem.commands.args import Progress
 from gpumem.errors import CheckError, NotReached
+from gpumem.evaluate.options import amount, choices
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.placement import Placement

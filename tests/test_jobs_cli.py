@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.commands.args import moment
-from gpumem.commands.tensile_tables import bound_table, figure6, table
+from gpumem.evaluate.options import moment
 from gpumem.io import bundled
+from gpumem.papers.tensile import bound_table, figure6, table
 
 from .conftest import Cli
 

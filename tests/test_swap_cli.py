@@ -14,10 +14,10 @@ import pytest
 import gpumem
 from gpumem import check
 from gpumem.batch import rebatch
-from gpumem.commands.figures import batch_table, profile_table
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
+from gpumem.papers.autoswap import batch_table, profile_table
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit

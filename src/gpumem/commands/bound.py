@@ -7,8 +7,9 @@ import json
 import time
 from typing import Any
 
-from gpumem.commands.args import Commands, Progress, amount, machine_of, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, machine_of, tell_when_compiling
 from gpumem.commands.planning import SIZE, read_with_ops, source_of
+from gpumem.evaluate.options import amount
 
 
 def add(commands: Commands) -> None:

@@ -10,19 +10,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpumem.commands.args import (
-    Commands,
-    Parser,
-    Progress,
-    amount,
-    choice,
-    machine_of,
-    moment,
-    self_check,
-    tell,
-    tell_when_compiling,
-)
-from gpumem.commands.planning import QUADRATIC, SIZE, read_with_ops, source_of, taken
+from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell, tell_unchecked, tell_when_compiling
+from gpumem.commands.planning import SIZE, read_with_ops, source_of
+from gpumem.evaluate.options import amount, choice, moment, taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +75,7 @@ def add_tensile(p: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
     tell_when_compiling()
+    from gpumem.evaluate import verify
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
 
     target = machine_of(args.machine)
@@ -105,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         after = clock(jobs, capacity=capacity, policy=policy)
         if not args.no_check:
             progress("checking the event log")
-            verify(after, jobs, target, capacity, args.slowdown)
+            tell_unchecked(verify.jobs(after, jobs, target, capacity, args.slowdown))
     row = report(args.planner, jobs, target, capacity, before, after)
     if args.log is not None:
         from gpumem.io import write_text
@@ -202,19 +193,6 @@ def _part(text: str, what: str) -> float:
     return value
 
 
-def verify(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> None:
-    """Hold an event log against the naive oracle; of huge ones it would take too long."""
-    from gpumem import check
-
-    if len(outcome.log) > 100 * QUADRATIC:
-        tell(f"{len(outcome.log)} events are too many for the naive oracle: not checked")
-        return
-    traces = {job.name: job.trace for job in jobs}
-    ns = {job.name: machine.durations(job.trace) for job in jobs}
-    with self_check():
-        check.jobs(outcome.log, traces=traces, machine=machine, capacity=capacity, durations=ns, slowdown=slowdown)
-
-
 def report(
     planner: str, jobs: Sequence[Job], machine: Machine, capacity: int, before: Outcome, after: Outcome
 ) -> dict[str, Any]:
@@ -232,16 +210,11 @@ def report(
             budget = max(one.budget[k] for k in planned[job.name].iterations)
             row |= {"budget": budget, "peak": planned[job.name].peak, "passive": sum(one.passive)}
             row |= {"iteration_ns_unmanaged": unmanaged[job.name].ns, "iteration_ns": planned[job.name].ns}
-            row |= {"bytes_out": one.out, "bytes_in": one.into, "waits": one.waits, **ratios(each[job.name])}
+            row |= {"bytes_out": one.out, "bytes_in": one.into, "waits": one.waits, **each[job.name].row()}
         rows.append(row)
     together: dict[str, Any] = {"peak_unmanaged": before.peak, "peak": after.peak, "replans": len(after.replans)}
-    together |= {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **ratios(whole)}
+    together |= {"makespan_ns_unmanaged": makespan(before), "makespan_ns": makespan(after), **whole.row()}
     return {"planner": planner, "machine": machine.name, "capacity": capacity, "jobs": rows, "together": together}
-
-
-def ratios(saving: Any) -> dict[str, float | None]:
-    """MSR, EOR and CBR for JSON."""
-    return {"msr": saving.msr, "eor": saving.eor, "cbr": None if math.isinf(saving.cbr) else saving.cbr}
 
 
 def _table(row: dict[str, Any]) -> str:

@@ -1,24 +1,17 @@
-"""What commands share that place buffers: the options of pool planners, and footprints measured and checked."""
+"""What commands share that place buffers: pool planners and allocators by name, and their options."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Parser, choices, self_check
-from gpumem.commands.planning import own_options, taken
+from gpumem.commands.args import Parser
+from gpumem.commands.planning import own_options
+from gpumem.evaluate.options import choices
 
 if TYPE_CHECKING:
-    from gpumem.evaluate.footprint import Footprint
-    from gpumem.placement import Placement
-    from gpumem.pool.online import Pool
-    from gpumem.trace import Trace
-
-    Planners = Mapping[str, Callable[..., Placement]]
-    Allocators = Mapping[str, Callable[..., Pool]]
+    from gpumem.evaluate.footprint import Allocators, Planners
 
 
 def add_search(p: Parser) -> None:
@@ -46,57 +39,3 @@ def allocators_of(text: str | None) -> Allocators:
     from gpumem.pool import ALLOCATORS
 
     return {} if text is None else {name: ALLOCATORS[name] for name in choices(text, ALLOCATORS, "--allocator")}
-
-
-def by_planners(
-    trace: Trace,
-    planners: Planners,
-    options: Mapping[str, Any],
-    progress: Callable[[str], None],
-    *,
-    alignment: int | None = None,
-) -> list[Footprint]:
-    """Place with each planner, check and measure; what is compiled is compiled before.
-
-    The alignment is CUDA's for a trace with ops, none for a bare instance. A bound that one planner proves holds for
-    all.
-    """
-    from gpumem import check
-    from gpumem.evaluate import footprint
-    from gpumem.trace import Trace
-
-    found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
-    for name, planner in planners.items():
-        told = partial(_told, progress, f"{trace.name}: {name}")
-        more = taken(planner, {**options, "progress": told})
-        call = partial(planner, alignment=unit, **more)
-        call(Trace.from_lifetimes([1], [0], [1]))
-        told("placing")
-        found.append(footprint.placed(trace, call, name=name))
-        with self_check():
-            check.placement(trace, found[-1].placement)
-    least = max((f.bound for f in found), default=0)
-    return [replace(f, bound=least) for f in found]
-
-
-def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
-    """Replay through each allocator, check and measure."""
-    from gpumem import check
-    from gpumem.evaluate import footprint
-
-    found = []
-    for name, make in allocators.items():
-        progress(f"{trace.name}: {name}: replaying")
-        try:
-            found.append(footprint.replayed(trace, make, name=name))
-        except MemoryError as error:
-            raise MemoryError(f"{trace.name}: {name}: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{trace.name}: {name}: {error}") from error
-        with self_check():
-            check.placement(trace, found[-1].placement)
-    return found
-
-
-def _told(progress: Callable[[str], None], who: str, text: str) -> None:
-    progress(f"{who}: {text}")

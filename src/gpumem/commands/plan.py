@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from gpumem.commands.args import Commands, Progress, machine_of, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, check_name, machine_of, tell_when_compiling, tell_without_pictures
 from gpumem.commands.planning import add_options, make, read_with_ops, source_of
-from gpumem.commands.saving import check_name, staged, tell_without_pictures, write_files
 
 
 def add(commands: Commands) -> None:
@@ -27,10 +25,13 @@ def run(args: argparse.Namespace) -> int:
     tell_when_compiling()
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
-        report = make(read_with_ops(source, target, progress), target, args, progress)
+        planned = make(read_with_ops(source, target, progress), target, args, progress)
     if args.out is not None:
-        with staged(Path(args.out)) as folder:
-            write_files(report, target, source.name, folder)
+        from gpumem.io import staged
+
+        with staged(args.out, "--out") as folder:
+            planned.write(folder, source.name)
         tell_without_pictures()
+    report = planned.report()
     print(json.dumps(report.row()) if args.json else report.table())
     return 0

@@ -1,34 +1,25 @@
-"""The planning options that commands share, and what they lead to: a plan, placed, simulated and checked."""
+"""The planning options that commands share, read and handed to `gpumem.plan`."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Parser, Progress, amount, choice, choices, self_check, tell
+from gpumem.commands.args import Parser, Progress, tell, tell_unchecked
+from gpumem.evaluate.options import amount, choice, choices, taken
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpumem.evaluate.combined import Combined
+    from gpumem.evaluate.task import Planned
     from gpumem.machine import Machine
-    from gpumem.placement import Placement
-    from gpumem.report import Report
     from gpumem.swap.plan import Plan
-    from gpumem.timeline import Timeline
     from gpumem.trace import Trace
 
-QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
-QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
-THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
-PLANS = 3
 
 
 def add_limits(p: Parser, otherwise: str = "") -> None:
@@ -76,18 +67,6 @@ def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., P
     return given
 
 
-def taken(planner: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that the planner has a keyword for.
-
-    >>> taken(lambda trace, machine, limit, *, seed=0: None, {"seed": 3, "seconds": 2.0})
-    {'seed': 3}
-    """
-    known = inspect.signature(planner).parameters.values()
-    everything = any(p.kind is p.VAR_KEYWORD for p in known)
-    names = {p.name for p in known if p.kind is p.KEYWORD_ONLY}
-    return {name: value for name, value in options.items() if everything or name in names}
-
-
 def source_of(file: str | None) -> Path:
     """Return the path of a trace: a file, the name of a bundled one, or the bundled VGG16."""
     from pathlib import Path
@@ -119,144 +98,31 @@ def traces_of(files: Sequence[str], machine: Machine, progress: Progress) -> lis
     return [read_with_ops(source_of(file), machine, progress) for file in files or BUNDLED]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
+def goals(args: argparse.Namespace, trace: Trace) -> dict[str, Any]:
+    """Read the options of `add_limits`, as keywords of `gpumem.plan`."""
+    from gpumem import pool
 
-    trace: Trace
-    machine: Machine
-    place: Callable[[Trace], Placement]
-    limit: int | None
-    load_limit: int | None
-    placement: Placement
-    line: Timeline
-
-    @classmethod
-    def of(cls, trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Task:
-        """Read the options of `add_limits` (the default is the machine's memory), and place the unswapped trace."""
-        from gpumem import pool
-        from gpumem.simulate import simulate
-
-        load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-        limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
-        if limit is None and load is None:
-            limit = machine.capacity
-        name = args.pool or ("best-fit" if limit is None else "search")
-        placer = partial(choice(name, pool.PLANNERS, "--pool"), alignment=args.alignment)
-        place = partial(placer, **taken(placer, {"target": limit}))
-        progress("placing the unswapped trace")
-        placement = placer(trace)
-        line = simulate(trace, machine, None if load is not None else placement)
-        return cls(trace, machine, place, limit, load, placement, line)
-
-    def solve(
-        self, planner: Callable[..., Plan], options: Mapping[str, Any], progress: Callable[[str], None]
-    ) -> Combined:
-        """Plan and place; a planner that can plan for a placement makes several plans around the first that fits."""
-        from gpumem.evaluate.combined import at_load, in_pool, settle
-
-        def plan(**more: Any) -> Callable[[Trace, int], Plan]:
-            chosen = taken(planner, {**more, **options, "progress": progress})
-            if "seed" in more:
-                chosen["seed"] = more["seed"] + options.get("seed", 0)
-            return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
-
-        if self.limit is None:
-            assert self.load_limit is not None
-            return at_load(self.trace, self.load_limit, swap=plan(), pool=self.place)
-        swap, pool = QUICK
-        quick, again = partial(self.place, **taken(self.place, pool)), bool(taken(planner, {"placed": True}))
-        first = in_pool(
-            self.trace,
-            self.limit,
-            swap=plan(placed=True, **swap) if again else plan(),
-            pool=quick,
-            load_limit=self.load_limit,
-            progress=progress,
-        )
-        if not again:
-            return first
-        return settle(
-            self.trace,
-            self.limit,
-            first,
-            swaps=[plan(**{"placed": True, **THOROUGH, "seed": k}) for k in range(PLANS)],
-            pool=self.place,
-            judge=self.judge,
-            least=self.line.makespan,
-            progress=progress,
-        )
-
-    def judge(self, found: Combined) -> Timeline:
-        """Run what was planned by the clock that the limit asks for."""
-        from gpumem import check
-        from gpumem.simulate import simulate
-
-        with self_check():
-            if self.load_limit is not None:
-                if found.trace.peak_load > self.load_limit:
-                    check.budget(found.trace, self.load_limit)
-                return simulate(found.trace, self.machine, capacity=self.load_limit)
-            return simulate(found.trace, self.machine, found.placement)
-
-    def report(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Report:
-        """Say what the plan costs and saves."""
-        from gpumem.report import Report, Run
-        from gpumem.simulate import simulate
-
-        capacity = self.load_limit is not None
-        placed = simulate(found.trace, self.machine, found.placement) if capacity else judged
-        before, after = Run(self.trace, self.placement, self.line), Run(found.trace, found.placement, judged)
-        clock = "capacity" if capacity else "placed"
-        name = self.machine.name
-        return Report(name, score, found.plan, before, after, self.limit, found.load_limit, clock, placed, planner)
-
-    def check(self, report: Report) -> None:
-        """Hold the result against the naive oracles; of huge traces not against the quadratic ones."""
-        from gpumem import check
-
-        after, machine = report.after, self.machine
-        swapped, duration, duplex = after.trace, machine.durations(after.trace), machine.duplex
-        with self_check():
-            check.placement(swapped, after.placement)
-            check.data_flow(self.trace, swapped)
-            if max(swapped.n, len(swapped.buffers)) > QUADRATIC:
-                tell(f"{swapped.n} ops are too many for the naive oracles of budget and timeline: not checked")
-                return
-            check.budget(swapped, report.load_limit, host=machine.pinned)
-            check.timeline(swapped, report.placed, duration, placement=after.placement, duplex=duplex)
-            if self.load_limit is not None:
-                check.timeline(swapped, after.timeline, duration, capacity=self.load_limit, duplex=duplex)
+    load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
+    limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
+    if args.pool:
+        choice(args.pool, pool.PLANNERS, "--pool")
+    return {"pool": limit, "load": load, "placer": args.pool, "alignment": args.alignment}
 
 
-def make(
-    trace: Trace,
-    machine: Machine,
-    args: argparse.Namespace,
-    progress: Progress,
-    own: Mapping[str, Any] | None = None,
-) -> Report:
-    """Plan, place, simulate and check; of a planner with scores, all that are asked for, the cheapest counts."""
-    from gpumem import swap
-    from gpumem.evaluate.combined import cheapest
+def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Planned:
+    """Plan by the options of `add_options`."""
+    from gpumem import plan, swap
     from gpumem.swap.autoswap.scores import SCORES
 
     planner = choice(args.swap, swap.PLANNERS, "--swap")
     scores = choices(args.score, SCORES, "--score")
     threshold = amount(args.threshold, trace.peak_load, "--threshold", least=0)
-    options = taken(planner, {"peaks": args.peaks, "threshold": threshold, **(own or {})})
-    scored = bool(taken(planner, {"score": ""}))
-    if not scored and args.score != "all":
+    options = taken(planner, {"peaks": args.peaks, "threshold": threshold})
+    if args.score != "all" and not taken(planner, {"score": ""}):
         raise ValueError(f"--score: no use to {args.swap}")
-    task = Task.of(trace, machine, args, progress)
-
-    def solve(score: str) -> Combined:
-        chosen = {**options, **({"score": score} if scored else {})}
-        return task.solve(planner, chosen, lambda text: progress(f"{score or args.swap}: {text}"))
-
-    score, found, judged = cheapest(scores if scored else [""], solve, task.judge, least=task.line.makespan)
-    report = task.report(found, judged, args.swap, score)
+    score = None if args.score == "all" else scores
+    options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
+    planned = plan(trace, machine, planner=args.swap, score=score, **options)
     if not args.no_check:
-        progress("checking the plan")
-        task.check(report)
-    return report
+        tell_unchecked(planned.checked)
+    return planned

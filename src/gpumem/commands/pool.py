@@ -6,20 +6,14 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, amount, tell, tell_when_compiling
-from gpumem.commands.placing import (
-    add_search,
-    allocators_of,
-    by_allocators,
-    by_planners,
-    planners_of,
-    search_options,
-)
+from gpumem.commands.args import Commands, Progress, tell, tell_when_compiling
+from gpumem.commands.placing import add_search, allocators_of, planners_of, search_options
+from gpumem.evaluate.options import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpumem.commands.placing import Allocators, Planners
+    from gpumem.evaluate.footprint import Allocators, Planners
     from gpumem.placement import Placement
     from gpumem.trace import Trace
 
@@ -70,6 +64,7 @@ def _place(
     args: argparse.Namespace,
     progress: Progress,
 ) -> list[dict[str, Any]]:
+    from gpumem.evaluate.footprint import by_allocators, by_planners
     from gpumem.io import load
 
     trace = load(path).trace

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, choice, machine_of, tell, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, machine_of, tell, tell_when_compiling
 from gpumem.commands.planning import add_options, make
+from gpumem.evaluate.options import choice
 
 if TYPE_CHECKING:
     from gpumem.evaluate.comparison import Comparison
@@ -114,7 +115,7 @@ def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Pr
         trace = measured(model.trace, backend, launch, state=model.initial)
     with room(True) as backend:
         machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
-    report = make(trace, machine, args, progress)
+    report = make(trace, machine, args, progress).report()
     progress("running")
     names = {i: name for name, i in model.names.items()}
     host = partial(placer, alignment=args.alignment)
@@ -143,7 +144,7 @@ def _trace(
     trace = load(args.model).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
-    report = make(trace, machine, args, progress)
+    report = make(trace, machine, args, progress).report()
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")
         halves = [Run(*scaled(half.trace, half.placement), half.timeline) for half in (report.before, report.after)]

@@ -5,17 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, choices, machine_of, tell, tell_when_compiling
-from gpumem.commands.planning import Task, add_limits, add_own, own_options, read_with_ops, source_of
-from gpumem.commands.saving import check_name, staged, tell_without_pictures, write_files
+from gpumem.commands.args import (
+    Commands,
+    Progress,
+    check_name,
+    machine_of,
+    tell,
+    tell_unchecked,
+    tell_when_compiling,
+    tell_without_pictures,
+)
+from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
+from gpumem.evaluate.options import choices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumem.report import Report
+    from gpumem.evaluate.task import Case, Planned
     from gpumem.swap.plan import Plan
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
@@ -39,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load")
     tell_when_compiling()
+    from gpumem.evaluate import Case
     from gpumem.swap import PLANNERS
 
     planners = {name: PLANNERS[name] for name in choices(args.planner, PLANNERS, "--planner")}
@@ -46,60 +55,60 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         trace = read_with_ops(source, target, progress)
         options = own_options(args, planners, trace.peak_load)
-        task = Task.of(trace, target, args, progress)
-        rows, reports = [], {}
+        case = Case.of(trace, target, **goals(args, trace), progress=progress)
+        rows, found = [], {}
         for name, planner in planners.items():
-            row, report = _try(task, name, planner, options, progress)
+            row, planned = _try(case, name, planner, options, progress)
             rows.append(row)
-            if report is not None:
-                reports[name] = report
+            if planned is not None:
+                found[name] = planned
                 if not args.no_check:
                     progress(f"{name}: checking the plan")
-                    task.check(report)
-    if args.out is not None and reports:
-        with staged(Path(args.out)) as folder:
-            _write(folder, rows, reports, task, source.name)
+                    tell_unchecked(planned.verified().checked)
+    if args.out is not None and found:
+        _write(args.out, rows, found, source.name)
         tell_without_pictures()
-    print(json.dumps(rows) if args.json else _table(task, rows))
-    return 0 if reports else 3
+    print(json.dumps(rows) if args.json else _table(case, rows))
+    return 0 if found else 3
 
 
 def _try(
-    task: Task, name: str, planner: Callable[..., Plan], options: dict[str, Any], progress: Progress
-) -> tuple[dict[str, Any], Report | None]:
-    """Return the row of one planner, and its report if it gets there."""
+    case: Case, name: str, planner: Callable[..., Plan], options: dict[str, Any], progress: Progress
+) -> tuple[dict[str, Any], Planned | None]:
+    """Return the row of one planner, and what it planned if it gets there."""
     from gpumem.errors import Infeasible, NotReached
 
     progress(f"{name}: planning")
-    row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": task.limit or task.load_limit, "feasible": False}
+    row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
     begin = time.perf_counter()
     try:
-        found = task.solve(planner, options, lambda text: progress(f"{name}: {text}"))
+        found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
     except (Infeasible, NotReached) as stop:
         tell(f"{name}: {stop}")
         return row | {"seconds": time.perf_counter() - begin}, None
     seconds = time.perf_counter() - begin
-    report = task.report(found, task.judge(found), name)
-    full = report.row()
+    planned = case.planned(found, case.judge(found), name)
+    full = planned.report().row()
     known = {key: full[key] for key in ("bytes_out", "bytes_in", "overhead")}
     known |= {"peak_load": full["peak_load_after"], "footprint": full["footprint_after"]}
-    return row | known | {"feasible": True, "seconds": seconds}, report
+    return row | known | {"feasible": True, "seconds": seconds}, planned
 
 
-def _write(folder: Path, rows: list[dict[str, Any]], reports: dict[str, Report], task: Task, source: str) -> None:
-    from gpumem.io import write_text
+def _write(out: str, rows: list[dict[str, Any]], found: dict[str, Planned], source: str) -> None:
+    from gpumem.io import staged, write_text
 
-    for name, report in reports.items():
-        (folder / name).mkdir()
-        write_files(report, task.machine, source, folder / name)
-    write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
+    with staged(out, "--out") as folder:
+        for name, planned in found.items():
+            (folder / name).mkdir()
+            planned.write(folder / name, source)
+        write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
 
 
-def _table(task: Task, rows: list[dict[str, Any]]) -> str:
+def _table(case: Case, rows: list[dict[str, Any]]) -> str:
     from gpumem.report import columns, human, percent
 
-    trace, pool = task.trace, task.limit is not None
-    goal = f"pool of {human(task.limit or 0)}" if pool else f"load limit of {human(task.load_limit or 0)}"
+    trace, pool = case.trace, case.pool is not None
+    goal = f"pool of {human(case.pool or 0)}" if pool else f"load limit of {human(case.load or 0)}"
     clock = "placed" if pool else "capacity"
     lines = [[*COLUMNS[:1], *(c.replace("_", " ") for c in COLUMNS[3:])]]
     for r in rows:
@@ -108,5 +117,5 @@ def _table(task: Task, rows: list[dict[str, Any]]) -> str:
             continue
         sizes = [human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
         lines.append([r["planner"], *sizes, percent(r["overhead"]), f"{r['seconds']:.3f}"])
-    about = f"{trace.name}: peak load {human(trace.peak_load)}, footprint {human(task.placement.height)}"
-    return f"{about}, on {task.machine.name}, {goal} ({clock} clock)\n\n{columns(lines)}"
+    about = f"{trace.name}: peak load {human(trace.peak_load)}, footprint {human(case.placement.height)}"
+    return f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{columns(lines)}"

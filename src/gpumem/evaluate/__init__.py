@@ -1,7 +1,9 @@
 """Questions asked of several parts at once.
 
-`combined` makes a plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison`
-runs a plan beside the unmanaged program, `footprint` and `call_cost` compare pools.
+Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result. `combined` makes a
+plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison` runs a plan beside
+the unmanaged program, `footprint` and `call_cost` compare pools. `verify` holds results against the oracles, `options`
+reads what callers write.
 """
 
 from __future__ import annotations
@@ -17,5 +19,9 @@ if TYPE_CHECKING:
     from gpumem.evaluate.combined import in_pool as in_pool
     from gpumem.evaluate.combined import settle as settle
     from gpumem.evaluate.knee import knee as knee
+    from gpumem.evaluate.task import Case as Case
+    from gpumem.evaluate.task import Planned as Planned
+    from gpumem.evaluate.task import plan as plan
+    from gpumem.evaluate.verify import Checked as Checked
 
 face(__name__)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from gpumem.evaluate import verify
+from gpumem.evaluate.options import taken
 from gpumem.placement import Placement
 from gpumem.pool.online import Pool, replay
 from gpumem.trace import Trace
+
+Planners = Mapping[str, Callable[..., Placement]]
+Allocators = Mapping[str, Callable[..., Pool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +141,47 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     seconds = time.perf_counter() - begin
     peak, size = trace.peak_load, allocator.statistics.reserved.peak
     return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
+
+
+def by_planners(
+    trace: Trace,
+    planners: Planners,
+    options: Mapping[str, Any],
+    progress: Callable[[str], None],
+    *,
+    alignment: int | None = None,
+) -> list[Footprint]:
+    """Place with each planner, check and measure; what is compiled is compiled before.
+
+    The alignment is CUDA's for a trace with ops, none for a bare instance. A bound that one planner proves holds for
+    all.
+    """
+    found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
+    for name, planner in planners.items():
+        told = partial(_told, progress, f"{trace.name}: {name}")
+        more = taken(planner, {**options, "progress": told})
+        call = partial(planner, alignment=unit, **more)
+        call(Trace.from_lifetimes([1], [0], [1]))
+        told("placing")
+        found.append(placed(trace, call, name=name))
+        verify.placed(trace, found[-1].placement)
+    least = max((f.bound for f in found), default=0)
+    return [replace(f, bound=least) for f in found]
+
+
+def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
+    """Replay through each allocator, check and measure."""
+    found = []
+    for name, make in allocators.items():
+        progress(f"{trace.name}: {name}: replaying")
+        try:
+            found.append(replayed(trace, make, name=name))
+        except (MemoryError, ValueError) as error:
+            kind = MemoryError if isinstance(error, MemoryError) else ValueError
+            raise kind(f"{trace.name}: {name}: {error}") from error
+        verify.placed(trace, found[-1].placement)
+    return found
+
+
+def _told(progress: Callable[[str], None], who: str, text: str) -> None:
+    progress(f"{who}: {text}")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.options import name_of
 from gpumem.machine import Machine
 from gpumem.report import columns
 from gpumem.simulate import simulate
@@ -204,7 +205,7 @@ def knee(
         misses, broken = misses + missed, broken or missed
     seconds = time.perf_counter() - begin
     limit, cost, plan = best
-    return Knee(trace.name, machine.name, name or _name(planner), peak, limit, unbroken, cost, plan, seconds, bound)
+    return Knee(trace.name, machine.name, name or name_of(planner), peak, limit, unbroken, cost, plan, seconds, bound)
 
 
 def knee_of(
@@ -248,7 +249,7 @@ def knee_of(
     plan, limit = lowest(trace, machine)
     seconds = time.perf_counter() - begin
     cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
-    name, peak = name or _name(lowest), trace.peak_load
+    name, peak = name or name_of(lowest), trace.peak_load
     return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
 
 
@@ -301,7 +302,3 @@ def _attempt(
         return _planned(trace, machine, planner, limit, base)
     except (NotReached, Infeasible) as stop:
         return stop
-
-
-def _name(function: Callable[..., object]) -> str:
-    return str(getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", "planner"))

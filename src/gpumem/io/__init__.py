@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gpumem.io import minimalloc, recorded, tracefile
-from gpumem.io.files import read_bytes, replacing, write_text
+from gpumem.io.files import read_bytes, replacing, staged, write_text
 from gpumem.io.schema import File, decode
 from gpumem.io.tracefile import write
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
-__all__ = ["BUNDLED", "Loaded", "bundled", "load", "read", "replacing", "write", "write_text"]
+__all__ = ["BUNDLED", "Loaded", "bundled", "load", "read", "replacing", "staged", "write", "write_text"]
 
 BUNDLED = {"vgg16": "vgg16_cifar_b100", "resnet18": "resnet18_cifar_b100", "mlp3": "mlp3_b128_sgd"}
 

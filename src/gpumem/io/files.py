@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -71,3 +72,45 @@ def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` in one step (see `replacing`)."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+@contextmanager
+def staged(directory: str | Path, what: str) -> Iterator[Path]:
+    """Yield a folder to write into; what is there in the end goes to `directory`: all of it, or nothing.
+
+    Raises
+    ------
+    ValueError
+        It cannot be written to; the message begins with `what`, the name of the argument or option.
+    """
+    if not str(directory):
+        raise ValueError(f"{what}: the name is empty")
+    folder = Path(directory)
+    try:
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".gpumem.", dir=folder))  # inside: a move must not leave the disk
+    except OSError as error:
+        raise ValueError(f"{what}: {folder}: cannot write here ({error.strerror})") from error
+    try:
+        yield staging
+        _move(staging, folder, what)
+    except OSError as error:
+        raise ValueError(f"{what}: {folder}: cannot write ({error.strerror})") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _move(staging: Path, folder: Path, what: str) -> None:
+    """Move files into their places; look at all places before."""
+    files = [(path, folder / path.relative_to(staging)) for path in sorted(staging.rglob("*")) if path.is_file()]
+    for _, place in files:
+        if place.is_dir():
+            raise ValueError(f"{what}: {place} is a directory")
+        if place.parent.exists() and not place.parent.is_dir():
+            raise ValueError(f"{what}: {place.parent} is not a directory")
+    for path, place in files:
+        place.parent.mkdir(exist_ok=True)
+        path.replace(place)

@@ -27,6 +27,10 @@ class Saving:
             return 0.0
         return self.msr / self.eor if self.eor > 0 else math.inf
 
+    def row(self) -> dict[str, float | None]:
+        """Return all three for JSON; None where one is infinite."""
+        return {"msr": self.msr, "eor": self.eor, "cbr": None if math.isinf(self.cbr) else self.cbr}
+
 
 @dataclass(frozen=True, slots=True)
 class Steady:

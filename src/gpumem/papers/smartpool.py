@@ -6,16 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpumem.commands.placing import by_allocators, by_planners
+from gpumem.evaluate.call_cost import costs
+from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
+from gpumem.pool import Allocator, CnMem, Native, SmartPool, best_fit
 from gpumem.report import columns
-
-if TYPE_CHECKING:
-    from gpumem.commands.placing import Allocators
-    from gpumem.evaluate.footprint import Footprint
-    from gpumem.pool.online import Allocator
-    from gpumem.trace import Trace
+from gpumem.trace import Trace
 
 MIB = 2**20
 PAPER = {"vgg11": 0.133}  # below CnMem, as far as section VI-A quotes Table I
@@ -25,9 +22,6 @@ FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 
 def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
     """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load."""
-    from gpumem.pool import best_fit
-    from gpumem.pool.allocators.cnmem import CnMem
-
     (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
     fits = {"cnmem": partial(CnMem), "cnmem_first_fit": partial(CnMem, fit="first")}
     cnmem, first = by_allocators(trace, fits, progress)
@@ -77,14 +71,10 @@ def call_costs(
     trace: Trace, allocators: Allocators, replays: int, progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Return what a malloc and its free take on each allocator and on SmartPool at run time, and relative to native."""
-    from gpumem.evaluate.call_cost import costs
-    from gpumem.pool import ALLOCATORS, best_fit
-    from gpumem.pool.runtime.smartpool import SmartPool
-
     progress(f"{trace.name}: timing calls")
     planned = best_fit(trace)
     makes: Mapping[str, Callable[[], Allocator]] = {
-        "native": ALLOCATORS["native"],
+        "native": Native,
         **allocators,
         "smartpool": lambda: SmartPool.of(trace, planned),
     }

@@ -6,18 +6,27 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpumem.batch import rebatch
+from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.combined import at_load
+from gpumem.evaluate.footprint import by_allocators
+from gpumem.evaluate.knee import Knee
+from gpumem.evaluate.task import Case, Planned
+from gpumem.pool import best_fit
+from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.report import Figure, Series, columns, human
+from gpumem.report.plot import recorded
+from gpumem.simulate import simulate
+from gpumem.swap.autoswap.planner import candidates
+from gpumem.swap.autoswap.scores import SCORES
+from gpumem.swap.gaps import without
+from gpumem.swap.plan import Plan
 
-if TYPE_CHECKING:
-    from gpumem.commands.planning import Task
-    from gpumem.evaluate.knee import Knee
-    from gpumem.report import Report
-    from gpumem.swap.plan import Plan
-
-    Planners = Mapping[str, Callable[..., Plan]]
+Planners = Mapping[str, Callable[..., Plan]]
 
 MIB = 2**20
 TWO = (0.77, 0.62)  # of the peak load: the paper's 500 and 400 of 647 MB
@@ -27,56 +36,52 @@ OVERHEADS = (0.005, 0.15)  # of figure 10: none to speak of, and the paper's 15 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """What the figures of one trace share: the task, options for planners, whom to tell, whether to check."""
+class Study:
+    """What the figures of one trace share: the case, options for planners, whom to tell, whether to check.
 
-    task: Task
+    `tell` hears of oracles that were left out.
+    """
+
+    case: Case
     options: Mapping[str, Any]
     progress: Callable[[str], None]
+    tell: Callable[[str], None]
     check: bool = True
 
-    def at(self, limit: int, name: str, planner: Callable[..., Plan]) -> Report | None:
+    def at(self, limit: int, name: str, planner: Callable[..., Plan]) -> Planned | None:
         """Plan for a load limit, place, judge by both clocks and check; None where the planner does not get there."""
-        from gpumem.errors import Infeasible, NotReached
-
-        task = replace(self.task, load_limit=limit)
-        told = f"{task.trace.name}: {name} at a load of {human(limit)}"
+        case = replace(self.case, load=limit)
+        told = f"{case.trace.name}: {name} at a load of {human(limit)}"
         self.progress(told)
         try:
-            found = task.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
+            found = case.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
         except (Infeasible, NotReached):
             return None
-        return self.checked(task.report(found, task.judge(found), name))
+        return self.checked(case.planned(found, case.judge(found), name))
 
     def verify(self, knee: Knee) -> None:
         """Hold the plan of a knee against the oracles."""
-        from gpumem.evaluate.combined import at_load
-
-        task = replace(self.task, load_limit=knee.limit)
+        case = replace(self.case, load=knee.limit)
         self.progress(f"{knee.trace}: checking {knee.planner}")
-        found = at_load(task.trace, knee.limit, swap=lambda trace, limit: knee.plan, pool=task.place)
-        self.checked(task.report(found, task.judge(found), knee.planner))
+        found = at_load(case.trace, knee.limit, swap=lambda trace, limit: knee.plan, pool=case.place)
+        self.checked(case.planned(found, case.judge(found), knee.planner))
 
-    def checked(self, report: Report) -> Report:
-        """Hold a report against the oracles, if asked to."""
-        if self.check:
-            replace(self.task, load_limit=report.load_limit).check(report)
-        return report
+    def checked(self, planned: Planned) -> Planned:
+        """Hold what was planned against the oracles, if asked to."""
+        if self.check and (checked := planned.verified().checked).left_out:
+            self.tell(str(checked))
+        return planned
 
 
-def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
+def profiles(study: Study, planner: Callable[..., Plan]) -> Figure:
     """Return figure 8: the load over the ops, unswapped, at two limits, and with every candidate absent."""
-    from gpumem.report.plot import recorded
-    from gpumem.swap.autoswap.planner import candidates
-    from gpumem.swap.gaps import without
-
-    trace, machine = run.task.trace, run.task.machine
+    trace, machine = study.case.trace, study.case.machine
     found = candidates(trace, machine, 1)
     loads = {"unswapped": trace.load()}
     for part in TWO:
-        report = run.at(int(trace.peak_load * part), "autoswap", planner)
-        if report is not None:
-            loads[f"at {part:.0%}"] = report.after.trace.load()[recorded(report.after.trace)]
+        planned = study.at(int(trace.peak_load * part), "autoswap", planner)
+        if planned is not None:
+            loads[f"at {part:.0%}"] = planned.trace.load()[recorded(planned.trace)]
     loads["load_min"] = without(found.load, found.gaps, found.size)
     series = [
         Series(name, list(map(float, range(len(load)))), [size / MIB for size in load.tolist()])
@@ -85,13 +90,9 @@ def profiles(run: Run, planner: Callable[..., Plan]) -> Figure:
     return Figure("fig8", f"{trace.name}: load over the iteration", "op", "load (MiB)", tuple(series))
 
 
-def scores(run: Run, limits: list[int], autoswap: Callable[..., Plan], bayes: Callable[..., Plan] | None) -> Figure:
+def scores(study: Study, limits: list[int], autoswap: Callable[..., Plan], bayes: Callable[..., Plan] | None) -> Figure:
     """Return figure 9: the overhead over load limits of AutoSwap's four scores, and of their best weighted sum."""
-    from functools import partial
-
-    from gpumem.swap.autoswap.scores import SCORES
-
-    trace = run.task.trace
+    trace = study.case.trace
     planners = {name: partial(autoswap, score=name) for name in SCORES}
     if bayes is not None:
         planners["bayes"] = partial(bayes)
@@ -99,78 +100,65 @@ def scores(run: Run, limits: list[int], autoswap: Callable[..., Plan], bayes: Ca
     for name, planner in planners.items():
         cost: list[float | None] = []
         for limit in limits:
-            report = run.at(limit, name, planner)
-            cost.append(None if report is None else _hundred(report.row()["overhead"]))
+            planned = study.at(limit, name, planner)
+            cost.append(None if planned is None else _hundred(planned.report().row()["overhead"]))
         series.append(Series(name, [100 * limit / trace.peak_load for limit in limits], cost))
     x, y = "load limit (% of the peak load)", "overhead (%), capacity clock"
     return Figure("fig9", f"{trace.name}: overhead over load limits", x, y, tuple(series))
 
 
-def reductions(run: Run, limits: list[int], planners: Planners) -> Figure:
+def reductions(study: Study, limits: list[int], planners: Planners) -> Figure:
     """Return figure 11: the overhead by the placed clock over how much smaller the placed footprint is."""
-    from gpumem.simulate import simulate
-
-    task = run.task
-    base, whole = simulate(task.trace, task.machine, task.placement), task.placement.height
+    case = study.case
+    base, whole = simulate(case.trace, case.machine, case.placement), case.placement.height
     series = []
     for name, planner in planners.items():
         points = set()
         for limit in limits:
-            report = run.at(limit, name, planner)
-            if report is not None:
-                saved = 100 * (1 - report.after.placement.height / whole)
-                points.add((saved, 100 * report.placed.overhead(base)))
+            planned = study.at(limit, name, planner)
+            if planned is not None:
+                saved = 100 * (1 - planned.placement.height / whole)
+                points.add((saved, 100 * planned.placed.overhead(base)))
         ordered = sorted(p for p in points if math.isfinite(p[1]))
         series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
     x, y = "reduction of the placed footprint (%)", "overhead (%), placed clock"
-    return Figure("fig11", f"{task.trace.name}: overhead over the reduction of the footprint", x, y, tuple(series))
+    return Figure("fig11", f"{case.trace.name}: overhead over the reduction of the footprint", x, y, tuple(series))
 
 
-def batches(run: Run, limits: list[int], factors: list[float], autoswap: Callable[..., Plan]) -> Figure:
+def batches(study: Study, limits: list[int], factors: list[float], autoswap: Callable[..., Plan]) -> Figure:
     """Return figure 10: the footprint over batch sizes of cudaMalloc, CnMem, SmartPool, and SmartPool with AutoSwap.
 
     AutoSwap's four scores are tried at each limit, and the lowest footprint counts.
     """
-    from functools import partial
-
-    from gpumem.batch import rebatch
-    from gpumem.pool import best_fit
-    from gpumem.simulate import simulate
-    from gpumem.swap.autoswap.scores import SCORES
-
     planners = {name: partial(autoswap, score=name) for name in SCORES}
-    task, names = run.task, ("native", "cnmem", "smartpool", *(f"with autoswap, {part:.1%}" for part in OVERHEADS))
+    case, names = study.case, ("native", "cnmem", "smartpool", *(f"with autoswap, {part:.1%}" for part in OVERHEADS))
     sizes: list[list[float]] = [[] for _ in names]
     for factor in factors:
-        trace = rebatch(task.trace, factor)
-        mine = replace(task, trace=trace, placement=best_fit(trace), line=simulate(trace, task.machine))
-        scaled = [max(limit * trace.peak_load // max(task.trace.peak_load, 1), 1) for limit in limits]
-        for size, found in zip(sizes, _schemes(replace(run, task=mine), scaled, planners)):
+        trace = rebatch(case.trace, factor)
+        mine = replace(case, trace=trace, placement=best_fit(trace), line=simulate(trace, case.machine))
+        scaled = [max(limit * trace.peak_load // max(case.trace.peak_load, 1), 1) for limit in limits]
+        for size, found in zip(sizes, _schemes(replace(study, case=mine), scaled, planners)):
             size.append(found / MIB)
     series = tuple(Series(name, factors, list(size)) for name, size in zip(names, sizes))
-    title = f"{task.trace.name}: footprint over batch sizes"
+    title = f"{case.trace.name}: footprint over batch sizes"
     return Figure("fig10", title, "batch size over the recorded one", "footprint (MiB)", series)
 
 
-def _schemes(run: Run, limits: list[int], planners: Planners) -> list[int]:
+def _schemes(study: Study, limits: list[int], planners: Planners) -> list[int]:
     """The footprints of figure 10 for one batch size; each overhead is judged by the placed clock of its footprint."""
-    from gpumem.commands.placing import by_allocators
-    from gpumem.pool import ALLOCATORS
-    from gpumem.simulate import simulate
-
-    task, unchecked = run.task, replace(run, check=False)
-    (cnmem,) = by_allocators(task.trace, {"cnmem": ALLOCATORS["cnmem"]}, run.progress)
-    base = simulate(task.trace, task.machine, task.placement)
-    reports = [unchecked.at(limit, name, planner) for name, planner in planners.items() for limit in limits]
+    case, unchecked = study.case, replace(study, check=False)
+    (cnmem,) = by_allocators(case.trace, {"cnmem": CnMem}, study.progress)
+    base = simulate(case.trace, case.machine, case.placement)
+    found = [unchecked.at(limit, name, planner) for name, planner in planners.items() for limit in limits]
     swapped = []
     for most in OVERHEADS:
-        cheap = [r for r in reports if r is not None and r.placed.overhead(base) <= most]
-        lowest = min(cheap, key=lambda r: r.after.placement.height, default=None)
-        if lowest is None or lowest.after.placement.height >= task.placement.height:
-            swapped.append(task.placement.height)  # no swap is a plan as well
+        cheap = [r for r in found if r is not None and r.placed.overhead(base) <= most]
+        lowest = min(cheap, key=lambda r: r.placement.height, default=None)
+        if lowest is None or lowest.placement.height >= case.placement.height:
+            swapped.append(case.placement.height)  # no swap is a plan as well
         else:
-            swapped.append(run.checked(lowest).after.placement.height)
-    return [task.trace.peak_load, cnmem.size, task.placement.height, *swapped]
+            swapped.append(study.checked(lowest).placement.height)
+    return [case.trace.peak_load, cnmem.size, case.placement.height, *swapped]
 
 
 def batch_table(figure: Figure) -> str:

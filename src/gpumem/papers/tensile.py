@@ -6,15 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpumem.commands.jobs import ratios
-
-if TYPE_CHECKING:
-    from gpumem.jobs import JobRun, Outcome, Planner
-    from gpumem.machine import Machine
-    from gpumem.report import Figure
-    from gpumem.trace import Trace
+from gpumem import swap
+from gpumem.errors import Infeasible
+from gpumem.evaluate import verify
+from gpumem.jobs import Job, JobRun, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
+from gpumem.machine import Machine
+from gpumem.models import mlp
+from gpumem.report import Figure, Series, columns, human_ns
+from gpumem.simulate import simulate
+from gpumem.swap import least_stall, schedule, zero_stall_limit
+from gpumem.swap.tasks import Task
+from gpumem.swap.tensile.activity import released
+from gpumem.trace import Trace
 
 Row = dict[str, Any]
 PAPER = {  # tables 1 and 2, VGG: tasks, method -> MSR, EOR; table 1 is another run of one task
@@ -41,19 +46,23 @@ class Setting:
     iterations: int
     check: bool
     progress: Callable[[str], None]
+    tell: Callable[[str], None]
+
+    def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
+        """Hold an event log against the oracle, if asked to; `tell` hears where it is too long for that."""
+        if self.check and (done := verify.jobs(outcome, jobs, self.machine, capacity, self.slowdown)).left_out:
+            self.tell(str(done))
+        return outcome
 
 
 def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
-    from gpumem.jobs import separately, unmanaged
-    from gpumem.swap import PLANNERS, schedule
-    from gpumem.swap.tensile.activity import released
 
     def capuchin(msr: float, trace: Trace, machine: Machine, limit: int) -> Any:
-        return PLANNERS["capuchin"](trace, machine, math.floor((1 - msr) * trace.peak_load))
+        return swap.PLANNERS["capuchin"](trace, machine, math.floor((1 - msr) * trace.peak_load))
 
     def vdnn(trace: Trace, machine: Machine, limit: int) -> Any:  # offloads whatever the limit
-        return PLANNERS["vdnn-all"](trace, machine, trace.peak_load - 1)
+        return swap.PLANNERS["vdnn-all"](trace, machine, trace.peak_load - 1)
 
     least, before = partial(schedule, least=True), _run(trace, tasks, unmanaged, setting)
     ours = _saving(before, trace, tasks, least, "tensile", setting)
@@ -68,32 +77,22 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
 
 def _saving(before: Outcome, trace: Trace, tasks: int, planner: Planner, method: str, setting: Setting) -> Row:
     """MSR, EOR and CBR of one method, against the run `before` of the jobs as they were recorded."""
-    from gpumem.jobs import savings
-
     setting.progress(f"{trace.name} x{tasks}: {method}")
     after = _run(trace, tasks, planner, setting)
     found, _ = savings(after, before)
     passive = sum(sum(job.passive) for job in after.jobs)
-    return {"trace": trace.name, "tasks": tasks, "method": method, **ratios(found), "passive": passive}
+    return {"trace": trace.name, "tasks": tasks, "method": method, **found.row(), "passive": passive}
 
 
 def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcome:
-    from gpumem.commands.jobs import verify
-    from gpumem.jobs import Job, Policy, simulate_jobs
-
     jobs = [Job(f"{trace.name}#{k + 1}", trace, iterations=setting.iterations) for k in range(tasks)]
     capacity = max(tasks * trace.peak_load, 1)
     out = simulate_jobs(jobs, setting.machine, capacity, Policy(planner), slowdown=setting.slowdown)
-    if setting.check:
-        verify(out, jobs, setting.machine, capacity, setting.slowdown)
-    return out
+    return setting.checked(out, jobs, capacity)
 
 
 def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
-    from gpumem.simulate import simulate
-    from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-
     setting.progress(f"{trace.name}: bounds")
     machine, peak = setting.machine, trace.peak_load
     row: Row = {"trace": trace.name, "free_msr": 1 - zero_stall_limit(trace, machine).limit / max(peak, 1)}
@@ -105,8 +104,6 @@ def bounds(trace: Trace, setting: Setting) -> Row:
 
 def _least(stall: Callable[[int], Any], limit: int, base: int) -> float | None:
     """The least extra time at a limit; None where no plan gets there."""
-    from gpumem.errors import Infeasible
-
     try:
         return float(stall(max(limit, 1)).stall_ns / base) if base else None
     except Infeasible:
@@ -115,8 +112,6 @@ def _least(stall: Callable[[int], Any], limit: int, base: int) -> float | None:
 
 def mlps(setting: Setting) -> list[Row]:
     """MLPs of twelve layers by batch size: what is saved in no more than the extra time of section 4.1."""
-    from gpumem.models import mlp
-
     rows = []
     for batch in (128, 512, 2048, 8192):
         setting.progress(f"an MLP of batch {batch}")
@@ -127,10 +122,6 @@ def mlps(setting: Setting) -> list[Row]:
 
 def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
-    from gpumem.jobs import unmanaged
-    from gpumem.swap import schedule
-    from gpumem.swap.bound.certify import zero_stall_limit
-
     found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
     bound = 1 - zero_stall_limit(trace, setting.machine).limit / trace.peak_load
     met = found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
@@ -139,20 +130,13 @@ def mlp_row(trace: Trace, setting: Setting) -> Row:
 
 def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     """Jobs that arrive one after another under a limit that they fit with TENSILE only: how soon there is room."""
-    from gpumem.commands.jobs import verify
-    from gpumem.jobs import Job, simulate_jobs
-    from gpumem.swap.tasks import Task
-    from gpumem.swap.tensile.planner import schedule
-
     machine = setting.machine
     ns = machine.durations(trace)
     three = sum(s.peak for s in schedule([Task(trace, ns)] * 3, machine, 1, recompute=False))
     capacity, turn = (three + 3 * trace.peak_load) // 2, int(ns.sum())
     jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
     setting.progress(f"{trace.name}: arrivals")
-    out = simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown)
-    if setting.check:
-        verify(out, jobs, machine, capacity, setting.slowdown)
+    out = setting.checked(simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown), jobs, capacity)
     rows = []
     for k, job in enumerate(jobs):
         mine = out[job.name]
@@ -170,8 +154,6 @@ def _turns(job: JobRun, since: int, until: int) -> int:
 
 def table(rows: Sequence[Row]) -> str:
     """Methods by task count, next to the paper's figures."""
-    from gpumem.report import columns
-
     lines = [["trace", "tasks", "method", "MSR", "EOR", "CBR", "passive", "paper: MSR", "EOR", "CBR"]]
     for r in rows:
         mine = [r["trace"], str(r["tasks"]), r["method"], *_cells(r), str(r["passive"])]
@@ -187,8 +169,6 @@ def _cells(r: Mapping[str, Any]) -> list[str]:
 
 def bound_table(rows: Sequence[Row]) -> str:
     """What cannot be beaten."""
-    from gpumem.report import columns
-
     keys = [key for key in rows[0] if key not in ("trace", "free_msr")] if rows else []
     lines = [["trace", "MSR without a stall", *(f"least EOR at MSR {key[7:]}" for key in keys)]]
     for r in rows:
@@ -199,8 +179,6 @@ def bound_table(rows: Sequence[Row]) -> str:
 
 def mlp_table(rows: Sequence[Row]) -> str:
     """MLPs and the claim."""
-    from gpumem.report import columns
-
     lines = [["trace", "MSR", "EOR", f"{MLP_SAVING} at {MLP_EXTRA}", "MSR without a stall, at most"]]
     for r in rows:
         lines.append(
@@ -211,8 +189,6 @@ def mlp_table(rows: Sequence[Row]) -> str:
 
 def arrival_table(rows: Sequence[Row]) -> str:
     """How long newcomers wait for room."""
-    from gpumem.report import columns, human_ns
-
     lines = [["job", "arrives", "runs from", "iterations that others ended meanwhile", "passive swap-ins", "limit"]]
     for r in rows:
         times = [human_ns(r["arrive"]), "refused" if r["refused"] else human_ns(r["launch"])]
@@ -222,8 +198,6 @@ def arrival_table(rows: Sequence[Row]) -> str:
 
 def figure6(rows: Sequence[Row]) -> list[Figure]:
     """Figure 6: the three metrics over the number of tasks, one picture each."""
-    from gpumem.report import Figure, Series
-
     drawn = []
     for name in dict.fromkeys(r["trace"] for r in rows):
         for key in ("msr", "eor", "cbr"):

@@ -1,0 +1,85 @@
+"""`gpumem bench pool`: pool planners and allocators on traces and instances, next to the SmartPool paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumem import papers
+from gpumem.commands.args import Parser, Progress
+from gpumem.commands.bench.suite import Results, Suite
+from gpumem.commands.placing import add_search, allocators_of, planners_of, search_options
+from gpumem.commands.planning import source_of
+
+if TYPE_CHECKING:
+    from gpumem.trace import Trace
+
+PARTS = {
+    "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",
+    "instances": "Pool planners: competitive ratio and seconds; optimal, or a bound that no placement goes below",
+    "cost": "A malloc and its free: us of CPU time (over native); all of it is Python, nobody calls a driver",
+}
+REPLAYS, FEW = 21, 3
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("file", nargs="*", help="trace files, bundled names or minimalloc CSVs (default: the bundled ones)")
+    p.add_argument("--instances", metavar="DIR", help="a folder of minimalloc CSVs for --what instances")
+    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="of instances (default: %(default)s)")
+    p.add_argument("--allocator", default="all", metavar="NAME[,NAME]|all", help="of cost (default: %(default)s)")
+    add_search(p)
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print Table I of the SmartPool paper, pool planners on instances, and what calls of allocators cost."""
+    from gpumem.evaluate.footprint import by_planners
+    from gpumem.evaluate.task import QUICK
+
+    planners, allocators = planners_of(args.planner), allocators_of(args.allocator)
+    effort = {**(QUICK[0] if args.quick else {}), **search_options(args, planners)}
+    results: Results = {part: [] for part in PARTS}
+    files, folder = _files(args)
+    for path in [*files, *folder]:
+        trace, bare = _read(path, progress), path in folder
+        if "table1" in parts and not bare:
+            results["table1"].append(papers.smartpool.ratios(trace, progress))
+        if "instances" in parts and (bare or args.file or not folder):
+            found = by_planners(trace, planners, effort, progress)
+            results["instances"] += papers.smartpool.instance(trace.name, found)
+        if "cost" in parts and not bare:
+            replays = FEW if args.quick else REPLAYS
+            results["cost"] += papers.smartpool.call_costs(trace, allocators, replays, progress)
+    means = {"table1_means": papers.smartpool.means(results["table1"])} if "table1" in parts else {}
+    return results | means
+
+
+def table(part: str, rows: list[dict[str, Any]]) -> str:
+    """Return a part as text."""
+    paper = papers.smartpool
+    tables = {"table1": paper.ratio_table, "instances": paper.instance_table, "cost": paper.cost_table}
+    return tables[part](rows)
+
+
+def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+    """The files that were given, or the bundled ones; and what is in the folder of instances."""
+    from gpumem.io import BUNDLED
+
+    files = [source_of(file) for file in args.file or BUNDLED]
+    if args.instances is None:
+        return files, []
+    folder = sorted(path for path in Path(args.instances).glob("*.csv*") if path.is_file())
+    if not folder:
+        raise ValueError(f"--instances: {args.instances!r} is no folder with .csv files")
+    return files, folder
+
+
+def _read(path: Path, progress: Progress) -> Trace:
+    from gpumem.io import load
+
+    progress(f"reading {path}")
+    return load(path).trace
+
+
+SUITE = Suite("pool", "pool planners and allocators", PARTS, options, measure, table)

@@ -1,0 +1,119 @@
+"""What the suites share: parts that are measured one trace after another, tables for people, rows for programs, files.
+
+A suite has parts with titles, its own options, `measure(args, parts, progress)`, and `table(part, rows)`. Measuring
+returns for each part a list: of rows, which make one table, or, where the part is called `fig...`, of figures with the
+name of their trace, which make a table and a picture each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumem.commands.args import Commands, Parser, Progress, check_name, tell_when_compiling, tell_without_pictures
+from gpumem.evaluate.options import choices
+
+if TYPE_CHECKING:
+    from gpumem.report import Figure
+
+Results = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """`gpumem bench NAME`.
+
+    Parameters
+    ----------
+    name, help : str
+    parts : mapping
+        Their titles, in the order of `--what all`.
+    options : callable
+        Adds the suite's own to a parser.
+    measure : callable
+        `measure(args, parts, progress)` returns the lists of the parts, and of what else goes into the JSON.
+    table : callable
+        `table(part, rows)`, or `table(part, figure)`.
+    pictures : callable, optional
+        Further figures to draw, with the stem of the file's name, from the results.
+    """
+
+    name: str
+    help: str
+    parts: Mapping[str, str]
+    options: Callable[[Parser], None]
+    measure: Callable[[argparse.Namespace, list[str], Progress], Results]
+    table: Callable[[str, Any], str]
+    pictures: Callable[[Results], Iterable[tuple[str, Figure]]] = lambda results: ()
+
+    def add(self, suites: Commands) -> None:
+        """Add the suite's arguments."""
+        p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
+        self.options(p)
+        p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
+        p.add_argument("--quick", action="store_true", help="little effort, few or coarse steps, to try it out")
+        p.add_argument("--out", metavar="DIR", help="write bench.txt, bench.json and pictures there")
+        p.add_argument("--json", action="store_true", help="print one JSON object")
+        p.set_defaults(run=self.run)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Measure what was asked for, print it, write it."""
+        check_name(args.out)
+        tell_when_compiling()
+        from gpumem.report import header
+
+        parts = choices(args.what, self.parts, "--what")
+        seed = getattr(args, "seed", "none, nothing is random")
+        head = header(args.command, "each planner's own" if seed is None else seed).splitlines()
+        with Progress() as progress:
+            results = self.measure(args, parts, progress)
+        more = {name: rows for name, rows in results.items() if name not in self.parts}
+        results = {part: results[part] for part in parts} | more
+        found = json.dumps({"header": head} | {part: [_row(one) for one in mine] for part, mine in results.items()})
+        text = "\n\n".join(["\n".join(head), *(block for part in parts for block in self._blocks(part, results[part]))])
+        if args.out is not None:
+            self._write(args.out, results, found, text)
+        print(found if args.json else text)
+        return 0
+
+    def _blocks(self, part: str, mine: list[Any]) -> list[str]:
+        if _figures(part):
+            return [f"{self.parts[part]}: {trace}\n\n{self.table(part, figure)}" for trace, figure in mine]
+        return [f"{self.parts[part]}\n\n{self.table(part, mine)}"]
+
+    def _write(self, out: str, results: Results, found: str, text: str) -> None:
+        """Write text, JSON and, where matplotlib is there, pictures."""
+        from gpumem.io import staged, write_text
+        from gpumem.report import plot
+
+        drawn = [(f"{f.name}-{trace}", f) for part in results if _figures(part) for trace, f in results[part]]
+        drawn += self.pictures(results)
+        with staged(out, "--out") as folder:
+            write_text(folder / "bench.txt", text + "\n")
+            write_text(folder / "bench.json", found + "\n")
+            for stem, figure in drawn if plot.available() else ():
+                plot.curves(_unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem)), figure)
+        if drawn:
+            tell_without_pictures()
+
+
+def _figures(part: str) -> bool:
+    return part.startswith("fig")
+
+
+def _row(one: Any) -> dict[str, Any]:
+    """A row as it is, of a figure or a record all it says."""
+    if isinstance(one, tuple):
+        return {"trace": one[0], **one[1].row()}
+    return one if isinstance(one, dict) else dict(one.row())
+
+
+def _unused(folder: Path, stem: str) -> Path:
+    """A picture that is not there yet: two traces may have one name."""
+    names = [f"{stem}.png", *(f"{stem}-{k}.png" for k in range(2, 2 + sum(1 for _ in folder.iterdir())))]
+    return next(folder / name for name in names if not (folder / name).exists())

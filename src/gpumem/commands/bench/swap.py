@@ -1,0 +1,159 @@
+"""`gpumem bench swap`: how good the swap planners are, next to the bound and to the AutoSwap paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpumem import papers
+from gpumem.commands.args import Parser, Progress, machine_of, tell
+from gpumem.commands.bench.suite import Results, Suite
+from gpumem.commands.planning import add_own, own_options, traces_of
+from gpumem.evaluate.options import amount, choices, taken
+
+if TYPE_CHECKING:
+    from gpumem.evaluate.knee import Knee
+    from gpumem.papers.autoswap import Study
+    from gpumem.report import Figure
+    from gpumem.swap.plan import Plan
+    from gpumem.trace import Trace
+
+    Planners = Mapping[str, Callable[..., Plan]]
+
+PARTS = {
+    "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
+    "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
+    "fig9": "Figure 9: overhead in % by load limit in % of the peak load, capacity clock",
+    "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
+    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock",
+    "table2": "Table II: the largest reduction of the load in % at no more than 0.5 % overhead",
+}
+LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
+FEW = "90%,75%,60%"
+BATCHES, TWO = "0.25,0.5,1,2,4", "0.5,1"
+FINE, COARSE = 0.005, 0.05  # parts of the peak load
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
+    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
+    p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
+    p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
+    p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
+    add_own(p)
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
+    from gpumem.evaluate import Case
+    from gpumem.swap import PLANNERS
+
+    if args.step is not None and not 0 < args.step <= 1:
+        raise ValueError(f"--step: {args.step} is not in (0, 1]")
+    planners = {name: PLANNERS[name] for name in choices(args.planner, PLANNERS, "--planner")}
+    machine, factors = machine_of(args.machine), _factors(args)
+    step = args.step if args.step is not None else COARSE if args.quick else FINE
+    traces = traces_of(args.trace, machine, progress)
+    results: Results = {part: [] for part in PARTS}
+    for trace, limits in [(trace, _limits(args, trace)) for trace in traces]:
+        own = own_options(args, planners, trace.peak_load)
+        case = Case.of(trace, machine, load=trace.peak_load)
+        study = papers.autoswap.Study(case, own, progress, tell, not args.no_check)
+        if "knees" in parts or "table2" in parts:
+            results["knees"] += _knees(study, planners, step)
+        shown = args.trace or trace.name.startswith("vgg16")
+        for part in [part for part in parts if shown and part.startswith("fig")]:
+            figure = _figure(part, study, limits, factors, planners)
+            results[part] += [] if figure is None else [(trace.name, figure)]
+    return results | {"table2": papers.autoswap.depths(results["knees"])}
+
+
+def _figure(part: str, study: Study, limits: list[int], factors: list[float], planners: Planners) -> Figure | None:
+    """Measure one figure for one trace; None where there is nothing to show."""
+    from gpumem.batch import KINDS
+    from gpumem.swap import PLANNERS
+
+    autoswap, trace = PLANNERS["autoswap"], study.case.trace
+    if part == "fig8":
+        return papers.autoswap.profiles(study, autoswap)
+    if part == "fig9":
+        return papers.autoswap.scores(study, limits, autoswap, PLANNERS.get("bayes"))
+    if part == "fig11":
+        return papers.autoswap.reductions(study, limits, planners)
+    if KINDS.isdisjoint(trace.buffers.kind):
+        tell(f"{trace.name}: no figure 10: no buffer is of a kind that depends on the batch")
+        return None
+    return papers.autoswap.batches(study, limits, factors, autoswap)
+
+
+def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
+    """The knee of each planner, next to the bound, checked."""
+    from gpumem.swap import zero_stall_limit
+
+    trace, machine = study.case.trace, study.case.machine
+    bound = zero_stall_limit(trace, machine, progress=lambda text: study.progress(f"{trace.name}: bound: {text}")).limit
+    found = []
+    for name, planner in planners.items():
+        found.append(_knee(study, name, planner, bound, step))
+        study.verify(found[-1])
+    return found
+
+
+def _knee(study: Study, name: str, planner: Callable[..., Plan], bound: int, step: float) -> Knee:
+    from gpumem.evaluate.knee import knee, knee_of
+
+    trace, machine = study.case.trace, study.case.machine
+
+    def told(text: str) -> None:
+        study.progress(f"{trace.name}: {name}: {text}")
+
+    options = {**study.options, "progress": told}
+    if name == "search":  # it looks for the lowest limit itself
+        from gpumem.swap.search.planner import lowest
+
+        own = partial(lowest, **taken(lowest, options))
+        return knee_of(trace, machine, own, name=name, bound=bound)
+    call = partial(planner, **taken(planner, options))
+    return knee(trace, machine, call, step=step, name=name, bound=bound, progress=told)
+
+
+def table(part: str, rows: Any) -> str:
+    """Return a part as text."""
+    from gpumem.evaluate.knee import table as knees
+
+    paper = papers.autoswap
+    tables: dict[str, Callable[[Any], str]] = {
+        "knees": knees,
+        "fig8": paper.profile_table,
+        "fig9": paper.shared_table,
+        "fig10": paper.batch_table,
+        "fig11": paper.point_table,
+        "table2": paper.depth_table,
+    }
+    return tables[part](rows)
+
+
+def _limits(args: argparse.Namespace, trace: Trace) -> list[int]:
+    text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
+    return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
+
+
+def _factors(args: argparse.Namespace) -> list[float]:
+    text = args.batches if args.batches is not None else TWO if args.quick else BATCHES
+    try:
+        factors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--batches: {text!r} is no list of numbers") from None
+    for factor in factors:
+        if not 0 < factor < math.inf:
+            raise ValueError(f"--batches: {factor} is not positive and finite")
+    return factors
+
+
+SUITE = Suite("swap", "swap planners", PARTS, options, measure, table)

@@ -1,0 +1,84 @@
+"""`gpumem bench tensile`: TENSILE next to vDNN, Capuchin and the paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gpumem import papers
+from gpumem.commands.args import Parser, Progress, machine_of, tell
+from gpumem.commands.bench.suite import Results, Suite
+from gpumem.commands.jobs import finite
+from gpumem.commands.planning import traces_of
+
+if TYPE_CHECKING:
+    from gpumem.report import Figure
+
+PARTS = {
+    "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR",
+    "bounds": "What no swap plan can beat on this machine (certified; for three tasks that share the GPU as for one)",
+    "table2": "Table 2 and figure 6: tasks side by side; MSR of the peaks added up, mean EOR",
+    "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
+    "arrivals": "Jobs that arrive under a limit: how soon there is room",
+}
+ITERATIONS, FEW = 20, 8
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
+    p.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--tasks", type=int, default=3, help="of table2: up to so many copies (default: %(default)s)")
+    p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
+    p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
+    p.add_argument(
+        "--slowdown", type=float, default=1.0, metavar="S", help="of k kernels each runs at 1 / (1 + S (k - 1))"
+    )
+    p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print Tables 1 and 2 and figure 6 of the TENSILE paper, its claim on MLPs, and how fast newcomers get room."""
+    if not 1 <= args.tasks <= 100:
+        raise ValueError(f"--tasks: {args.tasks} is not in 1..100")
+    finite(args, "slowdown")
+    machine = machine_of(args.machine)
+    machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
+    if args.launch_ns is not None:
+        machine = machine.with_(launch_ns=args.launch_ns)
+    turns = FEW if args.quick else ITERATIONS
+    paper = papers.tensile
+    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell)
+    traces = traces_of(args.trace, machine, progress)
+
+    @cache  # one task is in both tables
+    def methods(which: int, count: int) -> list[dict[str, Any]]:
+        return paper.methods(traces[which], count, setting)
+
+    def copies(most: int) -> list[dict[str, Any]]:
+        return [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
+
+    rows = {
+        "table1": lambda: copies(1),
+        "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
+        "table2": lambda: copies(args.tasks),
+        "mlp": lambda: [paper.mlp_row(t, setting) for t in traces if "mlp" in t.name] + paper.mlps(setting),
+        "arrivals": lambda: [row for trace in traces for row in paper.arrivals(trace, setting)],
+    }
+    return {part: rows[part]() for part in parts}
+
+
+def table(part: str, rows: list[dict[str, Any]]) -> str:
+    """Return a part as text."""
+    paper = papers.tensile
+    others = {"bounds": paper.bound_table, "mlp": paper.mlp_table, "arrivals": paper.arrival_table}
+    return others.get(part, paper.table)(rows)
+
+
+def pictures(results: Results) -> list[tuple[str, Figure]]:
+    """Figure 6: three for each trace."""
+    return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
+
+
+SUITE = Suite("tensile", "several jobs on one GPU", PARTS, options, measure, table, pictures)

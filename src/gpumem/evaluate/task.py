@@ -1,0 +1,362 @@
+"""The main job: from a trace and a limit to a plan, placed, timed next to the unswapped iteration, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpumem import check as oracles
+from gpumem import pool as pools
+from gpumem import swap as swaps
+from gpumem.evaluate import verify
+from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
+from gpumem.evaluate.options import amount, choice, choices, name_of, taken
+from gpumem.evaluate.verify import UNCHECKED, Checked, self_check
+from gpumem.io import chrome, staged, write, write_text
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.report import Report, Run, human, percent, plot
+from gpumem.simulate import simulate
+from gpumem.swap.autoswap.scores import SCORES
+from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
+THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
+PLANS = 3
+
+Planner = Callable[..., Plan]
+Placer = Callable[..., Placement]
+Progress = Callable[[str], None]
+
+
+def _silent(text: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A plan with all that follows from it, as `plan` returns it.
+
+    Parameters
+    ----------
+    plan : Plan
+    machine : Machine
+    before, after : Run
+        Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
+        capacity clock where a load was asked for, else the placed clock.
+    placed : Timeline
+        Of `after`, by the placed clock whatever the limit.
+    pool, load : int, optional
+        Bytes that were asked for.
+    load_limit : int
+        Bytes that the load was brought down to: `load`, or less where only that could be placed in the pool.
+    planner, score : str
+        Names; no score where the planner has none.
+    checked : Checked
+        Which oracles found nothing wrong, and which were not asked.
+    """
+
+    plan: Plan
+    machine: Machine
+    before: Run
+    after: Run
+    placed: Timeline
+    pool: int | None
+    load: int | None
+    load_limit: int
+    planner: str
+    score: str = ""
+    checked: Checked = UNCHECKED
+
+    @property
+    def trace(self) -> Trace:
+        """The rewritten trace."""
+        return self.after.trace
+
+    @property
+    def placement(self) -> Placement:
+        """Where the buffers of the rewritten trace lie."""
+        return self.after.placement
+
+    @property
+    def overhead(self) -> float:
+        """How much longer an iteration takes, as a fraction, by the clock that judges."""
+        return self.after.timeline.overhead(self.before.timeline)
+
+    def __repr__(self) -> str:
+        r, goal = self.report().row(), "pool" if self.load is None else "load"
+        goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
+        what = f"{r['swaps']} swaps by {self.score or self.planner:.30}"
+        cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
+        return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
+
+    def report(self) -> Report:
+        """Return what the plan costs and saves: `table()` for people, `row()` for programs."""
+        clock, name = "placed" if self.load is None else "capacity", self.machine.name
+        runs = self.before, self.after
+        return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
+
+    def verified(self) -> Planned:
+        """Hold the result against the naive oracles; of huge traces not against the quadratic ones.
+
+        Raises
+        ------
+        RuntimeError
+            An oracle objects.
+        """
+        machine, load = self.machine, self.load
+        found = verify.plan(self.before.trace, self.after, self.placed, machine, self.load_limit, load)
+        return replace(self, checked=found)
+
+    def save(self, directory: str | Path, *, source: str = "") -> None:
+        """Write what `gpumem plan --out` writes: all of it, or nothing.
+
+        Parameters
+        ----------
+        directory : path
+            Made where it is not there; other files in it stay.
+        source : str
+            The file that the trace was read from, for the `meta` of the one that is written.
+
+        Raises
+        ------
+        ValueError
+            The directory cannot be written to.
+        """
+        with staged(directory, "directory") as folder:
+            self.write(folder, source)
+
+    def write(self, folder: Path, source: str = "") -> None:
+        """Write plan, rewritten trace, timeline and, where matplotlib is there, pictures into a folder."""
+        after, machine = self.after, self.machine
+        write_text(folder / "plan.json", self.plan.to_json())
+        write(
+            folder / "trace.json.gz",
+            after.trace,
+            machine.durations(after.trace),
+            after.placement,
+            source=source,
+            machine=machine.name,
+            capacity=self.pool,
+            makespan_ns=self.placed.makespan,
+        )
+        chrome.write(folder / "timeline.json", after.trace, after.timeline)
+        if plot.available():
+            plot.pictures(folder, self.before, after, self.load_limit if self.pool is None else self.pool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
+
+    trace: Trace
+    machine: Machine
+    place: Callable[[Trace], Placement]
+    pool: int | None
+    load: int | None
+    placement: Placement
+    line: Timeline
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        machine: Machine,
+        *,
+        pool: int | None = None,
+        load: int | None = None,
+        placer: str | Placer | None = None,
+        alignment: int = 256,
+        progress: Progress = _silent,
+    ) -> Case:
+        """Place the unswapped trace; options as in `plan`, but limits are bytes."""
+        if pool is None and load is None:
+            pool = machine.capacity
+        placer = placer or ("best-fit" if pool is None else "search")
+        fit = choice(placer, pools.PLANNERS, "placer") if isinstance(placer, str) else placer
+        fit = partial(fit, **taken(fit, {"alignment": alignment}))
+        place = partial(fit, **taken(fit, {"target": pool}))
+        progress("placing the unswapped trace")
+        placement = fit(trace)
+        line = simulate(trace, machine, None if load is not None else placement)
+        return cls(trace, machine, place, pool, load, placement, line)
+
+    def solve(self, planner: Planner, options: Mapping[str, Any], progress: Progress = _silent) -> Combined:
+        """Plan and place; a planner that can plan for a placement makes several plans around the first that fits."""
+
+        def plan(**more: Any) -> Callable[[Trace, int], Plan]:
+            chosen = taken(planner, {**more, **options, "progress": progress})
+            if "seed" in more:
+                chosen["seed"] = more["seed"] + options.get("seed", 0)
+            return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
+
+        if self.pool is None:
+            assert self.load is not None
+            return at_load(self.trace, self.load, swap=plan(), pool=self.place)
+        swap, pool = QUICK
+        quick, again = partial(self.place, **taken(self.place, pool)), bool(taken(planner, {"placed": True}))
+        first = in_pool(
+            self.trace,
+            self.pool,
+            swap=plan(placed=True, **swap) if again else plan(),
+            pool=quick,
+            load_limit=self.load,
+            progress=progress,
+        )
+        if not again:
+            return first
+        return settle(
+            self.trace,
+            self.pool,
+            first,
+            swaps=[plan(**{"placed": True, **THOROUGH, "seed": k}) for k in range(PLANS)],
+            pool=self.place,
+            judge=self.judge,
+            least=self.line.makespan,
+            progress=progress,
+        )
+
+    def judge(self, found: Combined) -> Timeline:
+        """Run what was planned by the clock that the limit asks for."""
+        with self_check():
+            if self.load is not None:
+                if found.trace.peak_load > self.load:
+                    oracles.budget(found.trace, self.load)
+                return simulate(found.trace, self.machine, capacity=self.load)
+            return simulate(found.trace, self.machine, found.placement)
+
+    def planned(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
+        """Put together what was found, not checked yet."""
+        placed = judged if self.load is None else simulate(found.trace, self.machine, found.placement)
+        before, after = Run(self.trace, self.placement, self.line), Run(found.trace, found.placement, judged)
+        limits = self.pool, self.load, found.load_limit
+        return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
+
+
+def plan(
+    trace: Trace,
+    machine: Machine | str,
+    *,
+    pool: int | str | None = None,
+    load: int | str | None = None,
+    planner: str | Planner = "autoswap",
+    score: str | Sequence[str] | None = None,
+    placer: str | Placer | None = None,
+    alignment: int = 256,
+    check: bool = True,
+    progress: Progress = _silent,
+    **options: Any,
+) -> Planned:
+    """Plan swaps for a limit, place what is left, time the iteration with and without the plan, and check all of it.
+
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine or str
+        A machine, or the name of a preset.
+    pool, load : int or str, optional
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load). `pool` is the size of the pool, and the
+        placed clock judges. `load` is the papers' limit, of the load, and the capacity clock judges. With both, the
+        pool must fit and the capacity clock judges; with neither, the pool is the machine's memory.
+    planner : str or callable
+        A name in `swap.PLANNERS`, or `planner(trace, machine, limit, **options) -> Plan`.
+    score : str or sequence of str, optional
+        Scores of AutoSwap to try, or `"all"`: the cheapest counts. Left out, it is all of them for a planner called by
+        name, and a callable's own.
+    placer : str or callable, optional
+        A name in `pool.PLANNERS`, or `placer(trace) -> Placement`. Left out, it is the search for a pool that has a
+        limit, and best-fit otherwise.
+    alignment : int
+        Of offsets, in bytes, for placers that have a keyword for it.
+    check : bool
+        Hold the result against the naive oracles.
+    progress : callable
+        Told what is being done.
+    **options
+        Keywords of the planner (`seed`, `effort`, `peaks`, ...); `threshold` may be a text, like the limits.
+
+    Returns
+    -------
+    Planned
+
+    Raises
+    ------
+    ValueError
+        What is wrong with an argument.
+    Infeasible
+        No plan of this kind can exist.
+    NotReached
+        The planner did not get to the limit.
+    RuntimeError
+        The result failed its own check.
+
+    Notes
+    -----
+    A planner that can plan for a placement (it has a keyword `placed`) makes several plans around the first that fits
+    the pool. For the others the load limit is lowered until the placement fits (`in_pool`).
+
+    Examples
+    --------
+    >>> import gpumem
+    >>> planned = gpumem.plan(gpumem.bundled("mlp3"), "gtx1080ti", load="80%")
+    >>> len(planned.plan.swaps), planned.trace.peak_load <= planned.load, f"{planned.overhead:.1%}"
+    (2, True, '0.0%')
+    """
+    if not isinstance(trace, Trace):
+        raise ValueError(f"trace: {trace!r:.60} is no Trace; gpumem.bundled and gpumem.read return one")
+    if not len(trace.ops):
+        raise ValueError(f"trace: {trace.name!r} is a bare instance, it has no ops to swap between")
+    machine = _machine(machine)
+    call = choice(planner, swaps.PLANNERS, "planner") if isinstance(planner, str) else planner
+    name = planner if isinstance(planner, str) else name_of(planner)
+    scores, options = _scores(planner, score), _options(call, name, options, trace.peak_load)
+    limits = {
+        what: None if given is None else amount(given, trace.peak_load, what)
+        for what, given in (("pool", pool), ("load", load))
+    }
+    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, progress=progress)
+
+    def solve(score: str) -> Combined:
+        chosen = {**options, "score": score} if score else options
+        return case.solve(call, chosen, lambda text: progress(f"{score or name}: {text}"))
+
+    score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
+    planned = case.planned(found, judged, name, score)
+    if not check:
+        return planned
+    progress("checking the plan")
+    return planned.verified()
+
+
+def _machine(machine: Machine | str) -> Machine:
+    if isinstance(machine, str):
+        return Machine.named(machine)
+    if not isinstance(machine, Machine):
+        raise ValueError(f"machine: {machine!r:.60} is neither a Machine nor the name of a preset")
+    return machine
+
+
+def _scores(planner: str | Planner, score: str | Sequence[str] | None) -> list[str]:
+    """The scores to try; an empty one where the planner has none, or its own counts."""
+    call = swaps.PLANNERS[planner] if isinstance(planner, str) else planner
+    scored = bool(taken(call, {"score": ""}))
+    if score is None or (score == "all" and not scored):
+        return [*SCORES] if scored and isinstance(planner, str) else [""]
+    if not scored:
+        raise ValueError(f"score: no use to {planner if isinstance(planner, str) else name_of(planner)}")
+    return choices(score if isinstance(score, str) else ",".join(map(str, score)), SCORES, "score")
+
+
+def _options(planner: Planner, name: str, options: dict[str, Any], whole: int) -> dict[str, Any]:
+    """The planner's own options; others are refused."""
+    for option in options:
+        if not taken(planner, {option: None}):
+            raise ValueError(f"{option}: {name} has no such option")
+    if "threshold" in options:
+        return {**options, "threshold": amount(options["threshold"], whole, "threshold", least=0)}
+    return options

@@ -1,0 +1,18 @@
+"""The tables and figures of the papers, measured here and shown next to what was published.
+
+`smartpool` has Table I of SmartPool (Zhang et al. 2019, section VI-A), `autoswap` figures 8 to 11 and Table II of
+AutoSwap (section VI-B), `tensile` Tables 1 and 2 and figure 6 of TENSILE. `gpumem bench` prints them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.papers import autoswap as autoswap
+    from gpumem.papers import smartpool as smartpool
+    from gpumem.papers import tensile as tensile
+
+face(__name__)
