@@ -1,105 +1,26 @@
-"""Trace files in and out: recorded PyTorch traces, `gpumem.trace/1`, minimalloc's CSV.
+"""Trace files in and out: recorded PyTorch traces, `gpumem.trace/1`, minimalloc's CSV, Chrome traces.
 
-The format is judged by content: gzipped or not, JSON or CSV.
+Begin with `reading`, which knows the format by the content: gzipped or not, JSON or CSV. Each format has a module.
 """
 
 from __future__ import annotations
 
-import codecs
-from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gpumem.io import minimalloc, recorded, tracefile
-from gpumem.io.files import read_bytes, replacing, staged, write_text
-from gpumem.io.schema import File, decode
-from gpumem.io.tracefile import write
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem._face import face
 
-__all__ = ["BUNDLED", "Loaded", "bundled", "load", "read", "replacing", "staged", "write", "write_text"]
+if TYPE_CHECKING:
+    from gpumem.io import chrome as chrome
+    from gpumem.io import minimalloc as minimalloc
+    from gpumem.io.files import replacing as replacing
+    from gpumem.io.files import staged as staged
+    from gpumem.io.files import write_text as write_text
+    from gpumem.io.reading import BUNDLED as BUNDLED
+    from gpumem.io.reading import Loaded as Loaded
+    from gpumem.io.reading import bundled as bundled
+    from gpumem.io.reading import bundled_path as bundled_path
+    from gpumem.io.reading import load as load
+    from gpumem.io.reading import read as read
+    from gpumem.io.tracefile import write as write
 
-BUNDLED = {"vgg16": "vgg16_cifar_b100", "resnet18": "resnet18_cifar_b100", "mlp3": "mlp3_b128_sgd"}
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a file held: the trace, its placement if it has one, and the file's `meta`."""
-
-    trace: Trace
-    placement: Placement | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
-
-
-def load(path: str | Path, *, iteration: int | None = None) -> Loaded:
-    """Read a trace file of any known format with all it says.
-
-    Parameters
-    ----------
-    path : path
-        JSON or CSV, gzipped or not.
-    iteration : int, optional
-        Which iteration of a recording; the last steady one by default.
-
-    Raises
-    ------
-    ValueError
-        Whatever is wrong with the file; one line that names the file, the place and the value.
-    """
-    data = read_bytes(path)
-    try:
-        return _parse(data, Path(path), iteration)
-    except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
-
-
-def read(path: str | Path, *, iteration: int | None = None) -> Trace:
-    """Read the trace in a file of any known format; see `load`.
-
-    Examples
-    --------
-    >>> read(bundled_path("mlp3")).n
-    40
-    """
-    return load(path, iteration=iteration).trace
-
-
-def bundled_path(name: str) -> Path:
-    """Return where a trace that ships with the package lies; `name` is one of `BUNDLED`."""
-    if name not in BUNDLED:
-        raise ValueError(f"bundled trace {name!r} is unknown; there are {', '.join(BUNDLED)}")
-    return Path(str(resources.files("gpumem"))) / "data" / f"{BUNDLED[name]}.json.gz"
-
-
-def bundled(name: str = "vgg16") -> Trace:
-    """Read a real trace that ships with the package: `vgg16`, `resnet18` (CIFAR, batch 100) or `mlp3`."""
-    return read(bundled_path(name))
-
-
-def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
-    data = data.removeprefix(codecs.BOM_UTF8)
-    if not data.strip():
-        raise ValueError("the file is empty")
-    if data.lstrip()[:1] not in b"{[":
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise ValueError("neither JSON nor CSV text") from None
-        trace, placement = minimalloc.parse(text, name=_stem(path))
-        return Loaded(trace, placement)
-    file = decode(data, File, "file")
-    meta = decode(file.meta, dict[str, Any], "meta")
-    if meta.get("format") == tracefile.FORMAT:
-        trace, placement = tracefile.parse(file.meta, file.buffers, file.ops)
-    elif meta.get("format", 1) == 1:
-        trace, placement = recorded.parse(file.meta, file.buffers, file.ops, iteration=iteration), None
-    else:
-        raise ValueError(f"meta.format: {meta['format']!r:.60} is unknown; there are 1 and {tracefile.FORMAT!r}")
-    if not len(trace.buffers):
-        raise ValueError("buffers: empty, nothing to plan")
-    return Loaded(trace, placement, meta)
-
-
-def _stem(path: Path) -> str:
-    return path.name.split(".")[0]
+face(__name__)

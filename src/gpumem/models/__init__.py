@@ -1,19 +1,33 @@
-"""Small training steps made of gpumem's kernels: a trace to plan for, a launch to run, a state to compare."""
+"""Small training steps made of gpumem's kernels: a trace to plan for, a launch to run, a state to compare.
 
-from collections.abc import Callable
-from functools import partial
+`graph` builds a step out of tensors and ops, `layers` are functions over it; `mlp` and `cnn` are made of them. `MODELS`
+names them for the command line.
+"""
 
-from gpumem.models.cnn import cnn
-from gpumem.models.graph import Graph, Model, Step, Tensor
-from gpumem.models.measure import measure
-from gpumem.models.mlp import mlp
+from __future__ import annotations
 
-MODELS: dict[str, Callable[..., Model]] = {
-    "mlp": mlp,
-    "mlp-adam": partial(mlp, optimiser="adam"),
-    "cnn": cnn,
-    "cnn-adam": partial(cnn, optimiser="adam"),
-    "cnn-im2col": partial(cnn, conv="im2col"),
-}
+from typing import TYPE_CHECKING
 
-__all__ = ["MODELS", "Graph", "Model", "Step", "Tensor", "cnn", "measure", "mlp"]
+from gpumem._face import face
+
+if TYPE_CHECKING:
+    from gpumem.models.cnn import cnn as cnn
+    from gpumem.models.graph import Graph as Graph
+    from gpumem.models.graph import Model as Model
+    from gpumem.models.graph import Step as Step
+    from gpumem.models.graph import Tensor as Tensor
+    from gpumem.models.layers import adam as adam
+    from gpumem.models.layers import conv2d as conv2d
+    from gpumem.models.layers import dense as dense
+    from gpumem.models.layers import max_pool as max_pool
+    from gpumem.models.layers import relu as relu
+    from gpumem.models.layers import sgd as sgd
+    from gpumem.models.layers import softmax_loss as softmax_loss
+    from gpumem.models.measure import measure as measure
+    from gpumem.models.measure import measured as measured
+    from gpumem.models.measure import measured_machine as measured_machine
+    from gpumem.models.mlp import mlp as mlp
+    from gpumem.models.named import MODELS as MODELS
+    from gpumem.models.task import blobs as blobs
+
+face(__name__)

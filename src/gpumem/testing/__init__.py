@@ -1,52 +1,32 @@
 """What users test their own allocators and planners with; no test framework needed.
 
-`check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `requests` and `traces` are
-loaded at first use and need Hypothesis, which comes with `gpumem[test]`.
+`check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `requests` and `traces`
+need Hypothesis, which comes with `gpumem[test]`.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from gpumem.testing.allocators import check_allocator
-from gpumem.testing.contract import OPTIONAL, RULES, ContractError, Witness
-from gpumem.testing.history import Player, play
-from gpumem.testing.planners import PLANNER_RULES, check_planner
-from gpumem.testing.request import Allocate, Free, Request, WrongFree
+from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.testing.stateful import allocator_machine
-    from gpumem.testing.strategies import lifetimes, requests, traces
+    from gpumem.testing.allocators import check_allocator as check_allocator
+    from gpumem.testing.contract import OPTIONAL as OPTIONAL
+    from gpumem.testing.contract import RULES as RULES
+    from gpumem.testing.contract import ContractError as ContractError
+    from gpumem.testing.contract import Witness as Witness
+    from gpumem.testing.history import Player as Player
+    from gpumem.testing.history import play as play
+    from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES
+    from gpumem.testing.planners import check_planner as check_planner
+    from gpumem.testing.request import Allocate as Allocate
+    from gpumem.testing.request import Free as Free
+    from gpumem.testing.request import Request as Request
+    from gpumem.testing.request import WrongFree as WrongFree
+    from gpumem.testing.stateful import allocator_machine as allocator_machine
+    from gpumem.testing.strategies import lifetimes as lifetimes
+    from gpumem.testing.strategies import requests as requests
+    from gpumem.testing.strategies import traces as traces
 
-__all__ = [
-    "OPTIONAL",
-    "PLANNER_RULES",
-    "RULES",
-    "Allocate",
-    "ContractError",
-    "Free",
-    "Player",
-    "Request",
-    "Witness",
-    "WrongFree",
-    "allocator_machine",
-    "check_allocator",
-    "check_planner",
-    "lifetimes",
-    "play",
-    "requests",
-    "traces",
-]
-
-_HOME = {"allocator_machine": "stateful", "lifetimes": "strategies", "requests": "strategies", "traces": "strategies"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gpumem.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gpumem.testing.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+face(__name__)
