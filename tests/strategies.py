@@ -1,16 +1,19 @@
-"""The public strategies, and plans for random traces."""
+"""The public strategies; plans for random traces, machines, jobs."""
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from gpumem.columns import Buffers, Ops
+from gpumem.machine import Link, Machine
+from gpumem.swap import Plan, Swap
 from gpumem.swap.gaps import gaps
-from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.tasks import Task
 from gpumem.testing.strategies import lifetimes, traces
 from gpumem.trace import Trace
 
-__all__ = ["lifetimes", "nets", "plans", "traces"]
+__all__ = ["lifetimes", "machine_of", "nets", "plans", "tasks", "traces"]
 
 
 @st.composite
@@ -55,3 +58,19 @@ def nets(draw: st.DrawFn) -> Trace:
     start, end, kept = (list(column) for column in zip(*rows))
     ops = Ops.make([sorted(set(r)) for r in reads], [sorted(set(w)) for w in writes])
     return Trace(Buffers.make(size, start, end, persistent=kept), ops)
+
+
+def machine_of(data: st.DataObject, *, pinned: int = 10_000, duplex: bool | None = None) -> Machine:
+    """Any link, between what costs nothing and what takes as long as the ops of a random trace."""
+    link = st.builds(Link, st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([0.05, 0.3, 1.0]))
+    both = data.draw(st.booleans()) if duplex is None else duplex
+    return Machine("m", 10_000, data.draw(link), data.draw(link), 1.0, 1.0, pinned=pinned, duplex=both)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    """A job of TENSILE, with durations of its own."""
+    trace = draw(st.one_of(nets(), nets(), nets(), traces(streams=1)))
+    n = trace.n
+    duration = draw(st.lists(st.integers(0, 100), min_size=n, max_size=n))
+    return Task(trace, np.array(duration, np.int64), draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])))

@@ -18,16 +18,10 @@ from gpumem.pool.allocators.buddy import Buddy
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import Allocator, Pool
+from gpumem.pool.online import Pool
 
-KIB, MIB = 1 << 10, 1 << 20
-SIZES = st.one_of(
-    st.integers(1, 3000),
-    st.sampled_from([512, 513, 2 * KIB, 512 * KIB, MIB - 511, MIB, MIB + 1, 2 * MIB, 5 * MIB, 10 * MIB - 1, 10 * MIB]),
-    st.integers(1, 24).map(lambda m: m * MIB),
-)
-Request = tuple[bool, int, int]  # allocate? the size or which live block; the stream
-REQUESTS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 2)), max_size=40)
+from .requests import MIB, REQUESTS, Request, footprint, play, waits
+
 MORE = {
     "native-1": partial(Native, granularity=1),
     "cnmem-first": partial(CnMem, fit="first"),
@@ -40,19 +34,6 @@ MORE = {
     "buddy-1": partial(Buddy, min_block=1),
 }
 ALL: dict[str, Callable[..., Pool]] = {**ALLOCATORS, **MORE}
-
-
-def footprint(allocator: Pool) -> tuple[int, int]:
-    """Bytes reserved now and at most, in MiB."""
-    reserved = allocator.statistics.reserved
-    return reserved.current // MIB, reserved.peak // MIB
-
-
-def waits(allocator: Pool) -> list[None]:
-    """A list that grows by one whenever the allocator waits for all streams."""
-    counted: list[None] = []
-    allocator.synchronize = lambda: counted.append(None)
-    return counted
 
 
 # What every allocator owes: see the docstring of gpumem.pool.online
@@ -107,24 +88,6 @@ def test_what_is_all_free_is_whole_again(name: str, requests: list[Request]) -> 
     allocator.allocate(whole)
     with pytest.raises(MemoryError, match=rf"no room for {10 * MIB} bytes: \d+ of {40 * MIB} are reserved"):
         allocator.allocate(10 * MIB)
-
-
-def play(allocator: Allocator, requests: list[Request]) -> list[int]:
-    """Make the requests, then free what is left; return all offsets, -1 where there was no room."""
-    live: list[int] = []
-    offsets = []
-    for fresh, size, stream in requests:
-        if fresh:
-            try:
-                live.append(allocator.allocate(size, stream=stream))
-                offsets.append(live[-1])
-            except MemoryError:
-                offsets.append(-1)
-        elif live:
-            allocator.free(live.pop(size % len(live)), stream=stream)
-    for offset in live:
-        allocator.free(offset)
-    return offsets
 
 
 @pytest.mark.parametrize("name", ALL)

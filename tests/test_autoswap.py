@@ -29,20 +29,15 @@ from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
+from .nets import ramp
 from .strategies import traces
 
 GTX = Machine.named("gtx1080ti")
 
 
-def hill() -> Trace:
-    """X (8 bytes): made by 0, used by 5. Y (4): 1, 4. Z (6): 2, 3. Ops take 10, 20, 30, 40, 50, 60 ns."""
-    ops = Ops.make([[], [], [], [2], [1], [0]], [[0], [1], [2], [], [], []], duration=[10, 20, 30, 40, 50, 60])
-    return Trace(Buffers.make([8, 4, 6], [0, 1, 2], [6, 5, 4]), ops)
-
-
 def test_scores_by_hand(machine: Machine) -> None:
     # load 8 12 18 18 12 8; the first peak is op 2; X's gap is ops 1..4, Y's 2..3; Z straddles nothing
-    found = candidates(hill(), machine, 10, threshold=1)
+    found = candidates(ramp(), machine, 10, threshold=1)
     assert found.gaps.buffer.tolist() == [0, 1]
     assert found.gap_ns.tolist() == [140, 70]
     assert (found.out_ns.tolist(), found.in_ns.tolist()) == ([7, 5], [4, 3])
@@ -56,21 +51,21 @@ def test_scores_by_hand(machine: Machine) -> None:
 
 def test_a_negative_absence_is_divided_by_the_size() -> None:
     slow = Machine("slow", 10**6, Link(100, 0.0), Link(100, 0.0), flops=1, bandwidth=1)
-    found = candidates(hill(), slow, 10, threshold=1)
+    found = candidates(ramp(), slow, 10, threshold=1)
     assert SCORES["aoa"](found).tolist() == [(140 - 200) / 8, (70 - 200) / 4]
 
 
 def test_a_constant_load_makes_wdoa_the_duration(machine: Machine) -> None:
-    found = candidates(hill(), machine, 10, threshold=1)
+    found = candidates(ramp(), machine, 10, threshold=1)
     flat = replace(found, load=np.ones(6, np.int64))
     assert SCORES["wdoa"](flat).tolist() == [140, 70]
 
 
 def test_all_peaks_add_candidates(machine: Machine) -> None:
-    first = candidates(hill(), machine, 10, threshold=1)
-    every = candidates(hill(), machine, 10, peaks="all", threshold=1)
+    first = candidates(ramp(), machine, 10, threshold=1)
+    every = candidates(ramp(), machine, 10, peaks="all", threshold=1)
     assert set(first.gaps.after.tolist()) <= set(every.gaps.after.tolist())
-    assert len(candidates(hill(), machine, 10, threshold=5)) == 1
+    assert len(candidates(ramp(), machine, 10, threshold=5)) == 1
 
 
 def test_parameters_are_candidates_over_the_boundary() -> None:
@@ -83,27 +78,27 @@ def test_parameters_are_candidates_over_the_boundary() -> None:
 
 def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> None:
     # op 2 makes Z (6), X and Y may be away: 6; op 0 and 5 hold X: 8
-    assert floor(hill()) == (0, 8)
+    assert floor(ramp()) == (0, 8)
     with pytest.raises(Infeasible, match="op 0 must hold 8 bytes, the limit is 7; the least limit that could do is 8"):
-        autoswap(hill(), machine, 7, threshold=1, peaks="all")
-    assert autoswap(hill(), machine, 8, threshold=1, peaks="all").apply(hill()).peak_load == 8
+        autoswap(ramp(), machine, 7, threshold=1, peaks="all")
+    assert autoswap(ramp(), machine, 8, threshold=1, peaks="all").apply(ramp()).peak_load == 8
 
 
 def test_giving_up_says_what_was_reached(machine: Machine) -> None:
     with pytest.raises(NotReached) as stop:
-        autoswap(hill(), machine, 9, threshold=5)  # Y may not go
-    assert stop.value.reached == load_min(candidates(hill(), machine, 9, threshold=5)) == 10
+        autoswap(ramp(), machine, 9, threshold=5)  # Y may not go
+    assert stop.value.reached == load_min(candidates(ramp(), machine, 9, threshold=5)) == 10
 
 
 def test_a_pinned_budget_is_a_constraint() -> None:
     with pytest.raises(NotReached):
-        autoswap(hill(), tiny_machine().with_(pinned=7), 11, threshold=1)
-    plan = autoswap(hill(), tiny_machine().with_(pinned=8), 11, threshold=1)
+        autoswap(ramp(), tiny_machine().with_(pinned=7), 11, threshold=1)
+    plan = autoswap(ramp(), tiny_machine().with_(pinned=8), 11, threshold=1)
     assert [s.buffer for s in plan.swaps] == [0]
 
 
 def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
-    assert autoswap(hill(), machine, 18) == Plan((), 6)
+    assert autoswap(ramp(), machine, 18) == Plan((), 6)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +114,7 @@ def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
 )
 def test_bad_options_are_refused(options: dict[str, object], why: str, machine: Machine) -> None:
     with pytest.raises(ValueError, match=why):
-        autoswap(hill(), machine, **{"limit": 10, **options})  # type: ignore[arg-type]
+        autoswap(ramp(), machine, **{"limit": 10, **options})  # type: ignore[arg-type]
 
 
 @given(st.data())
@@ -165,7 +160,7 @@ def test_swdoa_is_what_looking_at_every_gap_every_time_gives(trace: Trace) -> No
 
 
 def test_areas_beyond_64_bits_keep_their_order() -> None:
-    found = candidates(hill(), tiny_machine(), 10, threshold=1)
+    found = candidates(ramp(), tiny_machine(), 10, threshold=1)
     huge = replace(found, load=found.load * 2**34, size=found.size * 2**34, duration=found.duration * 2**30)
     assert SCORES["swdoa"](huge) == pytest.approx(SCORES["swdoa"](found) * 2.0**64, rel=1e-6)
 

@@ -28,8 +28,8 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
+from .nets import ramp
 from .strategies import traces
-from .test_autoswap import hill
 
 GTX = Machine.named("gtx1080ti")
 
@@ -162,7 +162,7 @@ def test_it_ends_early_where_nothing_waits() -> None:
 
 def test_it_ends_where_there_is_no_other_order(machine: Machine) -> None:
     told: list[str] = []
-    bayes(hill(), machine.with_(duplex=False), 11, threshold=1, progress=told.append)
+    bayes(ramp(), machine.with_(duplex=False), 11, threshold=1, progress=told.append)
     assert len(told) <= 2  # two candidates have two orders
 
 
@@ -191,7 +191,7 @@ def test_weights_that_miss_the_limit_do_not_abort(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_misses_the_limit_counts_as_the_worst() -> None:
-    search = _Search.start(candidates(hill(), tiny_machine(), 10, threshold=1), np.random.default_rng(0))
+    search = _Search.start(candidates(ramp(), tiny_machine(), 10, threshold=1), np.random.default_rng(0))
     search.results = [5, Missed(9, ""), 7, 6]
     assert (search.values().tolist(), search.best) == ([5, 7, 7, 6], 5)
     search.results = [Missed(9, ""), Missed(8, "")]
@@ -210,7 +210,7 @@ def test_what_no_weights_reach_is_not_reached() -> None:
 
 
 def test_a_load_that_fits_is_an_empty_plan(machine: Machine) -> None:
-    assert bayes(hill(), machine, 18) == Plan((), 6)
+    assert bayes(ramp(), machine, 18) == Plan((), 6)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_load_that_fits_is_an_empty_plan(machine: Machine) -> None:
 )
 def test_bad_options_are_refused(options: dict[str, Any], why: str, machine: Machine) -> None:
     with pytest.raises(ValueError, match=why):
-        bayes(hill(), machine, **{"limit": 10, **options})
+        bayes(ramp(), machine, **{"limit": 10, **options})
 
 
 def test_scores_are_standardised_and_a_constant_one_is_nothing() -> None:

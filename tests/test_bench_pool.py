@@ -26,8 +26,9 @@ from gpumem.pool.runtime.smartpool import SmartPool
 from gpumem.trace import Trace
 
 from .conftest import Cli
+from .files import BARE, KINDS, bad_file
+from .nets import net
 from .strategies import traces
-from .test_cli import BARE, KINDS, bad_file, net
 
 PARTS = ["table1", "instances", "cost"]
 FIGURES = ["native", "cnmem", "cnmem_first_fit", "smartpool"]

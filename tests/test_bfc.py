@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpumem.pool.allocators.bfc import BFC
 from gpumem.pool.allocators.native import Native
 
-from .test_allocators import MIB, REQUESTS, Request, footprint, play, waits
+from .requests import MIB, REQUESTS, Request, footprint, play, waits
 
 
 class NaiveBFC:

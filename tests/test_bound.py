@@ -22,8 +22,7 @@ from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
 
-from .strategies import plans, traces
-from .test_search import machine
+from .strategies import machine_of, plans, traces
 
 GTX = Machine.named("gtx1080ti")
 
@@ -36,7 +35,7 @@ def stall(trace: Trace, target: Machine, swapped: Trace, capacity: int) -> float
 @given(st.data())
 def test_no_plan_runs_without_stall_below_the_bound(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
-    target = machine(data)
+    target = machine_of(data)
     bound = zero_stall_limit(trace, target)
     assert floor(trace)[1] <= bound.limit <= bound.peak_load == trace.peak_load
     swapped = data.draw(plans(trace)).apply(trace)
@@ -48,7 +47,7 @@ def test_no_plan_runs_without_stall_below_the_bound(data: st.DataObject) -> None
 @given(st.data())
 def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
-    target = machine(data)
+    target = machine_of(data)
     swapped = data.draw(plans(trace)).apply(trace)
     capacity = swapped.peak_load
     assume(capacity)
@@ -58,7 +57,7 @@ def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
 @given(st.data())
 def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=1, max_ops=12))
-    target = machine(data)
+    target = machine_of(data)
     _, limit = lowest(trace, target, stall=0, effort=1e-5)
     assert limit >= zero_stall_limit(trace, target).limit
     assume(trace.peak_load > 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
 
-from .test_allocators import KIB, MIB, REQUESTS, Request, footprint, waits
+from .requests import KIB, MIB, REQUESTS, Request, footprint, waits
 
 HUGE = 2**48
 

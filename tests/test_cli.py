@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -29,34 +28,14 @@ from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
-from gpumem.recorder import Recorder
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 from .conftest import Cli, Ran, tiny_machine
+from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
+from .nets import MIB, net
 from .strategies import traces
-
-FILES = {"plan.json", "trace.json.gz", "timeline.json"}
-PICTURES = {"profile.png", "layout.png", "timeline.png"}
-MIB = 2**20
-
-
-def net() -> Trace:
-    """Four layers of 4 MiB activations, one weight each; an iteration of ten ops with time to swap in."""
-    device = Recorder()
-    weights = [device.malloc(MIB, kind="param") for _ in range(4)]
-    values = [device.malloc(4 * MIB, kind="input")]
-    device.exec("batch", writes=values, duration=10**6)
-    for k in range(4):
-        values.append(device.malloc(4 * MIB, kind="activation"))
-        device.exec(f"forward {k}", reads=[weights[k], values[k]], writes=[values[-1]], duration=10**6)
-    for k in reversed(range(4)):
-        device.exec(f"backward {k}", reads=[values[k], values[k + 1], weights[k]], writes=[weights[k]], duration=10**6)
-        device.free(values[k + 1])
-    device.exec("end", duration=10**6)
-    device.free(values[0])
-    return device.trace(name="net")
 
 
 @pytest.fixture(scope="module")
@@ -296,10 +275,6 @@ def test_a_rewritten_trace_may_be_planned_again(cli: Cli, net_file: Path, tmp_pa
 # --- status 3 --------------------------------------------------------------------------------------------
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.mark.parametrize("option", ["--limit", "--load-limit"])
 def test_below_the_one_op_floor_it_is_infeasible_and_nothing_is_written(
     cli: Cli, net_file: Path, tmp_path: Path, option: str
@@ -338,60 +313,6 @@ def test_a_pool_that_no_placement_fits_names_the_lowest(
 
 # --- status 2 --------------------------------------------------------------------------------------------
 
-BARE = b"id,lower,upper,size\nx,0,2,4\ny,1,3,5\n"
-
-
-def bad_file(folder: Path, kind: str) -> Path:
-    """Make a file that is no trace."""
-    good = bundled_path("mlp3").read_bytes()
-    document = json.loads(gzip.decompress(good))
-    path = folder / f"{kind}.json.gz"
-    if kind == "missing":
-        return path
-    if kind == "directory":
-        path.mkdir()
-        return path
-    changes = {
-        "types": lambda: document["buffers"][3].update(bytes="many"),
-        "negative": lambda: document["buffers"][3].update(bytes=-1),
-        "overflow": lambda: document["buffers"][3].update(bytes=2**62),
-        "beyond64": lambda: document["buffers"][3].update(bytes=2**64),
-        "float": lambda: document["buffers"][3].update(bytes=1.5),
-        "nan": lambda: document["buffers"][3].update(bytes=float("nan")),
-        "lifetime": lambda: document["buffers"][40].update(free=10**6),
-        "reversed": lambda: document["buffers"][40].update(alloc=79, free=50),
-        "unknown": lambda: document["ops"][50]["reads"].append(10**6),
-        "duplicate": lambda: document["buffers"][3].update(id=2),
-        "early": lambda: document["ops"][50]["reads"].append(57),
-        "nobuffers": lambda: document.update(buffers=[]),
-        "noops": lambda: document.update(ops=[]),
-        "noiterations": lambda: document["meta"].update(iterations=[]),
-        "iterations": lambda: document["meta"].update(iterations=[[0, 1000]]),
-        "missingkey": lambda: document["ops"][5].pop("reads"),
-        "format": lambda: document["meta"].update(format="tensorflow\n\ngraph"),
-    }
-    raw = {
-        "truncated": good[: len(good) // 2],
-        "garbage": b"\x00\xff\xfe garbage",
-        "empty": b"",
-        "text": b"This is\nnot a trace\n",
-        "deep": b"[" * 100_000,
-        "json": b"{}",
-        "csv": BARE.replace(b"0,2", b"2,0"),
-        "longline": b"x" * 200_000,
-    }
-    if kind in changes:
-        changes[kind]()
-        path.write_text(json.dumps(document))
-    else:
-        path.write_bytes(raw[kind])
-    return path
-
-
-KINDS = ["missing", "directory", "types", "negative", "overflow", "beyond64", "float", "nan", "lifetime", "reversed"]
-KINDS += ["unknown", "duplicate", "early", "nobuffers", "noops", "noiterations", "iterations", "missingkey", "format"]
-KINDS += ["truncated", "garbage", "empty", "text", "deep", "json", "csv", "longline"]
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_file_is_one_line_that_names_it(cli: Cli, tmp_path: Path, kind: str) -> None:
@@ -404,10 +325,6 @@ def test_a_bad_file_is_one_line_that_names_it(cli: Cli, tmp_path: Path, kind: st
     ):
         assert cli.refuses(*args).startswith(f"gpumem: error: {path}: ")
     assert {p.name for p in tmp_path.iterdir()} <= {path.name}
-
-
-BAD_AMOUNTS = ["0", "0%", "0.4", "-1", "-5%", "nan", "inf", "1e9", "", "half", "10XB", "5 5", "70%%", "1,5GiB", "0x10"]
-BAD_AMOUNTS += [str(2**62), "5000000000TiB", "9" * 5000, "٣MiB"]
 
 
 @pytest.mark.parametrize("text", BAD_AMOUNTS)

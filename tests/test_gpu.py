@@ -21,7 +21,7 @@ from gpumem.placement import Placement
 from gpumem.trace import Trace
 
 from .kernel_cases import CASES, Pick
-from .test_models import lowest
+from .nets import lowest
 
 pytestmark = [pytest.mark.gpu]
 

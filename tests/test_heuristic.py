@@ -21,18 +21,10 @@ from gpumem.swap.snu.heuristic import heuristic, select
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
+from .nets import hill
 from .strategies import traces
 
 GTX = Machine.named("gtx1080ti")
-
-
-def hill(*sizes: int, ns: int = 100) -> Trace:
-    """Buffers made one after the other and used in the opposite order; an op takes `ns`."""
-    k = len(sizes)
-    none: list[list[int]] = [[]]
-    reads, writes = none * k + [[b] for b in reversed(range(k))], [[b] for b in range(k)] + none * k
-    ops = Ops.make(reads, writes, duration=[ns] * (2 * k))
-    return Trace(Buffers.make(sizes, range(k), [2 * k - b for b in range(k)]), ops)
 
 
 def test_the_largest_goes_first(machine: Machine) -> None:

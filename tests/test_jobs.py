@@ -18,10 +18,12 @@ from gpumem.jobs.runtime.memory import JobMemory
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.swap.tasks import Scheduled, Task
+from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
+from .nets import dense
+from .shared_jobs import Drawn, tight
 from .strategies import plans, traces
 
 
@@ -35,22 +37,6 @@ def recomputations(trace: Trace) -> list[Plan]:
             check.data_flow(trace, plan.apply(trace))
             legal.append(plan)
     return legal
-
-
-class Drawn:
-    """A memory scheduler that gives each trace one of a few plans after another."""
-
-    def __init__(self, choice: dict[int, list[Scheduled]]) -> None:
-        self.choice = choice
-        self.asked = dict.fromkeys(choice, 0)
-
-    def __call__(self, tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
-        found = []
-        for task in tasks:
-            key = id(task.trace)
-            found.append(self.choice[key][self.asked[key] % len(self.choice[key])])
-            self.asked[key] += 1
-        return found
 
 
 def drawn(data: st.DataObject, trace: Trace) -> Scheduled:
@@ -94,42 +80,6 @@ def test_any_plans_of_any_jobs(data: st.DataObject) -> None:
         if got.launch >= 0:
             assert len(got.end) == job.iterations or (job.leave is not None and got.end[-1] >= job.leave)
         assert all(p <= b for p, b in zip(got.peak, got.budget))
-
-
-def dense(rng: np.random.Generator) -> Trace:
-    """A trace of a few wide buffers, each touched again and again: much to swap."""
-    n, count = int(rng.integers(4, 14)), int(rng.integers(2, 8))
-    start = rng.integers(0, n, count)
-    length = rng.integers(max(n // 2, 1), n + 1, count)
-    forever = rng.random(count) < 0.4
-    start[forever], length[forever] = 0, n
-    reads: list[list[int]] = [[] for _ in range(n)]
-    writes: list[list[int]] = [[] for _ in range(n)]
-    for b in range(count):
-        for life in np.flatnonzero(rng.random(int(length[b])) < 0.35).tolist():
-            i = int(start[b] + life) % n
-            how = rng.integers(0, 3)
-            (reads if how < 2 else writes)[i].append(b)
-            if how == 0:
-                writes[i].append(b)
-    end = start + length
-    persistent = forever | ((end > n) & (rng.random(count) < 0.5))
-    buffers = Buffers.make(rng.choice([1, 8, 40, 40, 100], count), start, end, persistent=persistent)
-    return Trace(buffers, Ops.make(reads, writes, duration=rng.integers(0, 30, n)))
-
-
-def tight(rng: np.random.Generator, trace: Trace) -> Scheduled:
-    """Most gaps swapped, released at once as often as not, with delays as often as not."""
-    found, swaps = gaps(trace), []
-    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
-        if rng.random() < 0.7:
-            out = after if rng.random() < 0.7 else int(rng.integers(after, before))
-            release = out + 1 if rng.random() < 0.7 else int(rng.integers(out + 1, before + 1))
-            prefetch = int(rng.integers(release, before + 1))
-            swaps.append(Swap(b, after, before, release, prefetch, out))
-    plan = Plan(tuple(swaps[k] for k in rng.permutation(len(swaps))), trace.n)
-    delays = tuple((int(x), int(y)) for x, y in rng.choice([0, 0, 5, 40, 200], (len(swaps), 2)))
-    return Scheduled(plan, plan.apply(trace).peak_load, delays)
 
 
 def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any], Drawn]:

@@ -18,7 +18,7 @@ from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
-from .test_jobs import Drawn
+from .shared_jobs import Drawn
 
 NOTHING = Plan((), 0)
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.io import bundled, load
@@ -22,16 +21,11 @@ from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
+from .nets import bump
 from .strategies import traces
 
 GTX = Machine.named("gtx1080ti")
 SWAP = Swap(0, 0, 4, 2, 3)
-
-
-def hill(wait: int = 100) -> Trace:
-    """A (50 bytes) is made by op 0 and read by op 4; op 2 holds B (50) as well. Copies of A take 28 and 15 ns."""
-    ops = Ops.make([[], [], [], [], [0]], [[0], [], [1], [], []], duration=[10, wait, 10, wait, 10])
-    return Trace(Buffers.make([50, 50], [0, 2], [5, 3]), ops, name="hill")
 
 
 def away(trace: Trace, machine: Machine, limit: int) -> Plan:
@@ -53,7 +47,7 @@ def costs(extra: dict[int, int]) -> Planner:
 
 
 def test_what_a_plan_costs_by_hand() -> None:
-    trace, machine = hill(), tiny_machine()
+    trace, machine = bump(), tiny_machine()
     assert (trace.peak_load, simulate(trace, machine).makespan) == (100, 230)
     assert overhead_at(trace, machine, away, 50) == 0.0
     assert overhead_at(trace, machine, away, 49) is None
@@ -63,10 +57,10 @@ def test_what_a_plan_costs_by_hand() -> None:
 
 
 def test_the_scan_by_hand() -> None:
-    trace, machine = hill(), tiny_machine()
+    trace, machine = bump(), tiny_machine()
     found = knee(trace, machine, costs({90: 0, 80: 0, 70: 23, 60: 0, 50: 23}), step=0.1, name="mine", bound=50)
     assert (found.limit, found.unbroken, found.overhead) == (60, 80, 0.0)
-    assert (found.trace, found.machine, found.planner, found.peak_load) == ("hill", "tiny", "mine", 100)
+    assert (found.trace, found.machine, found.planner, found.peak_load) == ("bump", "tiny", "mine", 100)
     assert (found.reduction, found.achieved) == (pytest.approx(0.4), 0.8)
     assert found.plan.swaps == (SWAP,)
 
@@ -74,21 +68,21 @@ def test_the_scan_by_hand() -> None:
 def test_patience_ends_the_scan() -> None:
     tried: list[str] = []
     planner = costs({90: 0, 60: 23, 50: 0, 80: 23})
-    found = [knee(hill(), tiny_machine(), planner, step=0.1, patience=p, progress=tried.append) for p in (2, 3, 4)]
+    found = [knee(bump(), tiny_machine(), planner, step=0.1, patience=p, progress=tried.append) for p in (2, 3, 4)]
     assert [(k.limit, k.unbroken) for k in found] == [(90, 90), (90, 90), (50, 90)]
     assert len(tried) == 3 + 4 + 9
     assert tried[0] == "trying a limit of 90.0% of the peak load"
 
 
 def test_a_limit_that_a_planner_names_is_tried() -> None:
-    found = knee(hill(), tiny_machine(), costs({73: 0}), step=0.1)
+    found = knee(bump(), tiny_machine(), costs({73: 0}), step=0.1)
     assert (found.limit, found.unbroken) == (73, 73)
-    assert knee(hill(), tiny_machine(), costs({73: 23}), step=0.1).limit == 100
+    assert knee(bump(), tiny_machine(), costs({73: 23}), step=0.1).limit == 100
 
 
 def test_infeasible_ends_the_scan() -> None:
     tried: list[str] = []
-    assert knee(hill(), tiny_machine(), away, step=0.1, progress=tried.append).limit == 50
+    assert knee(bump(), tiny_machine(), away, step=0.1, progress=tried.append).limit == 50
     assert len(tried) == 6
 
 
@@ -96,28 +90,28 @@ def test_at_worst_it_is_the_peak_and_the_empty_plan() -> None:
     def never(trace: Trace, machine: Machine, limit: int) -> Plan:
         raise NotReached(trace.peak_load, limit)
 
-    found = knee(hill(), tiny_machine(), never)
+    found = knee(bump(), tiny_machine(), never)
     assert (found.limit, found.unbroken, found.overhead, found.plan.decisions) == (100, 100, 0.0, ())
     assert (found.planner, found.reduction, found.achieved) == ("never", 0.0, None)
 
 
 def test_what_counts_as_free_is_asked_for() -> None:
     late = costs({60: 23, 70: 23, 80: 23, 90: 23})
-    assert knee(hill(), tiny_machine(), late, step=0.1, free=0.09).limit == 100
-    assert knee(hill(), tiny_machine(), late, step=0.1, free=0.11).limit == 60
+    assert knee(bump(), tiny_machine(), late, step=0.1, free=0.09).limit == 100
+    assert knee(bump(), tiny_machine(), late, step=0.1, free=0.11).limit == 60
 
 
 def test_a_planner_that_looks_for_the_limit_itself_is_judged_here() -> None:
-    found = knee_of(hill(), tiny_machine(), lambda trace, machine: (costs({55: 23})(trace, machine, 55), 55), bound=10)
+    found = knee_of(bump(), tiny_machine(), lambda trace, machine: (costs({55: 23})(trace, machine, 55), 55), bound=10)
     assert (found.limit, found.unbroken, found.achieved) == (55, 55, 0.5)
     assert found.overhead == pytest.approx(0.1)
     with pytest.raises(ValueError, match="the load is 50 bytes, the capacity 49"):
-        knee_of(hill(), tiny_machine(), lambda trace, machine: (away(trace, machine, 50), 49))
+        knee_of(bump(), tiny_machine(), lambda trace, machine: (away(trace, machine, 50), 49))
 
 
 def test_a_plan_above_its_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="op 2: the load is 100 bytes, the capacity 50"):
-        overhead_at(hill(), tiny_machine(), lambda trace, machine, limit: Plan(), 50)
+        overhead_at(bump(), tiny_machine(), lambda trace, machine, limit: Plan(), 50)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +127,7 @@ def test_a_plan_above_its_limit_is_refused() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, float], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        knee(hill(), tiny_machine(), away, **options)  # type: ignore[arg-type]
+        knee(bump(), tiny_machine(), away, **options)  # type: ignore[arg-type]
 
 
 def test_what_is_achieved() -> None:
@@ -145,7 +139,7 @@ def test_what_is_achieved() -> None:
 
 
 def test_names() -> None:
-    assert knee(hill(), tiny_machine(), partial(away), step=0.5).planner == "away"
+    assert knee(bump(), tiny_machine(), partial(away), step=0.5).planner == "away"
 
 
 def test_the_table_and_the_rows() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpumem import Infeasible, NotReached, Variant, autoswap
+from gpumem import Variant
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, Simulator, prepare, run
 from gpumem.kernels import reference
@@ -19,6 +19,8 @@ from gpumem.models.task import blobs
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+
+from .nets import lowest
 
 MACHINE = Machine.named("gtx1080ti")
 SMALL = {
@@ -64,21 +66,6 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
         losses = [float(after_one({key: start[key] + s * step * direction})["loss"][0]) for s in (1, -1)]
         slope = (losses[0] - losses[1]) / (2 * step)
         assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.05, abs=0.02), key
-
-
-def lowest(model: Model) -> Trace:
-    """The model's trace under AutoSwap at the lowest load that it reaches."""
-    try:
-        autoswap(model.trace, MACHINE, 1, threshold=0, peaks="all")
-    except Infeasible as floor:
-        least = floor.needs
-    peak = model.trace.peak_load
-    for limit in range(least, peak, max(peak // 20, 1)):
-        try:
-            return autoswap(model.trace, MACHINE, limit, threshold=0, peaks="all").apply(model.trace)
-        except NotReached:
-            continue
-    raise AssertionError("nothing was swapped")
 
 
 @pytest.mark.parametrize("name", MODELS)

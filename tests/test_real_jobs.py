@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem import best_fit
-from gpumem.check.jobs import memory
-from gpumem.check.order import order
-from gpumem.check.versions import values
 from gpumem.columns import Buffers, Op, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
@@ -26,7 +22,8 @@ from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
-from .test_jobs import Drawn, dense, tight
+from .nets import dense
+from .shared_jobs import Drawn, judged, recorded, tight
 
 State = dict[int, np.ndarray]
 
@@ -47,19 +44,6 @@ def same(jobs: list[Job], ran: Outcome, state: dict[str, State], seen: dict[str,
             assert seen[job.name].seen.tolist() == digest.tolist()
             for of in carried(job.trace):
                 assert state[job.name][of].tolist() == want[of].tolist()
-
-
-def judged(jobs: list[Job], ran: Outcome, capacity: int) -> None:
-    traces = {job.name: job.trace for job in jobs}
-    order(ran.log, traces)
-    memory(ran.log, traces, capacity)
-    values(ran.log, traces)
-
-
-def recorded(trace: Trace, first: int) -> Trace:
-    """The trace as if it were cut from a file, with ids of its own."""
-    b, ops = trace.buffers, trace.ops
-    return replace(trace, buffers=replace(b, of=b.of[::-1] + first), ops=replace(ops, of=ops.of + 2 * first))
 
 
 @given(st.integers(0, 2**32 - 1))

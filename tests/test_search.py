@@ -25,15 +25,9 @@ from gpumem.swap.search.annealing import Annealing, problem, start, swaps
 from gpumem.swap.search.planner import lowest, search
 from gpumem.trace import Trace
 
-from .strategies import traces
+from .strategies import machine_of, traces
 
 GTX = Machine.named("gtx1080ti")
-
-
-def machine(data: st.DataObject, *, pinned: int = 10_000, duplex: bool | None = None) -> Machine:
-    link = st.builds(Link, st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([0.05, 0.3, 1.0]))
-    both = data.draw(st.booleans()) if duplex is None else duplex
-    return Machine("m", 10_000, data.draw(link), data.draw(link), 1.0, 1.0, pinned=pinned, duplex=both)
 
 
 def overhead(trace: Trace, target: Machine, plan: Plan, limit: int) -> float:
@@ -44,7 +38,7 @@ def overhead(trace: Trace, target: Machine, plan: Plan, limit: int) -> float:
 def test_a_state_without_overload_runs_without_stall(data: st.DataObject) -> None:
     """The evaluator against the clock: any selection, any order of the engines, one compute stream, full duplex."""
     trace = data.draw(traces(streams=1, max_ops=14))
-    target = machine(data, duplex=True)
+    target = machine_of(data, duplex=True)
     p, w = problem(trace, target, 0)
     s, x = start(p), Times.of(p)
     assume(len(w))
@@ -76,7 +70,7 @@ def check_plan(trace: Trace, target: Machine, plan: Plan, limit: int) -> None:
 @given(st.data())
 def test_plans_pass_the_oracles_and_are_never_worse_than_autoswap(data: st.DataObject) -> None:
     trace = data.draw(traces())
-    target = machine(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
+    target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
     assume(trace.peak_load > 1)
     limit = data.draw(st.integers(1, trace.peak_load - 1))
     try:
@@ -101,7 +95,7 @@ def test_plans_pass_the_oracles_and_are_never_worse_than_autoswap(data: st.DataO
 def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> None:
     """Brute force: every set of up to 10 gaps, the engines in the order of the accesses."""
     trace = data.draw(traces(streams=1, max_ops=8, max_buffers=4))
-    target = machine(data, duplex=True)
+    target = machine_of(data, duplex=True)
     p, w = problem(trace, target, 0)
     assume(0 < len(w) <= 10)
     best = trace.peak_load
@@ -122,7 +116,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
 @given(st.data())
 def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data: st.DataObject) -> None:
     trace = data.draw(traces())
-    target = machine(data, pinned=data.draw(st.sampled_from([0, 8, 20])))
+    target = machine_of(data, pinned=data.draw(st.sampled_from([0, 8, 20])))
     plan, limit = lowest(trace, target, stall=0.1, effort=1e-5)
     if trace.peak_load:
         check_plan(trace, target, plan, limit)

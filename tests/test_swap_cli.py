@@ -31,10 +31,12 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 from .conftest import Cli
-from .test_cli import BAD_AMOUNTS, BARE, FILES, KINDS, MIB, PEAK, PICTURES, bad_file, net, snapshot
+from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
+from .nets import MIB, net
 
 KEYS = ["planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds"]
 GTX = Machine.named("gtx1080ti")
+PEAK = net().peak_load
 
 
 @pytest.fixture(scope="module")

@@ -31,19 +31,11 @@ from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
-from .strategies import nets, traces
-from .test_heuristic import hill
+from .nets import hill
+from .strategies import nets, tasks
 
 RTX = Machine.named("rtx2080ti")
 Copy = tuple[bool, int, int]  # in?, start, ns
-
-
-@st.composite
-def tasks(draw: st.DrawFn) -> Task:
-    trace = draw(st.one_of(nets(), nets(), nets(), traces(streams=1)))
-    n = trace.n
-    duration = draw(st.lists(st.integers(0, 100), min_size=n, max_size=n))
-    return Task(trace, np.array(duration, np.int64), draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])))
 
 
 def copies(task: Task, found: Scheduled, machine: Machine) -> list[Copy]:

@@ -18,7 +18,7 @@ from gpumem.swap.tasks import Task
 from gpumem.swap.tensile.planner import schedule
 
 from .conftest import shared, tiny_machine
-from .test_tensile import tasks
+from .strategies import tasks
 
 RTX = Machine.named("rtx2080ti")
 

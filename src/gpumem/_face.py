@@ -9,7 +9,7 @@ A room's `__init__` says what is public once, as imports under `TYPE_CHECKING`, 
 
 `face` reads the same lines. So importing a room loads nothing that nobody asked for, `dir()` shows what is public, and
 a name that a module inside the room bears as well (`gpumem.swap.autoswap`) is always the public one, whatever was
-imported first. The module is still there to import *from*, as in `from gpumem.swap.autoswap.planner import candidates`; but
+imported first. The module is still there to import from (`from gpumem.swap.autoswap.planner import candidates`); but
 `import gpumem.swap.autoswap as x` asks the face for the name, so that `x` is the function.
 """
 

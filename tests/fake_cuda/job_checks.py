@@ -28,8 +28,8 @@ from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 from tests.conftest import tiny_machine
-from tests.test_jobs import Drawn, dense, tight
-from tests.test_real_jobs import judged, recorded
+from tests.nets import dense
+from tests.shared_jobs import Drawn, judged, recorded, tight
 
 FAKE = Machine("fake", 2**30, Link(500, 1 / 16), Link(500, 1 / 16), 1e12, 1e12, launch_ns=4000, pinned=2**30)
 State = dict[str, dict[int, np.ndarray]]

@@ -1,0 +1,61 @@
+"""Random schedules of jobs, and the oracle over what real runs log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpumem.check.jobs import memory
+from gpumem.check.order import order
+from gpumem.check.versions import values
+from gpumem.jobs import Job, Outcome
+from gpumem.machine import Machine
+from gpumem.swap.gaps import gaps
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.tasks import Scheduled, Task
+from gpumem.trace import Trace
+
+
+class Drawn:
+    """A memory scheduler that gives each trace one of a few plans after another."""
+
+    def __init__(self, choice: dict[int, list[Scheduled]]) -> None:
+        self.choice = choice
+        self.asked = dict.fromkeys(choice, 0)
+
+    def __call__(self, tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+        found = []
+        for task in tasks:
+            key = id(task.trace)
+            found.append(self.choice[key][self.asked[key] % len(self.choice[key])])
+            self.asked[key] += 1
+        return found
+
+
+def tight(rng: np.random.Generator, trace: Trace) -> Scheduled:
+    """Most gaps swapped, released at once as often as not, with delays as often as not."""
+    found, swaps = gaps(trace), []
+    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
+        if rng.random() < 0.7:
+            out = after if rng.random() < 0.7 else int(rng.integers(after, before))
+            release = out + 1 if rng.random() < 0.7 else int(rng.integers(out + 1, before + 1))
+            prefetch = int(rng.integers(release, before + 1))
+            swaps.append(Swap(b, after, before, release, prefetch, out))
+    plan = Plan(tuple(swaps[k] for k in rng.permutation(len(swaps))), trace.n)
+    delays = tuple((int(x), int(y)) for x, y in rng.choice([0, 0, 5, 40, 200], (len(swaps), 2)))
+    return Scheduled(plan, plan.apply(trace).peak_load, delays)
+
+
+def judged(jobs: list[Job], ran: Outcome, capacity: int) -> None:
+    traces = {job.name: job.trace for job in jobs}
+    order(ran.log, traces)
+    memory(ran.log, traces, capacity)
+    values(ran.log, traces)
+
+
+def recorded(trace: Trace, first: int) -> Trace:
+    """The trace as if it were cut from a file, with ids of its own."""
+    b, ops = trace.buffers, trace.ops
+    return replace(trace, buffers=replace(b, of=b.of[::-1] + first), ops=replace(ops, of=ops.of + 2 * first))
