@@ -16,7 +16,7 @@ from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.baselines.capuchin import Candidates, capuchin
+from gpumem.swap.baselines.capuchin import AccessPattern, capuchin
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Recompute, Swap
@@ -46,7 +46,7 @@ def slow() -> Machine:
 
 def test_free_time_by_hand(machine: Machine) -> None:
     # copies of 8 bytes take 7 out, 4 in. A: 1..6, gap 30..210; B: 2..5, 60..150; C: 2..4, 60..100
-    c = Candidates.of(chain(), machine, 40, 1)
+    c = AccessPattern.of(chain(), machine, 40, 1)
     assert c.found.gaps.buffer[c.rows].tolist() == [1, 2, 3]
     assert c.free_ns[c.rows].tolist() == [210 - 30 - 11, 150 - 60 - 11, 100 - 60 - 11]
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
+from gpumem.swap.accounts import Times
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan
 from gpumem.swap.tensile._stabs import Stabs
-from gpumem.swap.tensile.peak import AccessTimes, Footprint, SwapTask, analyse
+from gpumem.swap.tensile.peak import LoadProfile, SwapTask, access_times, analyse
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
@@ -26,14 +27,14 @@ def three(duration: int = 10) -> Trace:
 
 
 @st.composite
-def timed(draw: st.DrawFn, trace: Trace) -> AccessTimes:
+def timed(draw: st.DrawFn, trace: Trace) -> Times:
     """Ops that often take longer than the copies."""
     ns = st.one_of(st.integers(60, 200), st.integers(60, 200), st.integers(0, 60))
-    return AccessTimes.of(np.array(draw(st.lists(ns, min_size=trace.n, max_size=trace.n)), np.int64))
+    return access_times(np.array(draw(st.lists(ns, min_size=trace.n, max_size=trace.n)), np.int64))
 
 
 @st.composite
-def swap_tasks(draw: st.DrawFn, trace: Trace, machine: Machine, times: AccessTimes) -> list[SwapTask]:
+def swap_tasks(draw: st.DrawFn, trace: Trace, machine: Machine, times: Times) -> list[SwapTask]:
     """Copies anywhere between the two accesses of some gaps, whether or not the link has time for them."""
     found, tasks = gaps(trace), []
     out_ns, in_ns = (link.copy_ns(trace.buffers.size[found.buffer]) for link in (machine.out, machine.into))
@@ -61,7 +62,7 @@ def test_exact_accounting_is_the_load_of_the_rewritten_trace(data: st.DataObject
     assert peak.bytes == swapped.peak_load
     assert trace.buffers.size[peak.tensors].sum() == peak.bytes
     assert (np.diff(trace.buffers.size[peak.tensors]) <= 0).all()
-    footprint = Footprint(trace)
+    footprint = LoadProfile(trace)
     for t in tasks:
         footprint.leave(*t.absent(times, 0), int(trace.buffers.size[t.swap.buffer]))
     assert (footprint.bytes, footprint.op) == (peak.bytes, peak.op)
@@ -80,7 +81,7 @@ def test_paper_accounting_is_never_above(data: st.DataObject) -> None:
 def test_counting_a_swap_in_at_its_end_underestimates_the_peak(machine: Machine) -> None:
     ops = Ops.make([[], [0], [], [], [1], [0]], [[0], [], [], [1], [], []], duration=[10] * 6)
     trace = Trace(Buffers.make([8, 6], [0, 3], [6, 5]), ops)
-    times = AccessTimes.of(machine.durations(trace))
+    times = access_times(machine.durations(trace))
     task = SwapTask.at(times, (0, 1, 5), (20, 7), (44, 4))  # the 8 bytes come in while op 4 holds 6 others
     assert task is not None
     assert analyse(trace, machine, times, [task]).bytes == Plan((task.swap,), trace.n).apply(trace).peak_load == 14
@@ -89,7 +90,7 @@ def test_counting_a_swap_in_at_its_end_underestimates_the_peak(machine: Machine)
 
 def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
     trace = three()
-    times = AccessTimes.of(machine.durations(trace))
+    times = access_times(machine.durations(trace))
     assert analyse(trace, machine, times).tensors.tolist() == [0, 2]
     task = SwapTask.at(times, (0, 0, 5), (13, 7), (46, 4))
     assert task is not None
@@ -105,11 +106,11 @@ def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 40))
 def test_times_of_ops(duration: list[int], time: int) -> None:
-    times, n = AccessTimes.of(np.array(duration)), len(duration)
+    times, n = access_times(np.array(duration)), len(duration)
     every = range(4 * n)
     start = [sum(duration[k % n] for k in range(i)) for i in every]
     end = [start[i] + duration[i % n] for i in every]
-    assert (times.start, times.end, times.period) == (start, end, sum(duration))
+    assert (times.start.tolist(), times.end.tolist(), times.period) == (start, end, sum(duration))
     assert times.ended(time) == max((i for i in every if end[i] <= time), default=-1)
     assert times.started(time) == max(i for i in every if start[i] <= time)
     assert times.begins(time) == min((i for i in every if start[i] >= time), default=4 * n)

@@ -19,7 +19,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.search._engines import Times, evaluate, retime
+from gpumem.swap.search._engines import Evaluation, evaluate, retime
 from gpumem.swap.search._moves import toggle
 from gpumem.swap.search.annealing import Annealing, problem, start, swaps
 from gpumem.swap.search.planner import lowest, search
@@ -40,7 +40,7 @@ def test_a_state_without_overload_runs_without_stall(data: st.DataObject) -> Non
     trace = data.draw(traces(streams=1, max_ops=14))
     target = machine_of(data, duplex=True)
     p, w = problem(trace, target, 0)
-    s, x = start(p), Times.of(p)
+    s, x = start(p), Evaluation.of(p)
     assume(len(w))
     for g in data.draw(st.lists(st.integers(0, len(w) - 1), max_size=6, unique=True)):
         toggle(p, s, g)
@@ -101,7 +101,7 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     best = trace.peak_load
     for count in range(len(w) + 1):
         for gaps in combinations(range(len(w)), count):
-            s, x = start(p), Times.of(p)
+            s, x = start(p), Evaluation.of(p)
             for g in gaps:
                 toggle(p, s, g)
             retime(p, s, x)

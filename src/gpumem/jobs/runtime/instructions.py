@@ -17,9 +17,7 @@ import numpy as np
 from gpumem.columns import COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.swap.plan import Plan
-from gpumem.swap.plan.cuts import find_cuts, issue_order
-from gpumem.swap.plan.decisions import Swap
+from gpumem.swap.plan import Carried, Plan, Swap
 from gpumem.trace import Trace
 
 Place = Callable[[Trace], Placement]
@@ -111,7 +109,8 @@ def instructions(
         buffers=replace(trace.buffers, of=np.arange(len(trace.buffers))),
         ops=replace(trace.ops, of=np.arange(trace.n)),
     )
-    new = plan.apply(mine)
+    done = plan.carried(mine)
+    new = done.trace
     b, ops, n = new.buffers, new.ops, new.n
     over = np.flatnonzero(new.crossing)
     placement = place(new) if place is not None else None
@@ -129,7 +128,7 @@ def instructions(
         tuple(ops.role.tolist()),
         tuple(machine.durations(new).tolist()),
         tuple(ops.of.tolist()),
-        _delays(trace, plan, n, delays),
+        _delays(plan, done, delays),
         tuple(part.tolist()),
         _rows(b.start[passing], passing, n),
         _after(new, copies.tolist(), placement),
@@ -147,22 +146,18 @@ def _rows(row: I64, values: I64, count: int) -> Rows:
     return tuple(map(tuple, Csr.grouped(row, values, count).tolist()))
 
 
-def _delays(trace: Trace, plan: Plan, n: int, delays: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """The delay of each op of the rewritten trace: what `issue_order` inserted for a decision gets its delays."""
+def _delays(plan: Plan, done: Carried, delays: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The delay of each op of the rewritten trace: a decision's copies get its delays."""
     if delays and len(delays) != len(plan.decisions):
         raise ValueError(f"delays: {len(delays)} pairs for {len(plan.decisions)} decisions")
-    found = [0] * n
-    order = {d: k for k, d in enumerate(plan.decisions)}
-    cuts = [c for row in find_cuts(trace, plan.decisions).values() for c in row] if delays else []
-    issue_order(trace.n, cuts, order)
-    for cut in cuts:
-        out, into = delays[order[cut.decision]]
+    found = [0] * done.trace.n
+    for d, (out, into), leaves, back in zip(plan.decisions, delays, done.out.tolist(), done.back.tolist()):
         if min(out, into) < 0:
-            raise ValueError(f"{cut.decision}: a delay of {min(out, into)} ns is below 0")
-        if isinstance(cut.decision, Swap):
-            found[cut.back] = int(into)
-            if cut.out >= 0:
-                found[cut.out] = int(out)
+            raise ValueError(f"{d}: a delay of {min(out, into)} ns is below 0")
+        if isinstance(d, Swap):
+            found[back] = int(into)
+            if leaves >= 0:
+                found[leaves] = int(out)
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """Accounts that every planner asks: what is held, and when.
 
 `pinned` is what swaps hold in pinned host memory, `room` what copies may hold under a limit for longer than they must,
-`link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle and asks for the
+`link` when a link is free, `times` when ops run, `places` the load also between ops. `_tree` adds to arcs of the circle and asks for the
 largest, in O(log n).
 """
 
@@ -15,5 +15,6 @@ if TYPE_CHECKING:
     from gpumem.swap.accounts.link import LinkTimes as LinkTimes
     from gpumem.swap.accounts.pinned import Pinned as Pinned
     from gpumem.swap.accounts.room import Room as Room
+    from gpumem.swap.accounts.times import Times as Times
 
 face(__name__)

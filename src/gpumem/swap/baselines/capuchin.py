@@ -19,11 +19,11 @@ from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.gaps import straddle
 from gpumem.swap.limits import fits
-from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.swap.plan.cuts import find_cuts, issue_order
+from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.recompute import Recomputable, recomputable
 from gpumem.timeline import COPY, Timeline
 from gpumem.trace import Trace
@@ -101,13 +101,13 @@ def capuchin(
             raise ValueError(f"{what}: {value} is below 0")
     if fits(trace, limit):
         return Plan.of(trace)
-    c = Candidates.of(trace, machine, limit, threshold)
+    c = AccessPattern.of(trace, machine, limit, threshold)
     choice = _choose(c, limit, recompute, queue)
     return _with_feedback(c, choice, limit, feedback)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class AccessPattern:
     """The access pattern, and the rows of `found` that are candidates, by free time, longest first."""
 
     trace: Trace
@@ -123,7 +123,7 @@ class Candidates:
     come_ns: I64  # end of the last
 
     @classmethod
-    def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> Candidates:
+    def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
         found, line, n = recomputable(trace, machine), simulate(trace, machine), trace.n
         g = found.gaps
@@ -150,7 +150,7 @@ class Choice:
     host: Pinned
 
 
-def _choose(c: Candidates, limit: int, recompute: bool, queue: bool) -> Choice:
+def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choice:
     """Take candidates until the load fits, what recomputation holds on the way included; else try swaps alone."""
     reached = c.trace.peak_load
     for again in [True, False] if recompute else [False]:
@@ -167,7 +167,7 @@ def _choose(c: Candidates, limit: int, recompute: bool, queue: bool) -> Choice:
     raise NotReached(reached, limit, hint="a smaller threshold has more candidates")
 
 
-def _select(c: Candidates, target: int, recompute: bool, queue: bool) -> Choice:
+def _select(c: AccessPattern, target: int, recompute: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
     load, left = c.trace.load(), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned))
@@ -193,7 +193,7 @@ def _select(c: Candidates, target: int, recompute: bool, queue: bool) -> Choice:
     return choice
 
 
-def _stall(c: Candidates, swaps: list[int]) -> int:
+def _stall(c: AccessPattern, swaps: list[int]) -> int:
     """By how much the worst copies are late if they queue, outs forwards, ins backwards, and meet no load too high."""
     if not swaps:
         return 0
@@ -206,7 +206,7 @@ def _stall(c: Candidates, swaps: list[int]) -> int:
     return max(int((gone - c.go_ns[outs]).max()), 0) + max(int((c.come_ns[ins] - begin).max()), 0)
 
 
-def _due(c: Candidates, choice: Choice) -> dict[int, int]:
+def _due(c: AccessPattern, choice: Choice) -> dict[int, int]:
     """Before which op each gap ends: its back-access, or earlier where a recomputation starts from it."""
     g = c.found.gaps
     due = {k: int(g.before[k]) for k in [*choice.swaps, *choice.recomputes]}
@@ -223,7 +223,7 @@ def _due(c: Candidates, choice: Choice) -> dict[int, int]:
     return due
 
 
-def _tight(c: Candidates, choice: Choice, due: dict[int, int], limit: int) -> Room:
+def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> Room:
     """The load with each gap absent as long as can be, and with the other outputs of what runs again."""
     g, b, load = c.found.gaps, c.trace.buffers, c.trace.load()
     for k, at in due.items():
@@ -239,25 +239,27 @@ def _tight(c: Candidates, choice: Choice, due: dict[int, int], limit: int) -> Ro
     return Room(load, limit)
 
 
-def _schedule(c: Candidates, choice: Choice, due: dict[int, int], room: Room, lead: F64) -> Plan:
+def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Room, lead: F64) -> Plan:
     """Give memory back when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
-    g, begins = c.found.gaps, np.maximum.accumulate(c.line.start)
+    g, times = c.found.gaps, Times.of(c.line)
     free, release = 0, {}
     for k in sorted(choice.swaps, key=lambda k: (int(c.line.end[g.after[k]]), k)):
         free = max(free, int(c.line.end[g.after[k]])) + int(c.out_ns[k])
-        until = min(int(np.searchsorted(begins, free)), due[k])
+        until = min(int(times.begins(free)), due[k])
         release[k] = room.hold(int(g.after[k]) + 1, max(until, int(g.after[k]) + 1), int(c.size[k]))
-    decisions: list[Swap | Recompute] = []
-    for k in sorted(choice.swaps, key=lambda k: (due[k], k)):
-        wanted = int(np.searchsorted(begins, begins[due[k]] - lead[k], side="right")) - 1
-        prefetch = room.fetch(min(max(wanted, release[k]), due[k]), due[k], int(c.size[k]))
-        decisions.append(Swap(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), release[k], prefetch))
+    swaps = sorted(choice.swaps, key=lambda k: (due[k], k))
+    prefetch = []
+    for k in swaps:
+        wanted = int(times.started(times.start[due[k]] - lead[k]))
+        prefetch.append(room.fetch(min(max(wanted, release[k]), due[k]), due[k], int(c.size[k])))
+    chosen = g.where(np.array(swaps, np.int64))
+    decisions: list[Decision] = [*Swap.each(chosen, np.array([release[k] for k in swaps]), np.array(prefetch))]
     for k in sorted(choice.recomputes, key=lambda k: (int(c.found.op[k]), k)):
         decisions.append(Recompute(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), due[k]))
     return Plan.of(c.trace, decisions)
 
 
-def _with_feedback(c: Candidates, choice: Choice, limit: int, turns: int) -> Plan:
+def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
     """Run the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
     due, lead = _due(c, choice), c.in_ns.astype(np.float64)
     best: tuple[int, Plan] | None = None
@@ -265,10 +267,11 @@ def _with_feedback(c: Candidates, choice: Choice, limit: int, turns: int) -> Pla
     for _ in range(turns + 1):
         plan = _schedule(c, choice, due, _tight(c, choice, due, limit), lead)
         if plan != last:
-            line = simulate(plan.apply(c.trace), c.machine, capacity=limit)
+            done = plan.carried(c.trace)
+            line = simulate(done.trace, c.machine, capacity=limit)
             if best is None or line.makespan < best[0]:
                 best = line.makespan, plan
-            last, late = plan, _late(c, plan, line)
+            last, late = plan, _late(c, plan, done, line)
         if not len(late):
             break
         lead[late] += STEP * c.in_ns[late]
@@ -277,16 +280,11 @@ def _with_feedback(c: Candidates, choice: Choice, limit: int, turns: int) -> Pla
     return best[1]
 
 
-def _late(c: Candidates, plan: Plan, line: Timeline) -> I64:
+def _late(c: AccessPattern, plan: Plan, done: Carried, line: Timeline) -> I64:
     """The gaps whose copy-in some op waited for to its end."""
     g = c.found.gaps
     row = {(b, a): k for k, (b, a) in enumerate(zip(g.buffer.tolist(), g.after.tolist()))}
-    cuts = [cut for cuts in find_cuts(c.trace, plan.decisions).values() for cut in cuts]
-    issue_order(c.trace.n, cuts, {d: k for k, d in enumerate(plan.decisions)})
-    waited = set(line.start[(line.cause == COPY) & (line.wait > 0)].tolist())
-    late = [
-        row[cut.decision.buffer, cut.decision.after]
-        for cut in cuts
-        if isinstance(cut.decision, Swap) and int(line.end[cut.back]) in waited
-    ]
-    return np.array(late, np.int64)
+    waited = line.start[(line.cause == COPY) & (line.wait > 0)]
+    late = np.isin(line.end[done.back], waited).tolist()
+    swaps = (d for d, came_late in zip(plan.decisions, late) if came_late and isinstance(d, Swap))
+    return np.array([row[d.buffer, d.after] for d in swaps], np.int64)

@@ -16,7 +16,7 @@ from gpumem.columns import COMPUTE, F64, I64
 from gpumem.errors import Infeasible
 from gpumem.machine import Machine
 from gpumem.swap.bound.fluid import Fluid, relax
-from gpumem.swap.bound.program import Program, Solution
+from gpumem.swap.bound.program import LinearProgram, Solution
 from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace
 
@@ -168,7 +168,7 @@ def _refine(
     """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts."""
     breaks, best, idle = _first(f), 0.0, 0
     for _ in range(rounds):
-        program = Program(f, breaks, peak, limit)
+        program = LinearProgram(f, breaks, peak, limit)
         found = program.solve()
         scale = f.time[-1] if limit is not None else 1.0
         idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0

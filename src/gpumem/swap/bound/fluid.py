@@ -13,6 +13,7 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import around
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
@@ -61,41 +62,33 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
     the widest. A gap too short for its copies takes no part then.
     """
     n, w = trace.n, windows(trace, machine)
-    time = np.concatenate([[0], np.cumsum(machine.durations(trace))])
-    held = _held(trace)
+    times = Times.in_a_row(machine.durations(trace), 5)  # accesses lie up to three turns on
+    time, held = times.start[: n + 1], _held(trace)
     if not stalls:
-        w = w.where(_ns(time, w.before) - _ns(time, w.after + 1) >= w.in_ns)
+        w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
     tiny = _tiny(w, n, TINY * trace.peak_load)
     held, w = held - _covered(w.where(tiny), n), w.where(~tiny)
     if stalls:
         return Fluid(
             n, time, held, w, 2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before, machine.duplex, True
         )
-    return _whole_copies(Fluid(n, time, held, w, w.opens, w.opens, w.opens, 2 * w.before, machine.duplex, False))
+    return _whole_copies(Fluid(n, time, held, w, w.opens, w.opens, w.opens, 2 * w.before, machine.duplex, False), times)
 
 
-def _whole_copies(f: Fluid) -> Fluid:
+def _whole_copies(f: Fluid, times: Times) -> Fluid:
     """Set the windows where nothing stalls: a buffer is away only between whole copies."""
-    w, time = f.w, f.time
-    e, s = _ns(time, w.after + 1), _ns(time, w.before)
+    w = f.w
+    e, s = times.end[w.after], times.start[w.before]
     opens = np.full(int(w.value.max(initial=-1)) + 1, 2**61)  # of a value: the first gap that can hold both copies
     alone = s - e >= w.in_ns + w.out_ns
     np.minimum.at(opens, w.value[alone], w.after[alone] + 1)
     can = opens[w.value] < 2**61
     w, e, s, first_op = w.where(can), e[can], s[can], opens[w.value[can]]
-    starts = np.concatenate([time[:-1] + turn * time[-1] for turn in range(5)])
-    first = np.maximum(np.searchsorted(starts, np.maximum(e, _ns(time, first_op) + w.out_ns)), w.after + 1)
-    last = np.minimum(np.searchsorted(starts, s - w.in_ns, side="right") - 1, w.before)
+    first = np.maximum(times.begins(np.maximum(e, times.start[first_op] + w.out_ns)), w.after + 1)
+    last = np.minimum(times.started(s - w.in_ns), w.before)
     fits = first <= last
     w, first_op, first, last = w.where(fits), first_op[fits], first[fits], last[fits]
-    return Fluid(f.n, time, f.held, w, 2 * first_op, 2 * first, 2 * last, 2 * w.before, f.duplex, False)
-
-
-def _ns(time: I64, op: I64) -> I64:
-    """When op `op`, counted on over iterations, starts if nothing stalls."""
-    turn, within = np.divmod(op, len(time) - 1)
-    when: I64 = turn * time[-1] + time[within]
-    return when
+    return Fluid(f.n, f.time, f.held, w, 2 * first_op, 2 * first, 2 * last, 2 * w.before, f.duplex, False)
 
 
 def _held(trace: Trace) -> I64:

@@ -104,7 +104,7 @@ def _offsets(first: I64, stop: I64) -> I64:
     return offsets
 
 
-class Program:
+class LinearProgram:
     """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`."""
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:

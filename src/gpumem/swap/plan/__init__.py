@@ -1,7 +1,7 @@
 """The language of swapping: what a plan says, and what carrying it out does to a trace.
 
 Read `decisions` first (`Swap`, `Recompute`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`: new buffers
-and ops. `cuts` says where buffers are cut and where copies go in issue order; `rerun` is recomputations and variants.
+and ops. `_cuts` says where buffers are cut and where copies go in issue order; `rerun` is recomputations and variants.
 """
 
 from __future__ import annotations
@@ -16,5 +16,6 @@ if TYPE_CHECKING:
     from gpumem.swap.plan.decisions import Swap as Swap
     from gpumem.swap.plan.decisions import Variant as Variant
     from gpumem.swap.plan.plan import Plan as Plan
+    from gpumem.swap.plan.rewrite import Carried as Carried
 
 face(__name__)

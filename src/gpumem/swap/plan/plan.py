@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from gpumem.swap.plan.decisions import KINDS, Decision, Recompute, Swap, Variant
-from gpumem.swap.plan.rewrite import rewrite
+from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
 
 __all__ = ["Decision", "Plan", "Recompute", "Swap", "Variant"]
@@ -63,6 +63,17 @@ class Plan:
         Notes
         -----
         O((n + d) log (n + d) + accesses) for d decisions. A lifetime is shortened by its gaps only: dead tails stay.
+        """
+        return self.carried(trace).trace
+
+    def carried(self, trace: Trace) -> Carried:
+        """Return what `apply` does, and where the copies of each decision ended up in issue order.
+
+        >>> from gpumem.columns import Buffers, Ops
+        >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [0]], [[0], [], []]))
+        >>> done = Plan.of(trace, [Swap(buffer=0, after=0, before=2, release=1, prefetch=2)]).carried(trace)
+        >>> done.trace.ops.name, done.out, done.back
+        (('', 'copy_out', '', 'copy_in', ''), array([1]), array([3]))
         """
         if self.n and self.n != trace.n:
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
-from gpumem.swap.plan.cuts import Cut, find_cuts, issue_order
+from gpumem.swap.plan._cuts import Cut, find_cuts, issue_order
 from gpumem.swap.plan.decisions import Decision, Recompute, Swap
 from gpumem.swap.plan.rerun import Producers, variants_of
 from gpumem.trace import Trace
@@ -197,10 +197,24 @@ class _Rewrite:
         )
 
 
-def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Trace:
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
+
+    `out`, int64[d]: index of the copy-out, -1 where there is none, since the host holds the value or nothing is
+    swapped. `back`, int64[d]: index of the copy-in or of the recomputation, -1 for a variant.
+    """
+
+    trace: Trace
+    out: I64
+    back: I64
+
+
+def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
     """Return `trace` with the decisions carried out; see `Plan.apply`."""
+    place = np.full((2, len(decisions)), -1, np.int64)
     if not decisions:
-        return trace
+        return Carried(trace, *place)
     trace = variants_of(trace, decisions)
     cuts = find_cuts(trace, decisions)
     order = {d: k for k, d in enumerate(decisions)}
@@ -214,4 +228,6 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Trace:
         new.keep_on_host(buffer, row)
     added = [new.new_op(cut, role) for cut, role in inserted]
     ops = new.ops(added, at)
-    return Trace(new.buffers(), ops, name=trace.name)
+    for cut in (c for row in cuts.values() for c in row):
+        place[:, order[cut.decision]] = cut.out, cut.back
+    return Carried(Trace(new.buffers(), ops, name=trace.name), *place)

@@ -6,6 +6,8 @@ order. The load is followed through op starts, ends of copies out and starts of 
     op starts       |--------|----|------------|-----|      load rises to what the op holds
     out engine        [ x ][ y ]                            load falls where a copy ends
     in engine                        [ y ]  [ x ]           load rises where a copy starts
+
+Everywhere `p` is the problem, `s` a state, `x` its evaluation.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from gpumem.columns import I64, Bool
 FAR = 2**60
 
 
-class Problem(NamedTuple):
+class SwapProblem(NamedTuple):
     """What a search does not change. m gaps, n ops; `after` and `before` as op and turn of the circle."""
 
     begin: I64  # n: when each op starts without swapping
@@ -46,7 +48,7 @@ class Problem(NamedTuple):
     placed: bool  # a copy-in needs its address from the start of the op in which it starts, not only bytes
 
 
-class State(NamedTuple):
+class SwapState(NamedTuple):
     """Which gaps are swapped, in which order each engine copies, and how long each op is made to wait."""
 
     selected: Bool  # m
@@ -56,9 +58,9 @@ class State(NamedTuple):
     used: I64
     stall: I64  # n: ns
 
-    def copy(self) -> State:
+    def copy(self) -> SwapState:
         """Return a copy that shares nothing."""
-        return State(
+        return SwapState(
             self.selected.copy(),
             self.payer.copy(),
             self.outs.copy(),
@@ -68,7 +70,7 @@ class State(NamedTuple):
         )
 
 
-class Times(NamedTuple):
+class Evaluation(NamedTuple):
     """What follows from a state: times in ns since the iteration in which a value was made."""
 
     begin: I64  # n: op starts with stalls
@@ -88,7 +90,7 @@ class Times(NamedTuple):
     worst: I64  # 1: the point at which the load is too high by most
 
     @classmethod
-    def of(cls, p: Problem) -> Times:
+    def of(cls, p: SwapProblem) -> Evaluation:
         """Make room."""
         n, m = len(p.begin), len(p.size)
         sizes = (n, n, 1, m, m, m, m, m, len(p.points) + 1, m, m, m, m, 2 * n + 1, 1)
@@ -99,7 +101,7 @@ COPIED, CLEAN, LATE, USELESS = range(4)
 
 
 @jit
-def retime(p: Problem, s: State, x: Times) -> None:
+def retime(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Set the times of ops and accesses: each stall delays its op and all that follow."""
     late = 0
     for i in range(len(p.begin)):
@@ -113,7 +115,7 @@ def retime(p: Problem, s: State, x: Times) -> None:
 
 
 @jit
-def evaluate(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
+def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Return the cost of a state, and by how many bytes the load exceeds `limit` somewhere (0: the state will do).
 
     The cost adds up: overload at all points, the largest overload, gaps that are back before they are gone,
@@ -139,7 +141,7 @@ def evaluate(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
 
 
 @jit
-def _run_out(p: Problem, s: State, x: Times) -> None:
+def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Copies out, one after another, each as soon as its access has ended; the second turn knows the first."""
     turn, clock = x.turn[0], -FAR
     for _ in range(2):
@@ -152,7 +154,7 @@ def _run_out(p: Problem, s: State, x: Times) -> None:
 
 
 @jit
-def _run_in(p: Problem, s: State, x: Times) -> None:
+def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
     turn, clock = x.turn[0], FAR
     for _ in range(2):
@@ -165,7 +167,7 @@ def _run_in(p: Problem, s: State, x: Times) -> None:
 
 
 @jit
-def _run_out_between(p: Problem, s: State, x: Times) -> None:
+def _run_out_between(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Half duplex: copies out, each in the first hole between copies in that is long enough."""
     turn, clock, count = x.turn[0], -FAR, s.used[1]
     for _ in range(2):
@@ -187,7 +189,7 @@ def _run_out_between(p: Problem, s: State, x: Times) -> None:
 
 
 @jit
-def _back_with_ops(p: Problem, s: State, x: Times) -> None:
+def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Let each buffer be back from the start of the op in which its copy-in starts."""
     turn = x.turn[0]
     for q in range(s.used[1]):
@@ -203,7 +205,7 @@ def _back_with_ops(p: Problem, s: State, x: Times) -> None:
 
 
 @jit
-def _classify(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
+def _classify(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
     turn, bad, absent = x.turn[0], 0.0, 0
     x.leaving[:] = 0
@@ -229,7 +231,7 @@ def _classify(p: Problem, s: State, x: Times, limit: int) -> tuple[float, int]:
 
 
 @jit
-def _point(p: Problem, x: Times, time: int) -> int:
+def _point(p: SwapProblem, x: Evaluation, time: int) -> int:
     """The first point whose op starts at `time` or later."""
     low, high = 0, len(p.points)
     while low < high:
@@ -242,10 +244,10 @@ def _point(p: Problem, x: Times, time: int) -> int:
 
 
 @jit
-def _round(order: I64, count: int, when: I64, late: int, p: Problem, x: Times, time: I64, size: I64) -> None:
+def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Evaluation, time: I64, size: I64) -> None:
     """Lay the times of an engine round the circle, ascending: its order, rotated to where time begins.
 
-    Times lie in `[late, turn + late)`: what happens at the boundary is an end at 0, but a start at `turn`.
+    Evaluation lie in `[late, turn + late)`: what happens at the boundary is an end at 0, but a start at `turn`.
     """
     turn = x.turn[0]
     first, least = 0, turn + late
@@ -259,7 +261,7 @@ def _round(order: I64, count: int, when: I64, late: int, p: Problem, x: Times, t
 
 
 @jit
-def _overload(p: Problem, s: State, x: Times, absent: int, limit: int) -> tuple[float, int]:
+def _overload(p: SwapProblem, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
     """Follow the load round the circle; return overload added up over points, and the largest."""
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]
     _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
@@ -295,7 +297,7 @@ def _overload(p: Problem, s: State, x: Times, absent: int, limit: int) -> tuple[
 
 
 @jit
-def _host_excess(p: Problem, s: State, x: Times) -> int:
+def _host_excess(p: SwapProblem, s: SwapState, x: Evaluation) -> int:
     """Bytes on the host above the budget, each value there from its first swapped gap through its last.
 
     The account of `accounts.pinned`, for copies at their accesses; all values anew at each call.

@@ -1,4 +1,7 @@
-"""Steps of the search: select a gap, move a copy within its engine's order, make an op wait; greedy and annealing."""
+"""Steps of the search: select a gap, move a copy within its engine's order, make an op wait; greedy and annealing.
+
+Everywhere `p` is the problem, `s` a state, `x` its evaluation.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from math import exp
 
 from gpumem._jit import jit
 from gpumem.columns import I64
-from gpumem.swap.search._engines import Problem, State, Times, evaluate, retime
+from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
 
@@ -20,7 +23,7 @@ def draw(seed: I64, below: int) -> int:
 
 
 @jit
-def toggle(p: Problem, s: State, g: int) -> None:
+def toggle(p: SwapProblem, s: SwapState, g: int) -> None:
     """Select gap `g`, or drop it; the first selected gap of a value pays for its copy-out."""
     v = p.value[g]
     before = _payer(p, s, v)
@@ -40,7 +43,7 @@ def toggle(p: Problem, s: State, g: int) -> None:
 
 
 @jit
-def _payer(p: Problem, s: State, v: int) -> int:
+def _payer(p: SwapProblem, s: SwapState, v: int) -> int:
     for g in range(p.first[v], p.last[v]):
         if s.selected[g]:
             return g if p.out_ns[g] > 0 else -1
@@ -84,7 +87,7 @@ def _shift(order: I64, count: int, seed: I64) -> None:
 
 
 @jit
-def _wait(p: Problem, s: State, x: Times, seed: I64, budget: int) -> None:
+def _wait(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Let an op wait, most often the one where the load is too high by most; or shorten, split or move a stall."""
     n, total = len(p.begin), s.stall.sum()
     kind = draw(seed, 4)
@@ -105,7 +108,7 @@ def _wait(p: Problem, s: State, x: Times, seed: I64, budget: int) -> None:
 
 
 @jit
-def _step(p: Problem, s: State, x: Times, seed: I64, budget: int) -> None:
+def _step(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Change the state at random."""
     kind = draw(seed, 100)
     if budget > 0 and kind < 20:
@@ -125,7 +128,7 @@ def _step(p: Problem, s: State, x: Times, seed: I64, budget: int) -> None:
 
 
 @jit
-def greedy(p: Problem, s: State, x: Times, limit: int, goal: int, factor: float) -> int:
+def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limit: int, goal: int, factor: float) -> int:
     """Lower the limit towards `goal`; where the load is above it by most, toggle the gap that lowers the cost most.
 
     Returns the lowest limit that was kept to.
@@ -154,7 +157,7 @@ def greedy(p: Problem, s: State, x: Times, limit: int, goal: int, factor: float)
 
 
 @jit
-def assign(to: State, source: State, stalls: bool) -> None:
+def assign(to: SwapState, source: SwapState, stalls: bool) -> None:
     """Copy one state into another; the stalls only where they can differ."""
     to.selected[:] = source.selected
     to.payer[:] = source.payer
@@ -169,11 +172,11 @@ def assign(to: State, source: State, stalls: bool) -> None:
 
 @jit
 def anneal(
-    p: Problem,
-    s: State,
-    best: State,
-    spare: State,
-    x: Times,
+    p: SwapProblem,
+    s: SwapState,
+    best: SwapState,
+    spare: SwapState,
+    x: Evaluation,
     seed: I64,
     limits: I64,
     steps: int,

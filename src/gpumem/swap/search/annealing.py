@@ -14,8 +14,9 @@ from gpumem.columns import COMPUTE, I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.places import at_places
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.search._engines import FAR, USELESS, Problem, State, Times, evaluate, retime
+from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
 from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import Timeline
@@ -30,7 +31,7 @@ WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units 
 CHUNKS = 32  # of a phase, between which progress is told
 
 
-def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False) -> tuple[Problem, Windows]:
+def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False) -> tuple[SwapProblem, Windows]:
     """Return what a search for limits from `lowest` on works on: the gaps that are long enough for a copy back."""
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
@@ -45,7 +46,7 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
     high = held > lowest
     points = np.flatnonzero(high | np.roll(high, 1))
     hosted = at_places(trace, host=True)
-    return Problem(
+    return SwapProblem(
         begin,
         end,
         held,
@@ -70,14 +71,14 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
     ), w
 
 
-def start(p: Problem) -> State:
+def start(p: SwapProblem) -> SwapState:
     """Return the state in which nothing is swapped."""
     m, n = len(p.size), len(p.begin)
     orders = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
-    return State(np.zeros(m, np.bool_), np.full(m, -1), *orders, np.zeros(2, np.int64), np.zeros(n, np.int64))
+    return SwapState(np.zeros(m, np.bool_), np.full(m, -1), *orders, np.zeros(2, np.int64), np.zeros(n, np.int64))
 
 
-def swaps(p: Problem, w: Windows, s: State, x: Times) -> list[Swap]:
+def swaps(p: SwapProblem, w: Windows, s: SwapState, x: Evaluation) -> list[Swap]:
     """Return the decisions that make the engines run as the evaluator says.
 
     A buffer is released at the first op that starts when its copy-out has ended, and a copy-in is issued
@@ -86,13 +87,11 @@ def swaps(p: Problem, w: Windows, s: State, x: Times) -> list[Swap]:
     """
     retime(p, s, x)
     evaluate(p, s, x, 1)
-    n, turn = len(p.begin), x.turn[0]
-    begins = np.concatenate([x.begin + turn * k for k in range(4)])
-    ends = np.concatenate([x.end + turn * k for k in range(4)])
-    after, before = w.after, w.before
-    release = np.clip(np.searchsorted(begins, x.gone), after + 1, before)
-    prefetch = np.clip(np.searchsorted(begins, x.back), release, before)
-    out = np.clip(np.searchsorted(ends, x.gone - p.out_ns, side="right") - 1, after, release - 1)
+    n, after, before = len(p.begin), w.after, w.before
+    times = Times.unroll(x.begin, x.end, int(x.turn[0]), 4)  # accesses lie up to three turns on
+    release = np.clip(times.begins(x.gone), after + 1, before)
+    prefetch = np.clip(times.begins(x.back), release, before)
+    out = np.clip(times.ended(x.gone - p.out_ns), after, release - 1)
     _keep_apart(s, out, release, n)
     out = np.where(s.payer == np.arange(len(w)), out, after)
     mine = s.ins[: s.used[1]]
@@ -100,7 +99,7 @@ def swaps(p: Problem, w: Windows, s: State, x: Times) -> list[Swap]:
     return [swap.within(n) for swap in Swap.each(w.where(mine), release[mine], prefetch[mine], out[mine])]
 
 
-def _keep_apart(s: State, out: I64, release: I64, n: int) -> None:
+def _keep_apart(s: SwapState, out: I64, release: I64, n: int) -> None:
     """Issue copies out one op later where the order of the copies in, which breaks ties, would swap them."""
     rank = np.zeros(len(out), np.int64)
     rank[s.ins[: s.used[1]]] = np.arange(s.used[1])
@@ -121,11 +120,11 @@ class Annealing:
     seed: int
     until: float  # on the clock of `perf_counter`
     progress: Callable[[str], None]
-    p: Problem
+    p: SwapProblem
     w: Windows
-    x: Times
-    now: State
-    best: State
+    x: Evaluation
+    now: SwapState
+    best: SwapState
     limits: I64  # the limit now, the goal, the lowest one kept to, the stall that it took
 
     @classmethod
@@ -146,7 +145,7 @@ class Annealing:
             raise ValueError(f"effort: {effort}, seconds: {seconds}: must be positive")
         until = inf if seconds is None else perf_counter() + seconds
         p, w = problem(trace, machine, goal, placed=placed)
-        x, now, peak = Times.of(p), start(p), trace.peak_load
+        x, now, peak = Evaluation.of(p), start(p), trace.peak_load
         retime(p, now, x)
         limits = np.array([peak, goal, peak, FAR])
         return cls(trace, machine, effort, seed, until, progress, p, w, x, now, now.copy(), limits)

@@ -8,6 +8,7 @@ from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.room import Room
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
 from gpumem.swap.plan import Swap
 from gpumem.timeline import Timeline
@@ -40,20 +41,18 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
     needs room had better wait for a copy that ends soon. O(m (n + m)) at worst for m gaps.
     """
     room, size = Room(load.copy(), limit), trace.buffers.size[chosen.buffer]
-    begins = np.maximum.accumulate(np.concatenate([line.start, line.start + line.makespan]))
-    ends = np.maximum.accumulate(np.concatenate([line.end, line.end + line.makespan]))
+    times = Times.of(line)
     order = largest_first(chosen, size, line).tolist()
-    leaves, gone, comes = _reserve(machine, chosen, size, order, line, ends[chosen.after], begins[chosen.before])
-    out, release, prefetch = chosen.after.copy(), chosen.after + 1, chosen.before.copy()
+    leaves, gone, comes = _reserve(machine, chosen, size, order, times)
+    release, prefetch = chosen.after + 1, chosen.before.copy()
     for k in order:
         if comes[k] >= 0:
-            wanted = max(int(np.searchsorted(begins, comes[k], side="right")) - 1, int(release[k]))
+            wanted = max(int(times.started(comes[k])), int(release[k]))
             prefetch[k] = room.fetch(min(wanted, prefetch[k]), prefetch[k], size[k])
-    until = np.clip(np.searchsorted(begins, gone), release, prefetch)
+    until = np.clip(times.begins(gone), release, prefetch)
     for k in np.argsort(-gone, kind="stable").tolist():
         release[k] = room.hold(release[k], until[k], size[k])
-    late = np.searchsorted(ends, leaves, side="right") - 1  # the last op that has ended by then
-    out = np.clip(late, out, release - 1)
+    out = np.clip(times.ended(leaves), chosen.after, release - 1)
     return Swap.each(chosen, release, prefetch, out)
 
 
@@ -62,14 +61,13 @@ def largest_first(found: Gaps, size: I64, line: Timeline) -> I64:
     return np.lexsort((-lasts(found, line), -size))
 
 
-def _reserve(
-    machine: Machine, chosen: Gaps, size: I64, order: list[int], line: Timeline, ready: I64, due: I64
-) -> tuple[I64, I64, I64]:
+def _reserve(machine: Machine, chosen: Gaps, size: I64, order: list[int], times: Times) -> tuple[I64, I64, I64]:
     """Take link time for each gap: when its copy-out begins and ends, and its copy-in begins; -1 where none is free."""
+    ready, due = times.end[chosen.after], times.start[chosen.before]
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
-    outs = LinkTimes(line.makespan)
-    ins = LinkTimes(line.makespan) if machine.duplex else outs
+    outs = LinkTimes(times.period)
+    ins = LinkTimes(times.period) if machine.duplex else outs
     leaves, comes, gone = np.full(len(size), -1), np.full(len(size), -1), ready + out_ns
     for k in order:
         if out_ns[k]:

@@ -13,7 +13,6 @@ counts from its beginning. So `exact` is the load of the rewritten trace, to the
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import one_of
 from gpumem.swap.plan.decisions import Swap
@@ -33,39 +33,9 @@ TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns
 Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AccessTimes:
-    """The tensor access sequence of a job: when each op runs if ops follow one another without a wait.
-
-    `start`, `end`: of each op, ns from the beginning of the iteration, for several turns of it, so that nothing wraps;
-    `period`: ns that an iteration takes.
-
-    >>> times = AccessTimes.of(np.array([10, 20, 30]))
-    >>> times.ended(40), times.started(40), times.begins(41), times.start[4]
-    (1, 2, 3, 70)
-    """
-
-    start: list[int]
-    end: list[int]
-    period: int
-
-    @classmethod
-    def of(cls, duration: I64) -> AccessTimes:
-        """Let ops that take `duration`, int64[n] ns, run one after the other."""
-        end = np.cumsum(np.tile(duration, TURNS))
-        return cls((end - np.tile(duration, TURNS)).tolist(), end.tolist(), int(duration.sum()))
-
-    def ended(self, time: int) -> int:
-        """Return the last op that has ended by `time`, -1 if none has."""
-        return bisect_right(self.end, time) - 1
-
-    def started(self, time: int) -> int:
-        """Return the last op that has started by `time`."""
-        return bisect_right(self.start, time) - 1
-
-    def begins(self, time: int) -> int:
-        """Return the first op that starts at `time` or later."""
-        return bisect_left(self.start, time)
+def access_times(duration: I64) -> Times:
+    """Return the tensor access sequence of a job whose ops take `duration`, int64[n] ns, one after the other."""
+    return Times.in_a_row(duration, TURNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +51,7 @@ class SwapTask:
 
     @classmethod
     def at(
-        cls, times: AccessTimes, gap: tuple[int, int, int], out: tuple[int, int] | None, into: tuple[int, int]
+        cls, times: Times, gap: tuple[int, int, int], out: tuple[int, int] | None, into: tuple[int, int]
     ) -> SwapTask | None:
         """Return the task whose copies run at `out` and `into`, both (start, ns); None where they leave no op between.
 
@@ -90,25 +60,25 @@ class SwapTask:
         buffer, after, before = gap
         leaves, release = after, after + 1
         if out is not None:
-            release = min(max(times.begins(out[0] + out[1]), after + 1), before)
-            leaves = min(max(times.ended(out[0]), after), release - 1)
-        prefetch = min(times.started(into[0]), before)
+            release = min(max(int(times.begins(out[0] + out[1])), after + 1), before)
+            leaves = min(max(int(times.ended(out[0])), after), release - 1)
+        prefetch = min(int(times.started(into[0])), before)
         if release >= prefetch:
             return None
         return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else out[0], into[0])
 
-    def triggers(self, times: AccessTimes) -> tuple[Trigger, Trigger]:
+    def triggers(self, times: Times) -> tuple[Trigger, Trigger]:
         """Return what starts the copy-out and the copy-in: the last op that ends before it, and the ns since then."""
         s = self.swap
-        out = 0 if self.out_at is None else max(self.out_at - times.end[s.out], 0)
-        return (s.out, out), (s.prefetch - 1, max(self.in_at - times.end[s.prefetch - 1], 0))
+        out = 0 if self.out_at is None else max(self.out_at - int(times.end[s.out]), 0)
+        return (s.out, out), (s.prefetch - 1, max(self.in_at - int(times.end[s.prefetch - 1]), 0))
 
-    def absent(self, times: AccessTimes, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
+    def absent(self, times: Times, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
         """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
         s = self.swap
         if accounting == "exact":
             return s.release, s.prefetch
-        return s.release, min(max(times.begins(self.in_at + in_ns), s.prefetch), s.before)
+        return s.release, min(max(int(times.begins(self.in_at + in_ns)), s.prefetch), s.before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,14 +99,14 @@ class Peak:
 
 
 def analyse(
-    trace: Trace, machine: Machine, times: AccessTimes, tasks: Sequence[SwapTask] = (), *, accounting: str = "exact"
+    trace: Trace, machine: Machine, times: Times, tasks: Sequence[SwapTask] = (), *, accounting: str = "exact"
 ) -> Peak:
     """Find the peak of a job that runs with some swap tasks, in the steady state (algorithm 2).
 
     Parameters
     ----------
     trace, machine
-    times : AccessTimes
+    times : Times
         When its ops run.
     tasks : sequence of SwapTask
         No two for one gap.
@@ -155,13 +125,13 @@ def analyse(
 
     Notes
     -----
-    O(n + buffers + tasks): one pass. `Footprint` follows the peak while tasks are added, in O(log n) each.
+    O(n + buffers + tasks): one pass. `LoadProfile` follows the peak while tasks are added, in O(log n) each.
 
     Examples
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
-    >>> peak = analyse(trace, machine, AccessTimes.of(machine.durations(trace)))
+    >>> peak = analyse(trace, machine, access_times(machine.durations(trace)))
     >>> (peak.op, peak.bytes) == trace.peak
     True
 
@@ -184,14 +154,14 @@ def analyse(
     return Peak(
         int(load[op]),
         op,
-        times.start[op],
+        int(times.start[op]),
         tensors[np.argsort(-b.size[tensors], kind="stable")],
         int(reads[-1]) if len(reads) else -1,
         tuple(t.triggers(times) for t in tasks),
     )
 
 
-class Footprint:
+class LoadProfile:
     """The same load as in `analyse`, kept in a tree: O(log n) to take bytes away or to ask for the peak.
 
     Between ops there are places for the ops that a plan inserts: position `2 i` is the place before op `i`,

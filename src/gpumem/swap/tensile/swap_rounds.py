@@ -12,7 +12,7 @@ Where no swap-in fits before read 1, the copy-out is tried again from the end of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.pinned import Pinned
+from gpumem.swap.accounts.times import Times
 from gpumem.swap.tensile._stabs import Stabs
-from gpumem.swap.tensile.peak import AccessTimes, Footprint, SwapTask
+from gpumem.swap.tensile.peak import LoadProfile, SwapTask, access_times
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 
@@ -57,13 +58,13 @@ class SwapRounds:
     ) -> None:
         self.trace, self.machine, self.most, self.hosts = trace, machine, most, hosts
         self.accounting, self.rest = accounting, rest
-        self.times = AccessTimes.of(duration)
-        self.footprint = Footprint(trace)
+        self.times = access_times(duration)
+        self.footprint = LoadProfile(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
         self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
         self.ins = LinkTimes(self.times.period, least[1]) if machine.duplex else self.outs
-        self.rows = _Rows.of(found)
+        self.rows = _Rows.of(found, self.times)
         self.host = Pinned(trace, found, machine.pinned)
         hosts.append(self.host)
         order = np.lexsort((found.after - found.before, -found.size))
@@ -162,9 +163,9 @@ class SwapRounds:
 
     def _from(self, first: int, row: int) -> dict[int, SwapTask]:
         """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
-        r, times = self.rows, self.times
-        start, stop, out_ns = times.end[r.after[first]], times.start[r.before[first]], r.out_ns[first]
-        out = self.outs.earliest(start, min(stop, self._gone_by(row)), out_ns)
+        r = self.rows
+        stop = min(r.closes[first], self._gone_by(row))
+        out = self.outs.earliest(r.opens[first], stop, r.out_ns[first])
         task = self._into(first, row, out) if out >= 0 else None
         if task is None:
             return {}
@@ -177,17 +178,14 @@ class SwapRounds:
 
     def _into(self, k: int, row: int, out: int = -1) -> SwapTask | None:
         """Drop the tensor of `row` in gap `k`, copied out at `out` unless the host has it, and copy it in again."""
-        r, times = self.rows, self.times
-        start, stop = times.end[r.after[k]], times.start[r.before[k]]
-        if out >= 0:
-            start = out + r.out_ns[k]
+        r, start = self.rows, self.rows.opens[k] if out < 0 else out + self.rows.out_ns[k]
         if k == row:
             start = max(start, self._back_from(row))
-        into = self.ins.latest(start, stop, r.in_ns[k])
+        into = self.ins.latest(start, r.closes[k], r.in_ns[k])
         if into < 0:
             return None
         copied = (out, r.out_ns[k]) if out >= 0 else None
-        return SwapTask.at(times, (r.buffer[k], r.after[k], r.before[k]), copied, (into, r.in_ns[k]))
+        return SwapTask.at(self.times, (r.buffer[k], r.after[k], r.before[k]), copied, (into, r.in_ns[k]))
 
     def _peak_after(self, row: int) -> int:
         """The op of the peak, as it follows the access before the gap of `row`."""
@@ -196,19 +194,19 @@ class SwapRounds:
 
     def _gone_by(self, row: int) -> int:
         """When the tensor must be out: the op of the peak starts."""
-        return self.times.start[self._peak_after(row)]
+        return int(self.times.start[self._peak_after(row)])
 
     def _back_from(self, row: int) -> int:
         """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
         peak = self._peak_after(row)
         if self.accounting == "exact":
-            return self.times.end[peak]
-        return self.times.start[peak] - self.rows.in_ns[row] + 1
+            return int(self.times.end[peak])
+        return int(self.times.start[peak]) - self.rows.in_ns[row] + 1
 
 
 @dataclass(slots=True)
 class _Rows:
-    """The windows of a trace as lists, and the first and last row of each one's value."""
+    """The windows of a trace as lists, when their accesses end and start, first and last row of each one's value."""
 
     buffer: list[int]
     size: list[int]
@@ -217,12 +215,15 @@ class _Rows:
     value: list[int]
     out_ns: list[int]
     in_ns: list[int]
-    first: list[int] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
+    opens: list[int]
+    closes: list[int]
+    first: list[int]
+    last: list[int]
 
     @classmethod
-    def of(cls, w: Windows) -> _Rows:
+    def of(cls, w: Windows, times: Times) -> _Rows:
         columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
+        times_ns = (times.end[w.after], times.start[w.before])
         first = np.searchsorted(w.value, w.value)
         last = np.searchsorted(w.value, w.value, side="right") - 1
-        return cls(*(c.tolist() for c in (*columns, first, last)))
+        return cls(*(c.tolist() for c in (*columns, *times_ns, first, last)))

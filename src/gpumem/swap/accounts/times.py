@@ -1,0 +1,66 @@
+"""When the ops of an iteration run if nothing is swapped, counted on over iterations, and which op runs at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """When each op runs, for several turns of the iteration, so that a gap that wraps needs no case of its own.
+
+    Place `k` is op `k % n` of turn `k // n`, as `Gaps.before` counts; each time may be an int or an int64 array.
+
+    Parameters
+    ----------
+    start, end : int64[turns * n]
+        Nanoseconds from the beginning of the first turn, ascending: with several compute streams, when all ops up to
+        this one have started and ended.
+    period : int
+        Nanoseconds of a turn.
+
+    Examples
+    --------
+    >>> times = Times.in_a_row(np.array([10, 20, 30]))
+    >>> times.start[4], int(times.begins(41)), int(times.started(40)), times.ended(np.array([9, 40, 60]))
+    (70, 3, 2, array([-1,  1,  2]))
+    """
+
+    start: I64
+    end: I64
+    period: int
+
+    @classmethod
+    def of(cls, line: Timeline, turns: int = 2) -> Times:
+        """Unroll a time line."""
+        return cls.unroll(line.start, line.end, line.makespan, turns)
+
+    @classmethod
+    def in_a_row(cls, duration: I64, turns: int = 2) -> Times:
+        """Let ops that take `duration`, int64[n] ns, follow one another without a wait."""
+        end = np.cumsum(duration)
+        return cls.unroll(end - duration, end, int(duration.sum()), turns)
+
+    @classmethod
+    def unroll(cls, start: I64, end: I64, period: int, turns: int) -> Times:
+        """Repeat one turn, int64[n] each, every `period` ns."""
+        shift = period * np.arange(turns)[:, None]
+        start, end = (np.maximum.accumulate((shift + column).ravel()) for column in (start, end))
+        return cls(start, end, period)
+
+    def begins(self, time: int | I64) -> I64:
+        """Return the first op that starts at `time` or later; beyond the last one where none does."""
+        return np.searchsorted(self.start, time)
+
+    def started(self, time: int | I64) -> I64:
+        """Return the last op that has started by `time`, -1 if none has."""
+        return np.searchsorted(self.start, time, side="right") - 1
+
+    def ended(self, time: int | I64) -> I64:
+        """Return the last op that has ended by `time`, -1 if none has."""
+        return np.searchsorted(self.end, time, side="right") - 1
