@@ -1,8 +1,8 @@
 """Accounts that every planner asks: what is held, and when.
 
 `pinned` is what swaps hold in pinned host memory, `room` what copies may hold under a limit for longer than they must,
-`link` when a link is free, `times` when ops run, `places` the load also between ops. `_tree` adds to arcs of the circle and asks for the
-largest, in O(log n).
+`times` when ops run, `link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle
+and asks for the largest, in O(log n).
 """
 
 from __future__ import annotations
