@@ -17,7 +17,7 @@ from gpumem.swap import PLANNERS
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.search._engines import Times, _host_excess
+from gpumem.swap.search._engines import Evaluation, _host_excess
 from gpumem.swap.search._moves import toggle
 from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
@@ -176,7 +176,7 @@ def test_the_evaluator_of_the_search_counts_the_same(data: st.DataObject) -> Non
         trace = data.draw(plans(trace)).apply(trace)
     p, w = problem(trace, tiny_machine(), 1)
     p = p._replace(pinned=0)
-    x, state, host = Times.of(p), start(p), Pinned(trace, w, 10**6)
+    x, state, host = Evaluation.of(p), start(p), Pinned(trace, w, 10**6)
     for g in range(len(w)):
         if data.draw(st.booleans()):
             toggle(p, state, g)
