@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 from gpumem._face import Face
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "gpumem"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "gpumem"
 
 # A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
@@ -146,6 +148,47 @@ def test_a_circle_would_be_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with pytest.raises(ValueError, match="cycle"):
         test_no_module_imports_itself_by_way_of_others()
     home.cache_clear()
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    where: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+OPEN = [
+    "allocators",
+    "autoswap",
+    "bound",
+    "capuchin",
+    "index",
+    "planners",
+    "recompute",
+    "runtime",
+    "search",
+    "smartpool",
+]
+OPEN += ["snu", "swap", "tensile", "tutorial", "vdnn"]  # pages that are still to be cured
+
+
+@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda p: str(p.name))
+def test_pages_import_from_faces(page: Path) -> None:
+    """From `gpumem`, a room or a module of the ground: nothing inside a room, and nothing that is not public there."""
+    if page.stem in OPEN:
+        pytest.skip("to be cured")
+    code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(page.read_text()))
+    for node in ast.walk(ast.parse(code)):
+        names = {alias.name for alias in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()
+        if isinstance(node, ast.Import):
+            assert not {name for name in names if name.startswith("gpumem.")}, f"{page.name}: {ast.unparse(node)}"
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gpumem":
+            told, room = f"{page.name}: {ast.unparse(node)}", node.module.split(".")[1:]
+            assert len(room) <= 1 and not {n for n in (*room, *names) if n.startswith("_")}, told
+            face = importlib.import_module(node.module)
+            assert not isinstance(face, Face) or names <= set(dir(face)), told
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))

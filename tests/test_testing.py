@@ -35,7 +35,7 @@ from gpumem.testing import (
     play,
 )
 from gpumem.testing.allocators import Trial
-from gpumem.testing.strategies import Instance, lifetimes, request_sizes, requests, traces
+from gpumem.testing.strategies import Lifetimes, lifetimes, request_sizes, requests, traces
 from gpumem.trace import Trace
 
 from . import faulty
@@ -438,7 +438,7 @@ def test_requests_can_be_played(found: list[Allocate | Free]) -> None:
 
 
 @given(lifetimes(), lifetimes(wrap=False))
-def test_lifetimes_make_traces(free: Instance, bound: Instance) -> None:
+def test_lifetimes_make_traces(free: Lifetimes, bound: Lifetimes) -> None:
     for instance in (free, bound):
         trace = Trace.from_lifetimes(instance.size, instance.start, instance.end, n=instance.n)
         assert len(trace.buffers) >= 1
@@ -483,7 +483,7 @@ def test_traces_have_what_is_easily_forgotten() -> None:
 def test_lifetimes_shrink_well() -> None:
     options = settings(database=None, deadline=None, max_examples=100, derandomize=True)
     small = find(lifetimes(), lambda found: any(end > found.n for end in found.end), settings=options)
-    assert small == Instance([0], [1], [3], 2)
+    assert small == Lifetimes([0], [1], [3], 2)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from gpumem.trace import Trace
 SIZES = st.sampled_from([0, 1, 3, 4, 4, 7, 8, 16, 40])  # 4 twice: equal sizes are common, and hard
 
 
-class Instance(NamedTuple):
+class Lifetimes(NamedTuple):
     """Bare lifetimes: `size[i]` bytes during steps `[start[i], end[i])` of a circle of `n` steps."""
 
     size: list[int]
@@ -55,7 +55,7 @@ def lifetimes(
     max_buffers: int = 8,
     sizes: st.SearchStrategy[int] = SIZES,
     wrap: bool = True,
-) -> Instance:
+) -> Lifetimes:
     """Draw a bare instance, for an offline planner.
 
     Parameters
@@ -69,7 +69,7 @@ def lifetimes(
 
     Returns
     -------
-    SearchStrategy of Instance
+    SearchStrategy of Lifetimes
         Named tuples `(size, start, end, n)`.
 
     Examples
@@ -90,7 +90,7 @@ def lifetimes(
     if len(rows) > 1 and draw(st.booleans()):
         pieces[1] = pieces[0]
     end = [e if wrap else min(e, n) for _, e in pieces]
-    return Instance([size for size, *_ in rows], [s for s, _ in pieces], end, n)
+    return Lifetimes([size for size, *_ in rows], [s for s, _ in pieces], end, n)
 
 
 @st.composite

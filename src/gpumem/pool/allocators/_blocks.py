@@ -131,7 +131,7 @@ class FreeRanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Generic[Home]):
+class Granted(Generic[Home]):
     """A block handed out: its bytes, those asked for, and the pool it goes back to."""
 
     size: int
@@ -146,15 +146,15 @@ class Live(Generic[Home]):
 
     def __init__(self, statistics: Statistics) -> None:
         self._counts = statistics
-        self._blocks: dict[int, Block[Home]] = {}
+        self._blocks: dict[int, Granted[Home]] = {}
 
-    def __getitem__(self, offset: SupportsIndex) -> Block[Home]:
+    def __getitem__(self, offset: SupportsIndex) -> Granted[Home]:
         try:
             return self._blocks[operator.index(offset)]
         except (TypeError, KeyError):
             raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
 
-    def add(self, offset: int, block: Block[Home]) -> int:
+    def add(self, offset: int, block: Granted[Home]) -> int:
         """Enter a block and return its offset."""
         self._blocks[offset] = block
         self._counts.blocks.add(1)
@@ -162,7 +162,7 @@ class Live(Generic[Home]):
         self._counts.allocated.add(block.size)
         return offset
 
-    def remove(self, offset: SupportsIndex) -> Block[Home]:
+    def remove(self, offset: SupportsIndex) -> Granted[Home]:
         """Strike a block out and return it; `ValueError` where none is live."""
         block = self[offset]
         del self._blocks[operator.index(offset)]

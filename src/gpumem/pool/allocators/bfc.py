@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem.pool.allocators._blocks import Block, FreeRanges, Live, checked, rounded
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
 from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.native import Native, OnDevice, full
 
@@ -89,7 +89,7 @@ class BFC(OnDevice):
         given = needed if chunk >= 2 * needed or chunk - needed >= MAX_INTERNAL_FRAGMENTATION else chunk
         self._last_use.claim(start, given, stream)
         self._free.take(start, given)
-        return self._live.add(start, Block(given, asked, None))
+        return self._live.add(start, Granted(given, asked, None))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take a chunk back and merge it with its free neighbours in the region."""

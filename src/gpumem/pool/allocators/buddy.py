@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from gpumem.pool.allocators._blocks import Block, Live, checked
+from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full
 
@@ -83,7 +83,7 @@ class Buddy(OnDevice):
         while found > needed:
             found //= 2
             insort(self._free.setdefault(found, []), start + found)
-        return self._live.add(self._base + start, Block(needed, asked, None))
+        return self._live.add(self._base + start, Granted(needed, asked, None))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take a block back and merge it with its buddy as long as that is free."""

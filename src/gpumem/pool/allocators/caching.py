@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem.pool.allocators._blocks import Block, Live, checked, rounded
+from gpumem.pool.allocators._blocks import Granted, Live, checked, rounded
 from gpumem.pool.allocators._segments import LARGE_BUFFER, SMALL_SIZE, Expandable, Segments
 from gpumem.pool.allocators.native import GRANULARITY, Native, OnDevice, full
 
@@ -90,7 +90,7 @@ class Caching(OnDevice):
         self._idle_since: dict[int, int] = {}  # large segment -> `_requests` when it became wholly free
         self._pools: dict[tuple[bool, int], Segments | Expandable] = {}
         self._live: Live[Segments | Expandable] = Live(self.statistics)
-        self._pending: list[tuple[int, Block[Segments | Expandable]]] = []  # freed, but another stream used them last
+        self._pending: list[tuple[int, Granted[Segments | Expandable]]] = []  # freed, but another stream used them last
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`."""
@@ -109,7 +109,7 @@ class Caching(OnDevice):
         block = pool.free.at(start)
         given = needed if self._splits(pool, needed, block - needed) else block
         pool.free.take(start, given)
-        return self._live.add(start, Block(given, asked, pool))
+        return self._live.add(start, Granted(given, asked, pool))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take a block back into the cache, at once if its own stream used it last."""
@@ -133,7 +133,7 @@ class Caching(OnDevice):
             self._put(offset, block)
         self._pending.clear()
 
-    def _put(self, offset: int, block: Block[Segments | Expandable]) -> None:
+    def _put(self, offset: int, block: Granted[Segments | Expandable]) -> None:
         free = block.home.free
         start = free.put(offset, block.size)
         if self._collects and not block.home.small and free.at(start) == free.segments.get(start):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumem.pool.allocators._blocks import Block, FreeRanges, Live, checked, rounded
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
 from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full
 
@@ -109,7 +109,7 @@ class CnMem(OnDevice):
             raise full(asked, self.device)
         self._last_use.claim(start, needed, stream)
         manager.take(start, needed)
-        return self._live.add(start, Block(needed, asked, manager))
+        return self._live.add(start, Granted(needed, asked, manager))
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take a block back into its manager (cnmemFree)."""

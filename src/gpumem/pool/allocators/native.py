@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
-from gpumem.pool.allocators._blocks import Block, FreeRanges, Live, checked, rounded
+from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
 from gpumem.pool.online import Statistics
 
 GRANULARITY = 2 << 20  # a GPU's page: "GPU pages which are 2MiB currently" (PyTorch, CUDACachingAllocator.cpp)
@@ -72,7 +72,7 @@ class Native:
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the address of `size` bytes (cudaMalloc)."""
         asked = checked(size, "size")
-        block = Block(rounded(asked, self.alignment), asked, None)
+        block = Granted(rounded(asked, self.alignment), asked, None)
         offset = self._free.best(block.size) if block.size <= self.available else None
         if offset is None:
             raise full(asked, self)

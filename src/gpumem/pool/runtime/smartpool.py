@@ -18,7 +18,7 @@ from math import gcd
 
 from gpumem import check
 from gpumem.placement import Placement
-from gpumem.pool.allocators._blocks import Block, Live, checked
+from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Pool
 from gpumem.pool.runtime._cursor import NONE, Cursor
@@ -212,7 +212,7 @@ class SmartPool:
             if how != "size":
                 low = self._cursor.room(buffer)
         held, granted = self._in_region(low, asked, stream) if low is not None else self._outside(asked, stream)
-        self._live.add(held.low, Block(granted, asked, held))
+        self._live.add(held.low, Granted(granted, asked, held))
         if self._cursor is not None:
             if low is None and buffer != NONE and how != "size" and self._cursor.region is not None:
                 self._cursor.taken(asked)

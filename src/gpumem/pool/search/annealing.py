@@ -26,7 +26,7 @@ MOVES = 4096  # random moves drawn at a time
 
 
 @dataclass(slots=True)
-class Annealing:
+class OrderWalk:
     """A walk through orders, and the lowest placement met; not for problems where something is fixed."""
 
     problem: Problem

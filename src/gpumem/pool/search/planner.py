@@ -25,7 +25,7 @@ from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, Problem
-from gpumem.pool.search.annealing import Annealing
+from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.greedy import ORDERS, by_size, placements
 from gpumem.trace import Trace
 
@@ -180,7 +180,7 @@ class Search:
         self.search(target, rng)
         self.work += keep
         if keep and self.going(target):
-            walk = Annealing(self.problem, self.best, max(target, self.lowest), rng, self.progress)
+            walk = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress)
             self.best = walk.run(int(self.work))
             self.work -= walk.work
 
