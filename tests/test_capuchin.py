@@ -15,11 +15,10 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
-from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.baselines.capuchin import AccessPattern, capuchin
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.limits import floor
-from gpumem.swap.plan import Plan, Recompute, Swap
+from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import recomputable
 from gpumem.trace import Trace
 
@@ -120,17 +119,6 @@ def test_limits_and_budgets(machine: Machine) -> None:
         capuchin(trace, machine.with_(pinned=8), 32, threshold=1, recompute=False)
     assert stop.value.reached == 40
     assert capuchin(trace, machine.with_(pinned=16), 32, threshold=1, recompute=False)
-
-
-def test_a_constant_is_pinned_for_the_whole_iteration(machine: Machine) -> None:
-    ops = Ops.make([[0], [], [0], [], [0]], [[]] * 5)
-    trace = Trace(Buffers.make([8], [0], [5], persistent=[True]), ops)
-    found = recomputable(trace, machine).gaps
-    host = Pinned(trace, found, 8)
-    assert (host.take(0, 0, 2), host.peak, host.take(1, 2, 4), host.peak) == (True, 8, True, 8)
-    swapped = Plan((Swap(0, 0, 2, 1, 2),), 5).apply(trace)
-    assert swapped.load(host=True).tolist() == [8] * swapped.n
-    assert not Pinned(trace, found, 7).take(0, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem import Infeasible, NotReached, bundled
+from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.accounts.pinned import Pinned
@@ -62,8 +63,8 @@ def test_the_account_is_the_host_load_of_the_rewritten_trace(data: st.DataObject
     host.settle(plan.swaps)
     most = on_host(trace, plan)
     assert host.peak == most
-    host.budget = 0  # nothing more fits, and a refusal leaves no trace
-    for k in set(range(len(found))) - {where[s.buffer, s.after] for s in plan.swaps}:
+    host.budget = 0  # nothing more fits, no copy may move, and a refusal leaves no trace
+    for k in range(len(found)):
         if trace.buffers.size[found.buffer[k]]:
             assert not host.take(k, int(found.after[k]), int(found.before[k]))
     assert host.peak == most
@@ -94,6 +95,19 @@ def test_a_refusal_is_right(data: st.DataObject) -> None:
         wanted = Swap(wanted.buffer, wanted.after, wanted.before, wanted.release, wanted.before, wanted.after)
         more = Plan((*as_taken(host, trace).swaps, wanted), trace.n)
         assert host.take(k, wanted.after, wanted.before) == (on_host(trace, more) <= budget)
+
+
+def test_a_constant_is_pinned_for_the_whole_iteration() -> None:
+    # C (8 bytes) is never written; X (8) is away between 2 and 4, where C is on the device: the host holds both.
+    ops = Ops.make([[0], [], [0], [], [0, 1]], [[], [], [1], [], []])
+    trace = Trace(Buffers.make([8, 8], [0, 2], [5, 5], persistent=[True, False]), ops)
+    found = gaps(trace)
+    assert list(zip(found.buffer.tolist(), found.after.tolist())) == [(0, 0), (0, 2), (0, 4), (1, 2)]
+    host = Pinned(trace, found, 8)
+    assert (host.take(0, 0, 2), host.take(3, 2, 4), host.peak) == (True, False, 8)
+    both = Plan((Swap(0, 0, 2, 1, 2), Swap(1, 2, 4, 3, 4)), 5).apply(trace)
+    assert both.load(host=True).tolist() == [8, 8, 8, 8, 16, 16, 16, 8]
+    assert not Pinned(trace, found, 7).take(0, 0, 2)
 
 
 def accounts(monkeypatch: pytest.MonkeyPatch) -> list[Pinned]:
