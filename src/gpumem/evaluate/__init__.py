@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpumem.evaluate.combined import in_pool as in_pool
     from gpumem.evaluate.combined import settle as settle
     from gpumem.evaluate.knee import knee as knee
+    from gpumem.evaluate.knee import overhead_at as overhead_at
+    from gpumem.evaluate.knee import table as table
     from gpumem.evaluate.task import Case as Case
     from gpumem.evaluate.task import Planned as Planned
     from gpumem.evaluate.task import plan as plan
