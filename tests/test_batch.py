@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumem.batch import KINDS, rebatch
-from gpumem.columns import UNKNOWN, Buffers, Ops
+from gpumem.batch import rebatch
+from gpumem.columns import PER_SAMPLE, UNKNOWN, Buffers, Ops
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.trace import Trace
 
 from .strategies import traces
 
-NAMES = st.sampled_from([*sorted(KINDS), "param", "opt_state", "gradient", "buffer", "opt_temp", ""])
+NAMES = st.sampled_from([*sorted(PER_SAMPLE), "param", "opt_state", "gradient", "buffer", "opt_temp", ""])
 FACTORS = st.sampled_from([0.001, 0.25, 0.5, 1.0, 1.1, 2.0, 3.7])
 
 
@@ -57,12 +57,12 @@ def test_every_number_is_what_the_model_says(trace: Trace, factor: float) -> Non
     assert same(replace(found, buffers=trace.buffers, ops=replace(found.ops, **numbers(trace.ops))), trace)
     for before, after in zip(trace.buffers, found.buffers):
         want = before.size
-        if before.kind in KINDS and before.size:
+        if before.kind in PER_SAMPLE and before.size:
             want = max(round(Fraction(factor) * before.size), 1)
         assert after.size == want
     for i, op in enumerate(trace.ops):
         touched = {*op.reads, *op.writes}
-        times = factor if any(trace.buffers.kind[b] in KINDS for b in touched) else 1
+        times = factor if any(trace.buffers.kind[b] in PER_SAMPLE for b in touched) else 1
         assert found.ops.flops[i] == pytest.approx(trace.ops.flops[i] * times)
         known = op.duration > 0
         want = max(round(Fraction(times) * op.duration), 1) if known else op.duration
@@ -97,12 +97,12 @@ def test_a_size_beyond_float64_stays_exact() -> None:
 
 def test_vgg16_grows_by_what_is_not_its_parameters() -> None:
     trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
-    twice, fixed = rebatch(trace, 2), [kind not in KINDS for kind in trace.buffers.kind]
+    twice, fixed = rebatch(trace, 2), [kind not in PER_SAMPLE for kind in trace.buffers.kind]
     assert (twice.buffers.size == np.where(fixed, 1, 2) * trace.buffers.size).all()
     assert 1.5 * trace.peak_load < twice.peak_load < 2 * trace.peak_load
     before, after = machine.durations(trace), machine.durations(twice)
     optimizer = [
-        i for i, op in enumerate(trace.ops) if not KINDS & {trace.buffers.kind[b] for b in op.reads + op.writes}
+        i for i, op in enumerate(trace.ops) if not PER_SAMPLE & {trace.buffers.kind[b] for b in op.reads + op.writes}
     ]
     assert optimizer and (before[optimizer] == after[optimizer]).all()
     assert (after >= before).all() and 1.5 * before.sum() < after.sum() < 2 * before.sum()

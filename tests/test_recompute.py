@@ -20,7 +20,7 @@ from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
-from gpumem.swap.recompute import REASONS, recomputable, turn
+from gpumem.swap.recompute import REASONS, backward_start, recomputable
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
@@ -93,10 +93,10 @@ def test_the_producers_time_is_the_cost(machine: Machine) -> None:
 
 def test_the_turn_of_a_trace() -> None:
     trace = bundled("vgg16")
-    assert trace.ops.name[turn(trace)] == "ones_like.default"  # the gradient of the loss
+    assert trace.ops.name[backward_start(trace)] == "ones_like.default"  # the gradient of the loss
     plain = replace(trace, buffers=replace(trace.buffers, kind=("",) * len(trace.buffers)))
-    assert trace.ops.name[turn(plain)] == "nll_loss_backward.default"
-    assert turn(replace(plain, ops=replace(trace.ops, name=("",) * trace.n))) == trace.peak[0]
+    assert trace.ops.name[backward_start(plain)] == "nll_loss_backward.default"
+    assert backward_start(replace(plain, ops=replace(trace.ops, name=("",) * trace.n))) == trace.peak[0]
 
 
 def test_four_segments_of_sixteen_layers(machine: Machine) -> None:

@@ -22,7 +22,7 @@ from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.recompute import turn
+from gpumem.swap.recompute import backward_start
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
@@ -49,7 +49,7 @@ def net(names: list[str]) -> Trace:
 
 def test_every_input_of_a_layer_goes_and_comes_one_layer_ahead() -> None:
     trace = net(["input", "conv", "relu", "conv", "fc"])
-    assert turn(trace) == 5
+    assert backward_start(trace) == 5
     plan = vdnn(trace, tiny_machine(), floor(trace)[1] + 16, layers="all")
     # maps 0..3 are read by ops 1..4, their backward is ops 8..5; the prefetch comes one backward before;
     # map 3 is needed again at once
@@ -88,7 +88,7 @@ def test_a_map_fetched_on_demand_is_not_looked_for_again() -> None:
 def test_a_map_that_is_only_changed_in_place_is_no_input(machine: Machine) -> None:
     trace = bundled("vgg16")
     maps = feature_maps(trace)
-    readers = [i for i in range(turn(trace)) if maps.gaps.buffer[0] in trace.ops.reads[i]]
+    readers = [i for i in range(backward_start(trace)) if maps.gaps.buffer[0] in trace.ops.reads[i]]
     assert readers
     assert set(np.array(trace.buffers.kind)[maps.gaps.buffer]) == {"activation"}
 

@@ -8,10 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.columns import F64, I64, UNKNOWN, Bool, int_column
+from gpumem.columns import F64, I64, PER_SAMPLE, UNKNOWN, Bool, int_column
 from gpumem.trace import Trace
-
-KINDS = frozenset({"input", "activation", "temp", "act_grad"})  # as recorded traces name what each sample has
 
 
 def rebatch(trace: Trace, factor: float) -> Trace:
@@ -20,7 +18,7 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     Parameters
     ----------
     trace : Trace
-        Its buffers say by their kind whether they depend on the batch: those of `KINDS` do.
+        Its buffers say by their kind whether they depend on the batch: those of `columns.PER_SAMPLE` do.
     factor : float
         Of the batch size, above 0; 1 changes nothing.
 
@@ -53,10 +51,10 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} is not positive and finite")
     b, ops = trace.buffers, trace.ops
-    grows = np.array([kind in KINDS for kind in b.kind], np.bool_)
+    grows = np.array([kind in PER_SAMPLE for kind in b.kind], np.bool_)
     if not grows.any():
         raise ValueError(
-            f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(KINDS))})"
+            f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(PER_SAMPLE))})"
         )
     buffers = replace(b, size=_times(b.size, factor, grows))
     touched = trace.accesses().op

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
+from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, WORKSPACE, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
@@ -18,8 +18,6 @@ from gpumem.execute.measured import timeline_of
 from gpumem.placement import Placement
 from gpumem.timeline import Span, Timeline
 from gpumem.trace import Trace
-
-WORKSPACE = "workspace"
 
 
 @dataclass(frozen=True, slots=True)

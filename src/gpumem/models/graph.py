@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.columns import Op
+from gpumem.columns import ACTIVATION, GRADIENT, INPUT, WORKSPACE, Op
 from gpumem.execute import Call, Launch, Views
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
@@ -33,7 +33,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = FLOAT
-    kind: str = "activation"
+    kind: str = ACTIVATION
     value: NDArray[Any] | None = None
     base: Tensor | None = None
 
@@ -56,7 +56,7 @@ class Tensor:
 
     def gradient(self) -> Tensor:
         """Return a tensor for the derivative of the loss by this one."""
-        return Tensor(f"d({self.name})", self.shape, self.dtype, "gradient")
+        return Tensor(f"d({self.name})", self.shape, self.dtype, GRADIENT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +157,7 @@ class Graph:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def constant(self, name: str, value: NDArray[Any], kind: str = "input") -> Tensor:
+    def constant(self, name: str, value: NDArray[Any], kind: str = INPUT) -> Tensor:
         """Add a tensor that is there from the start and survives the iteration."""
         tensor = Tensor(name, value.shape, value.dtype, kind, np.ascontiguousarray(value))
         self.persistent.append(tensor)
@@ -224,7 +224,7 @@ class Graph:
                     ids[tensor] = device.malloc(tensor.nbytes, kind=tensor.kind)
             writes = [ids[t] for t in step.writes]
             if floats := step.workspaces[step.function]:
-                writes.append(device.malloc(floats * FLOAT.itemsize, kind="workspace"))
+                writes.append(device.malloc(floats * FLOAT.itemsize, kind=WORKSPACE))
             touched = list(dict.fromkeys((*step.reads, *step.writes)))
             moved = sum(t.nbytes for t in touched)
             device.exec(step.function, [ids[t] for t in step.reads], writes, flops=step.flops, moved=moved)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem.columns import I64, RECOMPUTE
+from gpumem.columns import (
+    ACT_GRAD,
+    ACTIVATION,
+    GRADIENT,
+    I64,
+    INPUT,
+    OPT_STATE,
+    PARAM,
+    RECOMPUTE,
+    STATISTICS,
+)
 from gpumem.io import replacing
 from gpumem.placement import Placement
 from gpumem.report.plan import Run
@@ -20,13 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = {
-    "param": "#4c72b0",
-    "buffer": "#4c72b0",
-    "opt_state": "#8172b3",
-    "input": "#937860",
-    "activation": "#55a868",
-    "gradient": "#c44e52",
-    "act_grad": "#dd8452",
+    PARAM: "#4c72b0",
+    STATISTICS: "#4c72b0",
+    OPT_STATE: "#8172b3",
+    INPUT: "#937860",
+    ACTIVATION: "#55a868",
+    GRADIENT: "#c44e52",
+    ACT_GRAD: "#dd8452",
 }
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _MIB = 2**20

@@ -1,4 +1,10 @@
-"""Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` names them for the command line."""
+"""Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` names them for the command line.
+
+Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then the facts that every
+planner asks for: `gaps` between accesses (`windows`: with times and copies), `limits`, `recompute`; and `accounts`:
+what is held, and when. Each published planner is a wing: `autoswap`, `snu`, `tensile`, and `baselines`. `search` goes
+where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several jobs agree on.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.swap.accounts.times import Times as Times
     from gpumem.swap.autoswap.bayes import bayes as bayes
     from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
@@ -15,14 +22,23 @@ if TYPE_CHECKING:
     from gpumem.swap.bound import Bound as Bound
     from gpumem.swap.bound import least_stall as least_stall
     from gpumem.swap.bound import zero_stall_limit as zero_stall_limit
+    from gpumem.swap.gaps import Gaps as Gaps
+    from gpumem.swap.gaps import gaps as gaps
+    from gpumem.swap.limits import fits as fits
     from gpumem.swap.plan import Plan as Plan
     from gpumem.swap.plan import Recompute as Recompute
     from gpumem.swap.plan import Swap as Swap
     from gpumem.swap.plan import Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
+    from gpumem.swap.recompute import REASONS as REASONS
+    from gpumem.swap.recompute import backward_start as backward_start
+    from gpumem.swap.recompute import kept_over as kept_over
+    from gpumem.swap.recompute import recomputable as recomputable
     from gpumem.swap.search.planner import search as search
     from gpumem.swap.snu.heuristic import heuristic as heuristic
     from gpumem.swap.snu.on_demand import on_demand as on_demand
+    from gpumem.swap.tasks import Scheduled as Scheduled
+    from gpumem.swap.tasks import Task as Task
     from gpumem.swap.tensile.planner import schedule as schedule
     from gpumem.swap.tensile.planner import tensile as tensile
 

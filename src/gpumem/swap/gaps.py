@@ -30,6 +30,30 @@ class Gaps:
     def __len__(self) -> int:
         return len(self.buffer)
 
+    @property
+    def constant(self) -> Bool:
+        """Which gaps are of a buffer that lives for ever and that nothing writes: the host always holds its value."""
+        never: Bool = self.forever & (self.writes == 0)
+        return never
+
+    @property
+    def value(self) -> I64:
+        """Which value each gap keeps, numbered over all buffers: gaps between which nothing writes keep the same.
+
+        In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
+        """
+        goes_on = self.forever & (self.writes > 0)
+        epoch = np.where(goes_on, self.epoch % np.maximum(self.writes, 1), self.epoch)
+        key = self.buffer * (self.writes.max(initial=0) + 1) + epoch
+        return np.unique(key, return_inverse=True)[1].astype(np.int64)
+
+    def unrolled(self, trace: Trace) -> I64:
+        """Return `after`, counted on from the start of its value, so that the gaps of a value ascend."""
+        start, n = trace.buffers.start[self.buffer], trace.n
+        goes_on = self.forever & (self.writes > 0) & (self.epoch == 0)
+        after: I64 = start + (self.after - start) % n + np.where(goes_on, n, 0)
+        return after
+
     def where(self, chosen: Bool | I64) -> Gaps:
         """Return some of the gaps."""
         return Gaps(*(getattr(self, column)[chosen] for column in self.__slots__))
@@ -89,28 +113,6 @@ def needs_copy_out(chosen: Gaps) -> Bool:
     dirty = np.concatenate([[True], chosen.epoch[1:] > chosen.epoch[:-1]])
     dirty[first] = ~chosen.forever[first] | (chosen.epoch[first] + chosen.writes[first] > chosen.epoch[last])
     return dirty
-
-
-def values(found: Gaps) -> I64:
-    """Return which value of its buffer each gap keeps: gaps between which nothing writes keep the same.
-
-    With a buffer that lives for ever, what comes before the first write is the last one of the iteration before.
-    """
-    turns = found.forever & (found.writes > 0)
-    return np.where(turns, found.epoch % np.maximum(found.writes, 1), found.epoch)
-
-
-def unrolled(trace: Trace, found: Gaps) -> tuple[I64, I64]:
-    """Return which value each gap keeps, numbered over all buffers, and its `after` counted on from that value's start.
-
-    So nothing wraps, and the gaps of one value ascend. In a buffer that lives for ever the last value goes on into the
-    next iteration, up to the first write there.
-    """
-    start, n = trace.buffers.start[found.buffer], trace.n
-    old = found.forever & (found.writes > 0) & (found.epoch == 0)
-    after = start + (found.after - start) % n + np.where(old, n, 0)
-    key = found.buffer * (found.writes.max(initial=0) + 1) + values(found)
-    return np.unique(key, return_inverse=True)[1].astype(np.int64), after
 
 
 def lasts(found: Gaps, line: Timeline) -> I64:

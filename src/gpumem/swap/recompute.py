@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
+from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.rerun import COPY, FINE, Producers
@@ -26,7 +26,7 @@ REASONS = (  # those of `rerun` first
 )
 
 
-def turn(trace: Trace) -> int:
+def backward_start(trace: Trace) -> int:
     """Return the first op of the backward pass, as far as a trace tells.
 
     Notes
@@ -37,18 +37,18 @@ def turn(trace: Trace) -> int:
 
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
-    >>> trace.ops.name[turn(trace) + 1]
+    >>> trace.ops.name[backward_start(trace) + 1]
     'nll_loss_backward.default'
     """
     b = trace.buffers
-    for kind in ("act_grad", "gradient"):
+    for kind in (ACT_GRAD, GRADIENT):
         begins = [int(start) for start, k, p in zip(b.start, b.kind, b.persistent) if k == kind and not p]
         if begins:
             return min(begins)
     return next((i for i, name in enumerate(trace.ops.name) if "backward" in name), trace.peak[0])
 
 
-def over(found: Gaps, op: int, n: int) -> Bool:
+def kept_over(found: Gaps, op: int, n: int) -> Bool:
     """Return which gaps begin before op `op` and end at it or later, in the same iteration."""
     inside: Bool = (found.after < op) & (found.before >= op) & (found.before < n)
     return inside

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.swap.gaps import gaps, unrolled
+from gpumem.swap.gaps import gaps
 from gpumem.trace import Trace
 
 
@@ -60,8 +60,7 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     (array([3]), array([5]))
     """
     n, g = trace.n, gaps(trace)
-    size, constant = trace.buffers.size[g.buffer], g.forever & (g.writes == 0)
-    value, after = unrolled(trace, g)
+    size, value, after = trace.buffers.size[g.buffer], g.value, g.unrolled(trace)
     opens = np.full(len(g), 3 * n)
     np.minimum.at(opens, value, after)
     w = Windows(
@@ -71,8 +70,8 @@ def windows(trace: Trace, machine: Machine) -> Windows:
         after + g.before - g.after,
         value,
         opens[value],
-        constant,
-        np.where(constant, 0, machine.out.copy_ns(size)),
+        g.constant,
+        np.where(g.constant, 0, machine.out.copy_ns(size)),
         machine.into.copy_ns(size),
     )
     w = w.where((size > 0) & (g.before > g.after + 1))

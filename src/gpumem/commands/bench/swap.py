@@ -76,7 +76,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
 def _figure(part: str, study: Study, limits: list[int], factors: list[float], planners: Planners) -> Figure | None:
     """Measure one figure for one trace; None where there is nothing to show."""
-    from gpumem.batch import KINDS
+    from gpumem.columns import PER_SAMPLE
     from gpumem.swap import PLANNERS
 
     autoswap, trace = PLANNERS["autoswap"], study.case.trace
@@ -86,7 +86,7 @@ def _figure(part: str, study: Study, limits: list[int], factors: list[float], pl
         return papers.autoswap.scores(study, limits, autoswap, PLANNERS.get("bayes"))
     if part == "fig11":
         return papers.autoswap.reductions(study, limits, planners)
-    if KINDS.isdisjoint(trace.buffers.kind):
+    if PER_SAMPLE.isdisjoint(trace.buffers.kind):
         tell(f"{trace.name}: no figure 10: no buffer is of a kind that depends on the batch")
         return None
     return papers.autoswap.batches(study, limits, factors, autoswap)

@@ -19,7 +19,7 @@ from gpumem._jit import jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.gaps import Gaps, unrolled
+from gpumem.swap.gaps import Gaps
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.windows import Windows
 from gpumem.trace import Trace
@@ -71,10 +71,7 @@ class Pinned:
     """
 
     def __init__(self, trace: Trace, found: Gaps | Windows, budget: int) -> None:
-        if isinstance(found, Windows):
-            value, after, constant = found.value, found.after, found.constant
-        else:
-            (value, after), constant = unrolled(trace, found), found.forever & (found.writes == 0)
+        value, after = found.value, found.after if isinstance(found, Windows) else found.unrolled(trace)
         self.n, self.budget, self.found = trace.n, budget, found
         members = np.argsort(value, kind="stable")
         counts = np.bincount(value, minlength=int(value.max(initial=-1)) + 1)
@@ -85,7 +82,7 @@ class Pinned:
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             found.after,
             after + 1,
-            constant,
+            found.constant,
             np.zeros(len(value), np.bool_),
             np.zeros(len(value), np.int64),
             np.zeros(len(value), np.int64),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes
     from gpumem.swap.autoswap.planner import autoswap as autoswap
     from gpumem.swap.autoswap.planner import best_plan as best_plan
+    from gpumem.swap.autoswap.planner import candidates as candidates
     from gpumem.swap.autoswap.schedule import schedule as schedule
     from gpumem.swap.autoswap.scores import SCORES as SCORES
     from gpumem.swap.autoswap.selection import select as select

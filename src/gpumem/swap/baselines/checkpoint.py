@@ -17,7 +17,7 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.recompute import Recomputable, over, recomputable, turn
+from gpumem.swap.recompute import Recomputable, backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 
 
@@ -74,8 +74,8 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     if fits(trace, limit):
         return Plan.of(trace)
     found = recomputable(trace, machine)
-    start, load = turn(trace), trace.peak_load
-    mine = np.flatnonzero(over(found.gaps, start, trace.n) & (found.until >= start))
+    start, load = backward_start(trace), trace.peak_load
+    mine = np.flatnonzero(kept_over(found.gaps, start, trace.n) & (found.until >= start))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     tried: list[tuple[int, Plan]] = []
     for count in [segments] if segments is not None else _counts(len(mine)):

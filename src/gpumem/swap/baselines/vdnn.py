@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
+from gpumem.columns import ACTIVATION, I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -23,11 +23,10 @@ from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.recompute import over, turn
+from gpumem.swap.recompute import backward_start, kept_over
 from gpumem.trace import Trace
 
 LAYERS = ("all", "conv")
-FEATURE_MAP = "activation"  # the kind of buffers that layers hand on
 
 
 def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", strict: bool = True) -> Plan:
@@ -64,7 +63,7 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     Notes
     -----
     O(n + accesses) and a rewrite. A layer is a forward op that is the last one to read a feature map, or a
-    convolution; forward ends where `recompute.turn` says. A feature map goes once, from its last forward reader to
+    convolution; forward ends where `backward_start` says. A feature map goes once, from its last forward reader to
     its first backward access. The search for the layer to prefetch (findPrefetchLayer) goes back from
     the layer whose backward begins, through the next convolution; a map that it missed is fetched on demand.
     Departures: a copy-out is issued when its layer has ended, not when it starts, since a plan copies after an
@@ -138,13 +137,13 @@ class FeatureMaps:
 
 def feature_maps(trace: Trace) -> FeatureMaps:
     """Find the buffers of kind `activation` that a forward op reads and the backward pass needs again."""
-    ops, found, start = trace.ops, gaps(trace), turn(trace)
+    ops, found, start = trace.ops, gaps(trace), backward_start(trace)
     conv = np.array(["conv" in name.lower() for name in ops.name], np.bool_) & (np.arange(trace.n) < start)
     touched = trace.accesses()
     forward = touched.reads & ~touched.writes & (touched.op.idx < start)
     buffer = touched.op.rows()
-    kept = np.array([kind == FEATURE_MAP for kind in trace.buffers.kind], np.bool_)[found.buffer]
-    kept &= np.isin(found.buffer, buffer[forward]) & over(found, start, trace.n)
+    kept = np.array([kind == ACTIVATION for kind in trace.buffers.kind], np.bool_)[found.buffer]
+    kept &= np.isin(found.buffer, buffer[forward]) & kept_over(found, start, trace.n)
     maps = found.where(kept)
     maps = maps.where(np.argsort(maps.after, kind="stable"))
     by_conv = np.isin(maps.buffer, buffer[forward & conv[touched.op.idx]])

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COMPUTE, RECOMPUTE, Bool, Buffers, Csr
+from gpumem.columns import COMPUTE, RECOMPUTE, WORKSPACE, Bool, Buffers, Csr
 from gpumem.swap.plan.decisions import Decision, Recompute, Variant
 from gpumem.trace import Trace
-
-WORKSPACE = "workspace"  # the kind of a buffer that only one op uses
 
 FINE, NO_PRODUCER, OVER_BOUNDARY, IN_PLACE, RANDOM, COPY = range(6)
 NEVER = (

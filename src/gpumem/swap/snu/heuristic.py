@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumem.columns import I64
+from gpumem.columns import I64, Csr
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.gaps import Gaps, gaps, lasts, straddle, values
+from gpumem.swap.gaps import Gaps, gaps, lasts, straddle
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.swap.snu.overlap import largest_first, overlap
@@ -102,15 +102,15 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     """
     mine = _Selection.make(trace, machine.pinned, limit)
     found, size = mine.gaps, mine.size
-    order, again = largest_first(found, size, line), _same_value(found)
-    free = found.forever & (found.writes == 0)
+    order, free, value = largest_first(found, size, line), found.constant, found.value
+    again = Csr.grouped(value, np.arange(len(value)), len(value))  # the gaps of each value
     time, in_ns = lasts(found, line), machine.into.copy_ns(size)
     pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
         for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
             if mine.take(k):
-                for other in again[k]:
+                for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:
                         mine.take(other)
     return found.where(np.array(sorted(mine.taken), np.int64)), mine.load, mine.host
@@ -145,15 +145,6 @@ class _Selection:
             self.load[p] -= self.size[k]
         self.taken.add(k)
         return True
-
-
-def _same_value(found: Gaps) -> list[list[int]]:
-    """For each gap, those of the same buffer in which it has the same value."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    keys = list(zip(found.buffer.tolist(), values(found).tolist()))
-    for k, key in enumerate(keys):
-        groups.setdefault(key, []).append(k)
-    return [groups[key] for key in keys]
 
 
 def _parts(start: int, end: int, n: int) -> tuple[slice, slice]:
