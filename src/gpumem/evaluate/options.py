@@ -66,6 +66,15 @@ def choice(text: str, table: Mapping[str, T], what: str) -> T:
     return table[text]
 
 
+def function_of(given: str | Callable[..., T], table: Mapping[str, Callable[..., T]], what: str) -> Callable[..., T]:
+    """Look up a function by name; a function is what it is."""
+    if isinstance(given, str):
+        return choice(given, table, what)
+    if not callable(given):
+        raise ValueError(f"{what}: {given!r:.60} is neither a name nor a function")
+    return given
+
+
 def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
     """Read a comma-separated list of names, or `all`."""
     names = list(table) if text == "all" else [name.strip() for name in text.split(",")]

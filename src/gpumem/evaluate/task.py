@@ -13,7 +13,7 @@ from gpumem import pool as pools
 from gpumem import swap as swaps
 from gpumem.evaluate import verify
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
-from gpumem.evaluate.options import amount, choice, choices, name_of, taken
+from gpumem.evaluate.options import amount, choices, function_of, name_of, taken
 from gpumem.evaluate.verify import UNCHECKED, Checked, self_check
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
@@ -177,8 +177,8 @@ class Case:
         """Place the unswapped trace; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
             pool = machine.capacity
-        placer = placer or ("best-fit" if pool is None else "search")
-        fit = choice(placer, pools.PLANNERS, "placer") if isinstance(placer, str) else placer
+        usual = "best-fit" if pool is None else "search"
+        fit = function_of(usual if placer is None else placer, pools.PLANNERS, "placer")
         fit = partial(fit, **taken(fit, {"alignment": alignment}))
         place = partial(fit, **taken(fit, {"target": pool}))
         progress("placing the unswapped trace")
@@ -312,9 +312,10 @@ def plan(
     if not len(trace.ops):
         raise ValueError(f"trace: {trace.name!r} is a bare instance, it has no ops to swap between")
     machine = _machine(machine)
-    call = choice(planner, swaps.PLANNERS, "planner") if isinstance(planner, str) else planner
+    call = function_of(planner, swaps.PLANNERS, "planner")
     name = planner if isinstance(planner, str) else name_of(planner)
-    scores, options = _scores(planner, score), _options(call, name, options, trace.peak_load)
+    scores = _scores(call, name, planner is call, score)
+    options = _options(call, name, options, trace.peak_load)
     limits = {
         what: None if given is None else amount(given, trace.peak_load, what)
         for what, given in (("pool", pool), ("load", load))
@@ -341,14 +342,13 @@ def _machine(machine: Machine | str) -> Machine:
     return machine
 
 
-def _scores(planner: str | Planner, score: str | Sequence[str] | None) -> list[str]:
-    """The scores to try; an empty one where the planner has none, or its own counts."""
-    call = swaps.PLANNERS[planner] if isinstance(planner, str) else planner
-    scored = bool(taken(call, {"score": ""}))
+def _scores(planner: Planner, name: str, own: bool, score: str | Sequence[str] | None) -> list[str]:
+    """The scores to try; an empty one where the planner has none, or its `own` counts."""
+    scored = bool(taken(planner, {"score": ""}))
     if score is None or (score == "all" and not scored):
-        return [*SCORES] if scored and isinstance(planner, str) else [""]
+        return [*SCORES] if scored and not own else [""]
     if not scored:
-        raise ValueError(f"score: no use to {planner if isinstance(planner, str) else name_of(planner)}")
+        raise ValueError(f"score: no use to {name}")
     return choices(score if isinstance(score, str) else ",".join(map(str, score)), SCORES, "score")
 
 
