@@ -303,9 +303,11 @@ def plan(
     Examples
     --------
     >>> import gpumem
-    >>> planned = gpumem.plan(gpumem.bundled("mlp3"), "gtx1080ti", load="80%")
-    >>> len(planned.plan.swaps), planned.trace.peak_load <= planned.load, f"{planned.overhead:.1%}"
-    (2, True, '0.0%')
+    >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="70%")
+    >>> planned
+    Planned(vgg16_cifar_b100, load of 323.42 MiB on gtx1080ti: 16 swaps by doa, footprint 318.61 MiB, overhead 0.00%)
+    >>> planned.trace.peak_load <= planned.load
+    True
     """
     if not isinstance(trace, Trace):
         raise ValueError(f"trace: {trace!r:.60} is no Trace; gpumem.bundled and gpumem.read return one")
