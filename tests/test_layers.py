@@ -159,26 +159,9 @@ def test_no_public_class_name_stands_twice() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-OPEN = [
-    "autoswap",
-    "bound",
-    "capuchin",
-    "index",
-    "planners",
-    "recompute",
-    "search",
-    "snu",
-    "tensile",
-    "tutorial",
-    "vdnn",
-]
-
-
 @pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda p: str(p.name))
 def test_pages_import_from_faces(page: Path) -> None:
     """From `gpumem`, a face of a room or a wing, or a module of the ground: no other module, nothing private."""
-    if page.stem in OPEN:
-        pytest.skip("to be cured")
     code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(page.read_text()))
     for node in ast.walk(ast.parse(code)):
         names = {alias.name for alias in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()
