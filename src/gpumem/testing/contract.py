@@ -11,9 +11,11 @@ The model keeps the live blocks and who used the free bytes last, and knows noth
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpumem.testing._streams import StreamOrder, Use
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
@@ -73,44 +75,6 @@ def optional(skip: Collection[str], rules: Collection[str] = OPTIONAL) -> frozen
     return frozenset(skip)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """Free bytes `[low, high)`, last used on `stream` until the request of number `until`."""
-
-    low: int
-    high: int
-    stream: int
-    until: int
-
-
-class _Order:
-    """Which work of one stream is known to come before what another stream does next.
-
-    A block allocated for stream 0 and freed on stream 1 was handed over: stream 1 waited for what stream 0 did with
-    it, and so for all that stream 0 did before it was allocated::
-
-        stream 0   --- earlier work ---[allocate]--- block ---\
-        stream 1   ------------------------------------------- block ---[free]--- comes after the earlier work
-    """
-
-    def __init__(self) -> None:
-        self.now = 0
-        self._known: dict[int, dict[int, int]] = {}  # of a stream: the last request of each stream before it
-        self._at: dict[int, dict[int, int]] = {}  # the same when the block at an offset was allocated
-
-    def allocated(self, offset: int, stream: int) -> None:
-        self._at[offset] = {**self._known.get(stream, {}), stream: self.now}
-
-    def freed(self, offset: int, stream: int) -> None:
-        mine = self._known.setdefault(stream, {})
-        for other, last in self._at.pop(offset).items():
-            mine[other] = max(mine.get(other, -1), last)
-
-    def before(self, use: _Use, stream: int) -> bool:
-        """Whether what `stream` does next comes after the use."""
-        return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
-
-
 class Witness:
     """An allocator that passes requests on to another and objects when that one breaks the contract.
 
@@ -160,8 +124,8 @@ class Witness:
         self.live: dict[int, int] = {}
         self.top = 0
         self.synchronises = hasattr(allocator, "synchronize")
-        self._used: list[_Use] = []  # free bytes that a stream may still be using
-        self._order = _Order()
+        self._used: list[Use] = []  # free bytes that a stream may still be using
+        self._order = StreamOrder()
         self._once: set[int] = set()  # offsets that were handed out at some time
         self._blocks, self._bytes = [0, 0, 0], [0, 0, 0]  # current, peak, total
         if self.synchronises:
@@ -219,9 +183,7 @@ class Witness:
         for count, change in ((self._blocks, 1), (self._bytes, size)):
             count[0] -= change
         self._order.freed(offset, stream)
-        self._used.append(
-            _Use(offset, offset + size, stream, self._order.now)
-        )  # before the call, which may synchronise
+        self._used.append(Use(offset, offset + size, stream, self._order.now))  # before the call, which may synchronise
         try:
             self.allocator.free(offset, stream=stream)
         except Exception as refused:

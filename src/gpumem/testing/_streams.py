@@ -1,0 +1,43 @@
+"""Which stream may reuse bytes that another one has freed, as a witness sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Free bytes `[low, high)`, last used on `stream` until the request of number `until`."""
+
+    low: int
+    high: int
+    stream: int
+    until: int
+
+
+class StreamOrder:
+    r"""Which work of one stream is known to come before what another stream does next.
+
+    A block allocated for stream 0 and freed on stream 1 was handed over: stream 1 waited for what stream 0 did with
+    it, and so for all that stream 0 did before it was allocated::
+
+        stream 0   --- earlier work ---[allocate]--- block ---\
+        stream 1   ------------------------------------------- block ---[free]--- comes after the earlier work
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._known: dict[int, dict[int, int]] = {}  # of a stream: the last request of each stream before it
+        self._at: dict[int, dict[int, int]] = {}  # the same when the block at an offset was allocated
+
+    def allocated(self, offset: int, stream: int) -> None:
+        self._at[offset] = {**self._known.get(stream, {}), stream: self.now}
+
+    def freed(self, offset: int, stream: int) -> None:
+        mine = self._known.setdefault(stream, {})
+        for other, last in self._at.pop(offset).items():
+            mine[other] = max(mine.get(other, -1), last)
+
+    def before(self, use: Use, stream: int) -> bool:
+        """Whether what `stream` does next comes after the use."""
+        return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
