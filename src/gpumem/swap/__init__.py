@@ -4,6 +4,12 @@ Read `plan` first: the language of decisions, and what carrying them out does to
 planner asks for: `gaps` between accesses (`windows`: with times and copies), `limits`, `recompute`; and `accounts`:
 what is held, and when. Each published planner is a wing: `autoswap`, `snu`, `tensile`, and `baselines`. `search` goes
 where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several jobs agree on.
+
+The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and
+copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
+The plan is empty where the load fits already. A planner raises `Infeasible` where some op must hold more than `limit`
+bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit (`reached`: the lowest load that it
+got to), and `ValueError` for a limit below 1 or an option that is none.
 """
 
 from __future__ import annotations

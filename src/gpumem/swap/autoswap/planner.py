@@ -35,11 +35,8 @@ def autoswap(
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op and copy times, and the pinned-host budget.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     score : str
         `doa`, `aoa`, `wdoa` or `swdoa`.
     peaks : str
@@ -51,20 +48,11 @@ def autoswap(
         Fractions of the limit, in (0, 1]. The selection goes on until the load is that low; the plan whose
         iteration is shortest by the capacity clock counts, the first of several. `(1,)` is the paper's rule.
 
-    Returns
-    -------
-    Plan
-        Empty where the load fits already.
-
     Raises
     ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
         All candidates that the pinned budget allows leave a load above `limit` (`reached`: that load; with
         pinned memory to spare it is the paper's load_min).
-    ValueError
-        An unknown score or option, a limit below 1, a target outside (0, 1].
 
     Notes
     -----

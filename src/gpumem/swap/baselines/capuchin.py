@@ -45,11 +45,8 @@ def capuchin(
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op and copy times, and the pinned-host budget.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     recompute : bool
         Whether to recompute as well; without, swap only.
     queue : bool
@@ -64,16 +61,7 @@ def capuchin(
     Returns
     -------
     Plan
-        Empty where the load fits already; of the plans that the feedback saw, the one with the shortest iteration.
-
-    Raises
-    ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
-    NotReached
-        All candidates together leave a load above `limit` (`reached`: the lowest load).
-    ValueError
-        A limit below 1, a negative `feedback` or `threshold`.
+        Of the plans that the feedback saw, the one with the shortest iteration.
 
     Notes
     -----

@@ -26,11 +26,8 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op times.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     segments : int, optional
         Of the forward pass. Default: the square root of the number of values that can be dropped; where that does
         not reach the limit, the number that gives the lowest peak.
@@ -38,16 +35,7 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     Returns
     -------
     Plan
-        Of `Recompute` decisions only; empty where the load fits already.
-
-    Raises
-    ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is dropped.
-    NotReached
-        No number of segments that was tried gets to the limit (`reached`: the lowest peak).
-    ValueError
-        A limit or `segments` below 1.
+        Of `Recompute` decisions only.
 
     Notes
     -----

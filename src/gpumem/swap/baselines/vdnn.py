@@ -34,31 +34,14 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
 
     Parameters
     ----------
-    trace : Trace
-        With buffers of kind `activation`; without, nothing is offloaded.
-    machine : Machine
-        Gives the pinned-host budget and, unless `strict`, times.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`. Without buffers of kind `activation`
+        nothing is offloaded.
     layers : str
         `all`: inputs of all forward layers. `conv`: inputs of forward convolutions (ops with `conv` in the name).
     strict : bool
         Give memory back at the layer boundary, as in the paper: what needs it next waits for the offload.
         Otherwise hold it until the copy is expected to have ended, as far as the limit allows.
-
-    Returns
-    -------
-    Plan
-        Empty where the load fits already.
-
-    Raises
-    ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
-    NotReached
-        vDNN's offloads leave a load above the limit (`reached`: that load).
-    ValueError
-        Unknown layers, a limit below 1.
 
     Notes
     -----

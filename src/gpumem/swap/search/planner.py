@@ -34,11 +34,8 @@ def search(
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op and copy times, the pinned-host budget, and says whether both directions of the link run at once.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     placed : bool
         Count a buffer from the start of the op in which its copy-in starts: for plans that will be placed.
     seed : int
@@ -57,8 +54,6 @@ def search(
 
     Raises
     ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
         The pinned-host budget leaves a load above `limit`.
     ValueError

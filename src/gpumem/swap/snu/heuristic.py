@@ -24,25 +24,13 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op and copy times, and the pinned-host budget.
-    limit : int
-        Bytes that the load must not exceed at any op.
-
-    Returns
-    -------
-    Plan
-        Empty where the load fits already.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
 
     Raises
     ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
         The pinned-host budget is too small for what the heuristic wants to swap.
-    ValueError
-        A limit below 1.
 
     Notes
     -----

@@ -69,11 +69,8 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives the pinned-host budget.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     victim : str
         `lru`: the least recently used. `snu`: the least recently used of those with at least the bytes that
         are missing; where none is that large, least recently used ones until they suffice.
@@ -84,12 +81,9 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     -------
     Plan
         Copies out are issued right before the op that needs the room, copies in right before the access.
-        Empty where the load fits already.
 
     Raises
     ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
         The pinned-host budget is too small for the copies that this way of swapping makes.
     ValueError

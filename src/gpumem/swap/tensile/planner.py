@@ -174,27 +174,15 @@ def tensile(
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-        Gives op and copy times, and the pinned-host budget.
-    limit : int
-        Bytes that the load must not exceed at any op.
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
     accounting, rest, recompute, ratio
         As in `schedule` and `Task`. With `paper` accounting the load may exceed the limit.
 
-    Returns
-    -------
-    Plan
-        Empty where the load fits already.
-
     Raises
     ------
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
     NotReached
         Swaps that hide behind computation, and recomputations, do not get there (`reached`: the lowest load).
-    ValueError
-        A limit below 1, an unknown accounting.
 
     Notes
     -----
