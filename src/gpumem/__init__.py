@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumem.errors import CheckError as CheckError
     from gpumem.errors import Infeasible as Infeasible
     from gpumem.errors import NotReached as NotReached
-    from gpumem.evaluate.task import Planned as Planned
+    from gpumem.evaluate.planned import Planned as Planned
     from gpumem.evaluate.task import plan as plan
     from gpumem.io import bundled as bundled
     from gpumem.io import read as read

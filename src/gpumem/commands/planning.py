@@ -13,9 +13,8 @@ from gpumem.evaluate.options import amount, choice, choices, taken
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpumem.evaluate.task import Planned
+    from gpumem.evaluate import Planned
     from gpumem.machine import Machine
-    from gpumem.swap.plan import Plan
     from gpumem.trace import Trace
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
@@ -51,9 +50,16 @@ def add_own(p: Parser) -> None:
     p.add_argument("--threshold", help="of most planners: the smallest buffer to swap")
 
 
-def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., Plan]], whole: int) -> dict[str, Any]:
-    """Return the options of `add_own` that were given; each must be of use to one of the planners."""
-    given = {name: value for name in OWN if (value := getattr(args, name)) is not None}
+def add_search(p: Parser) -> None:
+    """Add what pool planners take that search."""
+    p.add_argument("--effort", type=float, help="of planners that search: 1, the default, takes some seconds")
+    p.add_argument("--seconds", type=float, help="budget of planners that search, of time")
+    p.add_argument("--seed", type=int, help="of planners that draw random numbers")
+
+
+def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0) -> dict[str, Any]:
+    """Return the options of `add_own`, or `add_search`, that were given; each must be of use to one of the planners."""
+    given = {name: value for name in OWN if (value := getattr(args, name, None)) is not None}
     if "threshold" in given:
         given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
     if given.get("seed", 0) < 0:
@@ -106,7 +112,7 @@ def goals(args: argparse.Namespace, trace: Trace) -> dict[str, Any]:
     limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
     if args.pool:
         choice(args.pool, pool.PLANNERS, "--pool")
-    return {"pool": limit, "load": load, "placer": args.pool, "alignment": args.alignment}
+    return {"pool": limit, "load": load, "placer": args.pool or None, "alignment": args.alignment}
 
 
 def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Planned:

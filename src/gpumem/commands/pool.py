@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gpumem.commands.args import Commands, Progress, tell, tell_when_compiling
-from gpumem.commands.placing import add_search, allocators_of, planners_of, search_options
-from gpumem.evaluate.options import amount
+from gpumem.commands.planning import add_search, own_options
+from gpumem.evaluate.options import amount, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +37,11 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _check_out(args.out, len(args.file))
     tell_when_compiling()
-    planners, allocators = planners_of(args.planner), allocators_of(args.allocator)
-    options = search_options(args, planners)
+    from gpumem import pool
+
+    planners = chosen(args.planner, pool.PLANNERS, "--planner")
+    allocators = {} if args.allocator is None else chosen(args.allocator, pool.ALLOCATORS, "--allocator")
+    options = own_options(args, planners)
     rows = []
     with Progress() as progress:
         for path in args.file:

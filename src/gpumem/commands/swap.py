@@ -18,12 +18,12 @@ from gpumem.commands.args import (
     tell_without_pictures,
 )
 from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
-from gpumem.evaluate.options import choices
+from gpumem.evaluate.options import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumem.evaluate.task import Case, Planned
+    from gpumem.evaluate import Case, Planned
     from gpumem.swap.plan import Plan
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from gpumem.evaluate import Case
     from gpumem.swap import PLANNERS
 
-    planners = {name: PLANNERS[name] for name in choices(args.planner, PLANNERS, "--planner")}
+    planners = chosen(args.planner, PLANNERS, "--planner")
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress)

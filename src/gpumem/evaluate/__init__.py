@@ -1,9 +1,9 @@
 """Questions asked of several parts at once.
 
-Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result. `combined` makes a
-plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison` runs a plan beside
-the unmanaged program, `footprint` and `call_cost` compare pools. `verify` holds results against the oracles, `options`
-reads what callers write.
+Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result (`planned`).
+`combined` makes a plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison`
+runs a plan beside the unmanaged program, `footprint` and `call_cost` compare pools. `verify` says what was held against
+the oracles, `options` reads what callers write.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gpumem.evaluate.knee import knee as knee
     from gpumem.evaluate.knee import overhead_at as overhead_at
     from gpumem.evaluate.knee import table as table
+    from gpumem.evaluate.planned import Planned as Planned
     from gpumem.evaluate.task import Case as Case
-    from gpumem.evaluate.task import Planned as Planned
     from gpumem.evaluate.task import plan as plan
     from gpumem.evaluate.verify import Checked as Checked
 

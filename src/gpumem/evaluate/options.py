@@ -83,6 +83,11 @@ def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def chosen(text: str, table: Mapping[str, T], what: str) -> dict[str, T]:
+    """Return the part of a table that a list of names, or `all`, asks for."""
+    return {name: table[name] for name in choices(text, table, what)}
+
+
 def taken(planner: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that the planner has a keyword for.
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gpumem import check as oracles
 from gpumem import pool as pools
 from gpumem import swap as swaps
-from gpumem.evaluate import verify
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import amount, choices, function_of, name_of, taken
-from gpumem.evaluate.verify import UNCHECKED, Checked, self_check
-from gpumem.io import chrome, staged, write, write_text
+from gpumem.evaluate.planned import Planned
+from gpumem.evaluate.verify import self_check
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.report import Report, Run, human, percent, plot
+from gpumem.report import Run
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
@@ -36,118 +34,6 @@ Progress = Callable[[str], None]
 
 def _silent(text: str) -> None:
     """Tell nobody."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Planned:
-    """A plan with all that follows from it, as `plan` returns it.
-
-    Parameters
-    ----------
-    plan : Plan
-    machine : Machine
-    before, after : Run
-        Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
-        capacity clock where a load was asked for, else the placed clock.
-    placed : Timeline
-        Of `after`, by the placed clock whatever the limit.
-    pool, load : int, optional
-        Bytes that were asked for.
-    load_limit : int
-        Bytes that the load was brought down to: `load`, or less where only that could be placed in the pool.
-    planner, score : str
-        Names; no score where the planner has none.
-    checked : Checked
-        Which oracles found nothing wrong, and which were not asked.
-    """
-
-    plan: Plan
-    machine: Machine
-    before: Run
-    after: Run
-    placed: Timeline
-    pool: int | None
-    load: int | None
-    load_limit: int
-    planner: str
-    score: str = ""
-    checked: Checked = UNCHECKED
-
-    @property
-    def trace(self) -> Trace:
-        """The rewritten trace."""
-        return self.after.trace
-
-    @property
-    def placement(self) -> Placement:
-        """Where the buffers of the rewritten trace lie."""
-        return self.after.placement
-
-    @property
-    def overhead(self) -> float:
-        """How much longer an iteration takes, as a fraction, by the clock that judges."""
-        return self.after.timeline.overhead(self.before.timeline)
-
-    def __repr__(self) -> str:
-        r, goal = self.report().row(), "pool" if self.load is None else "load"
-        goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
-        what = f"{r['swaps']} swaps by {self.score or self.planner:.30}"
-        cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
-        return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
-
-    def report(self) -> Report:
-        """Return what the plan costs and saves: `table()` for people, `row()` for programs."""
-        clock, name = "placed" if self.load is None else "capacity", self.machine.name
-        runs = self.before, self.after
-        return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
-
-    def verified(self) -> Planned:
-        """Hold the result against the naive oracles; of huge traces not against the quadratic ones.
-
-        Raises
-        ------
-        RuntimeError
-            An oracle objects.
-        """
-        machine, load = self.machine, self.load
-        found = verify.plan(self.before.trace, self.after, self.placed, machine, self.load_limit, load)
-        return replace(self, checked=found)
-
-    def save(self, directory: str | Path, *, source: str = "") -> None:
-        """Write what `gpumem plan --out` writes: all of it, or nothing.
-
-        Parameters
-        ----------
-        directory : path
-            Made where it is not there; other files in it stay.
-        source : str
-            The file that the trace was read from, for the `meta` of the one that is written.
-
-        Raises
-        ------
-        ValueError
-            The directory cannot be written to.
-        """
-        with staged(directory, "directory") as folder:
-            self.write(folder, source)
-
-    def write(self, folder: Path, source: str = "") -> None:
-        """Write plan, rewritten trace, timeline and, where matplotlib is there, pictures into a folder."""
-        after, machine = self.after, self.machine
-        write_text(folder / "plan.json", self.plan.to_json())
-        write(
-            folder / "trace.json.gz",
-            after.trace,
-            machine.durations(after.trace),
-            after.placement,
-            source=source,
-            machine=machine.name,
-            capacity=self.pool,
-            makespan_ns=self.placed.makespan,
-        )
-        chrome.write(folder / "timeline.json", after.trace, after.timeline)
-        if plot.available():
-            plot.pictures(folder, self.before, after, self.load_limit if self.pool is None else self.pool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from gpumem import check
 from gpumem.errors import CheckError
-from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.report import Run
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
+    from gpumem.machine import Machine
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 ORACLES = ("placement", "data_flow", "budget", "timeline")
@@ -56,46 +54,6 @@ def placed(trace: Trace, placement: Placement) -> None:
     """Hold a placement against the oracle."""
     with self_check():
         check.placement(trace, placement)
-
-
-def plan(before: Trace, after: Run, by_pool: Timeline, machine: Machine, load_limit: int, load: int | None) -> Checked:
-    """Hold a plan, placed and simulated, against the oracles; of huge traces not against the quadratic ones.
-
-    Parameters
-    ----------
-    before : Trace
-        Without the plan.
-    after : Run
-        The rewritten trace, its placement, and its timeline by the clock that judges.
-    by_pool : Timeline
-        By the placed clock.
-    machine : Machine
-    load_limit : int
-        Bytes that the load was to come down to.
-    load : int, optional
-        Bytes of the capacity clock, where that judges.
-
-    Raises
-    ------
-    RuntimeError
-        An oracle objects.
-
-    Notes
-    -----
-    `budget` and `timeline` are quadratic: above 20,000 ops or buffers they are left out.
-    """
-    trace, ns, duplex = after.trace, machine.durations(after.trace), machine.duplex
-    with self_check():
-        check.placement(trace, after.placement)
-        check.data_flow(before, trace)
-        if max(trace.n, len(trace.buffers)) > QUADRATIC:
-            why = f"{trace.n} ops and {len(trace.buffers)} buffers are too many"
-            return Checked(ORACLES[:2], dict.fromkeys(ORACLES[2:], why))
-        check.budget(trace, load_limit, host=machine.pinned)
-        check.timeline(trace, by_pool, ns, placement=after.placement, duplex=duplex)
-        if load is not None:
-            check.timeline(trace, after.timeline, ns, capacity=load, duplex=duplex)
-    return Checked(ORACLES)
 
 
 def jobs(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> Checked:

@@ -12,10 +12,10 @@ from typing import Any
 
 from gpumem.batch import rebatch
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate import Case, Planned
 from gpumem.evaluate.combined import at_load
 from gpumem.evaluate.footprint import by_allocators
 from gpumem.evaluate.knee import Knee
-from gpumem.evaluate.task import Case, Planned
 from gpumem.pool import best_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.report import Figure, Series, columns, human

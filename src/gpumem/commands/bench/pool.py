@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gpumem import papers
 from gpumem.commands.args import Parser, Progress
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.placing import add_search, allocators_of, planners_of, search_options
-from gpumem.commands.planning import source_of
+from gpumem.commands.planning import add_search, own_options, source_of
+from gpumem.evaluate.options import chosen
 
 if TYPE_CHECKING:
     from gpumem.trace import Trace
@@ -34,11 +34,13 @@ def options(p: Parser) -> None:
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print Table I of the SmartPool paper, pool planners on instances, and what calls of allocators cost."""
+    from gpumem import pool
     from gpumem.evaluate.footprint import by_planners
     from gpumem.evaluate.task import QUICK
 
-    planners, allocators = planners_of(args.planner), allocators_of(args.allocator)
-    effort = {**(QUICK[0] if args.quick else {}), **search_options(args, planners)}
+    planners = chosen(args.planner, pool.PLANNERS, "--planner")
+    allocators = chosen(args.allocator, pool.ALLOCATORS, "--allocator")
+    effort = {**(QUICK[0] if args.quick else {}), **own_options(args, planners)}
     results: Results = {part: [] for part in PARTS}
     files, folder = _files(args)
     for path in [*files, *folder]:

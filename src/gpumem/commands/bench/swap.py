@@ -12,7 +12,7 @@ from gpumem import papers
 from gpumem.commands.args import Parser, Progress, machine_of, tell
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_own, own_options, traces_of
-from gpumem.evaluate.options import amount, choices, taken
+from gpumem.evaluate.options import amount, chosen, taken
 
 if TYPE_CHECKING:
     from gpumem.evaluate.knee import Knee
@@ -56,7 +56,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
-    planners = {name: PLANNERS[name] for name in choices(args.planner, PLANNERS, "--planner")}
+    planners = chosen(args.planner, PLANNERS, "--planner")
     machine, factors = machine_of(args.machine), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress)

@@ -1,0 +1,144 @@
+"""What the main job gives back: a plan with all that follows from it, reported, checked, saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpumem import check
+from gpumem.evaluate import verify
+from gpumem.evaluate.verify import ORACLES, UNCHECKED, Checked, self_check
+from gpumem.io import chrome, staged, write, write_text
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.report import Report, Run, human, percent, plot
+from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A plan with all that follows from it, as `plan` returns it.
+
+    Parameters
+    ----------
+    plan : Plan
+    machine : Machine
+    before, after : Run
+        Trace, placement and timeline, without the plan and with it. Timelines are by the clock that judges: the
+        capacity clock where a load was asked for, else the placed clock.
+    placed : Timeline
+        Of `after`, by the placed clock whatever the limit.
+    pool, load : int, optional
+        Bytes that were asked for.
+    load_limit : int
+        Bytes that the load was brought down to: `load`, or less where only that could be placed in the pool.
+    planner, score : str
+        Names; no score where the planner has none.
+    checked : Checked
+        Which oracles found nothing wrong, and which were not asked.
+    """
+
+    plan: Plan
+    machine: Machine
+    before: Run
+    after: Run
+    placed: Timeline
+    pool: int | None
+    load: int | None
+    load_limit: int
+    planner: str
+    score: str = ""
+    checked: Checked = UNCHECKED
+
+    @property
+    def trace(self) -> Trace:
+        """The rewritten trace."""
+        return self.after.trace
+
+    @property
+    def placement(self) -> Placement:
+        """Where the buffers of the rewritten trace lie."""
+        return self.after.placement
+
+    @property
+    def overhead(self) -> float:
+        """How much longer an iteration takes, as a fraction, by the clock that judges."""
+        return self.after.timeline.overhead(self.before.timeline)
+
+    def __repr__(self) -> str:
+        r, goal = self.report().row(), "pool" if self.load is None else "load"
+        goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
+        what = f"{r['swaps']} swaps by {self.score or self.planner:.30}"
+        cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
+        return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
+
+    def report(self) -> Report:
+        """Return what the plan costs and saves: `table()` for people, `row()` for programs."""
+        clock, name = "placed" if self.load is None else "capacity", self.machine.name
+        runs = self.before, self.after
+        return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
+
+    def verified(self) -> Planned:
+        """Hold the result against the naive oracles.
+
+        Raises
+        ------
+        RuntimeError
+            An oracle objects.
+
+        Notes
+        -----
+        The oracles of budget and timeline are quadratic: above 20,000 ops or buffers they are left out, and `checked`
+        says so. With a load both timelines are held against theirs.
+        """
+        after, trace, duplex = self.after, self.trace, self.machine.duplex
+        ns = self.machine.durations(trace)
+        with self_check():
+            check.placement(trace, after.placement)
+            check.data_flow(self.before.trace, trace)
+            if max(trace.n, len(trace.buffers)) > verify.QUADRATIC:
+                why = f"{trace.n} ops and {len(trace.buffers)} buffers are too many"
+                return replace(self, checked=Checked(ORACLES[:2], dict.fromkeys(ORACLES[2:], why)))
+            check.budget(trace, self.load_limit, host=self.machine.pinned)
+            check.timeline(trace, self.placed, ns, placement=after.placement, duplex=duplex)
+            if self.load is not None:
+                check.timeline(trace, after.timeline, ns, capacity=self.load, duplex=duplex)
+        return replace(self, checked=Checked(ORACLES))
+
+    def save(self, directory: str | Path, *, source: str = "") -> None:
+        """Write what `gpumem plan --out` writes: all of it, or nothing.
+
+        Parameters
+        ----------
+        directory : path
+            Made where it is not there; other files in it stay.
+        source : str
+            The file that the trace was read from, for the `meta` of the one that is written.
+
+        Raises
+        ------
+        ValueError
+            The directory cannot be written to.
+        """
+        with staged(directory, "directory") as folder:
+            self.write(folder, source)
+
+    def write(self, folder: Path, source: str = "") -> None:
+        """Write plan, rewritten trace, timeline and, where matplotlib is there, pictures into a folder."""
+        after, machine = self.after, self.machine
+        write_text(folder / "plan.json", self.plan.to_json())
+        write(
+            folder / "trace.json.gz",
+            after.trace,
+            machine.durations(after.trace),
+            after.placement,
+            source=source,
+            machine=machine.name,
+            capacity=self.pool,
+            makespan_ns=self.placed.makespan,
+        )
+        chrome.write(folder / "timeline.json", after.trace, after.timeline)
+        if plot.available():
+            plot.pictures(folder, self.before, after, self.load_limit if self.pool is None else self.pool)
