@@ -13,7 +13,7 @@ from gpumem.swap.accounts import Times
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan
 from gpumem.swap.tensile._stabs import Stabs
-from gpumem.swap.tensile.peak import LoadProfile, SwapTask, access_times, analyse
+from gpumem.swap.tensile.peak import LoadProfile, SwapTask, analyse
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
@@ -30,7 +30,7 @@ def three(duration: int = 10) -> Trace:
 def timed(draw: st.DrawFn, trace: Trace) -> Times:
     """Ops that often take longer than the copies."""
     ns = st.one_of(st.integers(60, 200), st.integers(60, 200), st.integers(0, 60))
-    return access_times(np.array(draw(st.lists(ns, min_size=trace.n, max_size=trace.n)), np.int64))
+    return Times.in_a_row(np.array(draw(st.lists(ns, min_size=trace.n, max_size=trace.n)), np.int64))
 
 
 @st.composite
@@ -81,7 +81,7 @@ def test_paper_accounting_is_never_above(data: st.DataObject) -> None:
 def test_counting_a_swap_in_at_its_end_underestimates_the_peak(machine: Machine) -> None:
     ops = Ops.make([[], [0], [], [], [1], [0]], [[0], [], [], [1], [], []], duration=[10] * 6)
     trace = Trace(Buffers.make([8, 6], [0, 3], [6, 5]), ops)
-    times = access_times(machine.durations(trace))
+    times = Times.in_a_row(machine.durations(trace))
     task = SwapTask.at(times, (0, 1, 5), (20, 7), (44, 4))  # the 8 bytes come in while op 4 holds 6 others
     assert task is not None
     assert analyse(trace, machine, times, [task]).bytes == Plan((task.swap,), trace.n).apply(trace).peak_load == 14
@@ -90,7 +90,7 @@ def test_counting_a_swap_in_at_its_end_underestimates_the_peak(machine: Machine)
 
 def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
     trace = three()
-    times = access_times(machine.durations(trace))
+    times = Times.in_a_row(machine.durations(trace))
     assert analyse(trace, machine, times).tensors.tolist() == [0, 2]
     task = SwapTask.at(times, (0, 0, 5), (13, 7), (46, 4))
     assert task is not None
@@ -106,7 +106,7 @@ def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 40))
 def test_times_of_ops(duration: list[int], time: int) -> None:
-    times, n = access_times(np.array(duration)), len(duration)
+    times, n = Times.in_a_row(np.array(duration)), len(duration)
     every = range(4 * n)
     start = [sum(duration[k % n] for k in range(i)) for i in every]
     end = [start[i] + duration[i % n] for i in every]

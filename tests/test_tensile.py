@@ -19,10 +19,9 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap import Plan, Recompute, Swap
+from gpumem.swap import Plan, Recompute, Swap, Times
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.swap.tensile.peak import access_times
 from gpumem.swap.tensile.planner import _most as most
 from gpumem.swap.tensile.planner import schedule, tensile
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
@@ -39,7 +38,7 @@ Copy = tuple[bool, int, int]  # in?, start, ns
 
 def copies(task: Task, found: Scheduled, machine: Machine) -> list[Copy]:
     """When the copies run, from the triggers alone."""
-    times, size = access_times(task.duration), task.trace.buffers.size
+    times, size = Times.in_a_row(task.duration), task.trace.buffers.size
     dirty = (found.plan.carried(task.trace).out >= 0).tolist()
     made: list[Copy] = []
     for swap, (out, into), copied_out in zip(found.plan.decisions, found.delays, dirty):
@@ -93,7 +92,7 @@ def test_schedules_of_several_jobs(data: st.DataObject) -> None:
 def test_copies_lie_between_their_accesses(data: st.DataObject) -> None:
     job, machine = data.draw(tasks()), tiny_machine()
     (found,) = schedule([job], machine, 1, recompute=False)
-    times, size = access_times(job.duration), job.trace.buffers.size
+    times, size = Times.in_a_row(job.duration), job.trace.buffers.size
     for swap, (out, into) in zip(found.plan.swaps, found.delays):
         at = times.end[swap.prefetch - 1] + into
         in_ns = int(machine.into.copy_ns(size[swap.buffer : swap.buffer + 1])[0])

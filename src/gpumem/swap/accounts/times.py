@@ -9,16 +9,18 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.timeline import Timeline
 
+TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """When each op runs, for several turns of the iteration, so that a gap that wraps needs no case of its own.
+    """When each op runs, for `TURNS` turns of the iteration, so that a gap that wraps needs no case of its own.
 
     Place `k` is op `k % n` of turn `k // n`, as `Gaps.before` counts; each time may be an int or an int64 array.
 
     Parameters
     ----------
-    start, end : int64[turns * n]
+    start, end : int64[TURNS * n]
         Nanoseconds from the beginning of the first turn, ascending: with several compute streams, when all ops up to
         this one have started and ended.
     period : int
@@ -27,8 +29,8 @@ class Times:
     Examples
     --------
     >>> times = Times.in_a_row(np.array([10, 20, 30]))
-    >>> times.start[4], int(times.begins(41)), int(times.started(40)), times.ended(np.array([9, 40, 60]))
-    (70, 3, 2, array([-1,  1,  2]))
+    >>> int(times.start[4]), int(times.begins(41)), times.ended(np.array([9, 40, 60]))
+    (70, 3, array([-1,  1,  2]))
     """
 
     start: I64
@@ -36,20 +38,20 @@ class Times:
     period: int
 
     @classmethod
-    def of(cls, line: Timeline, turns: int = 2) -> Times:
+    def of(cls, line: Timeline) -> Times:
         """Unroll a time line."""
-        return cls.unroll(line.start, line.end, line.makespan, turns)
+        return cls.unroll(line.start, line.end, line.makespan)
 
     @classmethod
-    def in_a_row(cls, duration: I64, turns: int = 2) -> Times:
+    def in_a_row(cls, duration: I64) -> Times:
         """Let ops that take `duration`, int64[n] ns, follow one another without a wait."""
         end = np.cumsum(duration)
-        return cls.unroll(end - duration, end, int(duration.sum()), turns)
+        return cls.unroll(end - duration, end, int(duration.sum()))
 
     @classmethod
-    def unroll(cls, start: I64, end: I64, period: int, turns: int) -> Times:
+    def unroll(cls, start: I64, end: I64, period: int) -> Times:
         """Repeat one turn, int64[n] each, every `period` ns."""
-        shift = period * np.arange(turns)[:, None]
+        shift = period * np.arange(TURNS)[:, None]
         start, end = (np.maximum.accumulate((shift + column).ravel()) for column in (start, end))
         return cls(start, end, period)
 

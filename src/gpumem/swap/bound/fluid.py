@@ -62,7 +62,7 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
     the widest. A gap too short for its copies takes no part then.
     """
     n, w = trace.n, windows(trace, machine)
-    times = Times.in_a_row(machine.durations(trace), 5)  # accesses lie up to three turns on
+    times = Times.in_a_row(machine.durations(trace))
     time, held = times.start[: n + 1], _held(trace)
     if not stalls:
         w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)

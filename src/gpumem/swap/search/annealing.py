@@ -88,7 +88,7 @@ def swaps(p: SwapProblem, w: Windows, s: SwapState, x: Evaluation) -> list[Swap]
     retime(p, s, x)
     evaluate(p, s, x, 1)
     n, after, before = len(p.begin), w.after, w.before
-    times = Times.unroll(x.begin, x.end, int(x.turn[0]), 4)  # accesses lie up to three turns on
+    times = Times.unroll(x.begin, x.end, int(x.turn[0]))
     release = np.clip(times.begins(x.gone), after + 1, before)
     prefetch = np.clip(times.begins(x.back), release, before)
     out = np.clip(times.ended(x.gone - p.out_ns), after, release - 1)

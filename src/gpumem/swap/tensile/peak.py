@@ -29,13 +29,7 @@ from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
 
 ACCOUNTING = ("exact", "paper")
-TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
 Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
-
-
-def access_times(duration: I64) -> Times:
-    """Return the tensor access sequence of a job whose ops take `duration`, int64[n] ns, one after the other."""
-    return Times.in_a_row(duration, TURNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,7 @@ def analyse(
     ----------
     trace, machine
     times : Times
-        When its ops run.
+        When its ops run: the tensor access sequence.
     tasks : sequence of SwapTask
         No two for one gap.
     accounting : str
@@ -131,7 +125,7 @@ def analyse(
     --------
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("vgg16"), Machine.named("rtx2080ti")
-    >>> peak = analyse(trace, machine, access_times(machine.durations(trace)))
+    >>> peak = analyse(trace, machine, Times.in_a_row(machine.durations(trace)))
     >>> (peak.op, peak.bytes) == trace.peak
     True
 

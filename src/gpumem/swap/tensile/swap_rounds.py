@@ -22,7 +22,7 @@ from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.tensile._stabs import Stabs
-from gpumem.swap.tensile.peak import LoadProfile, SwapTask, access_times
+from gpumem.swap.tensile.peak import LoadProfile, SwapTask
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 
@@ -58,7 +58,7 @@ class SwapRounds:
     ) -> None:
         self.trace, self.machine, self.most, self.hosts = trace, machine, most, hosts
         self.accounting, self.rest = accounting, rest
-        self.times = access_times(duration)
+        self.times = Times.in_a_row(duration)
         self.footprint = LoadProfile(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
