@@ -62,9 +62,15 @@ def inside(path: Path) -> list[str]:
     return list(path.relative_to(SOURCE).with_suffix("").parts)
 
 
+@cache
+def text(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
 def imports(path: Path, *, everywhere: bool = True) -> set[str]:
     """Dotted names that a file imports, those for type checking and inside functions too unless told otherwise."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(text(path))
     found: set[str] = set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -95,7 +101,7 @@ def ours(path: Path) -> set[str]:
 
 def faces() -> list[Path]:
     """`__init__` files that only hand names on."""
-    return [path for path in modules() if path.name == "__init__.py" and "face(__name__)" in path.read_text()]
+    return [path for path in modules() if path.name == "__init__.py" and "face(__name__)" in text(path)]
 
 
 def check_layers(path: Path, mine: str, others: set[str], layers: list[list[str]]) -> None:

@@ -525,23 +525,21 @@ def test_recorded_iteration(name: str) -> None:
     kept = {b for b in kept if trace["buffers"][b]["free"] is None}
     lasting = {a for a, b in zip(period.crossing, period.successors, strict=True) if a == b}
     assert lasting == kept
+    from_mallocs_and_frees(events, before, size, cold="cold" in name)
+    after_initialisation_in_place(events, before, size)
 
 
-@recorded
-def test_recorded_iteration_from_mallocs_and_frees(name: str) -> None:
+def from_mallocs_and_frees(events: list[BlockEvent], before: int, size: int, *, cold: bool) -> None:
     """What SmartPool alone records; two regular iterations are enough."""
-    events, before, size = stream(load(name))
     heap = [e for e in events if e.kind in ("malloc", "free")]
     period = detect(heap)
     assert period is not None
     assert period.length == sum(e.kind in ("malloc", "free") for e in events[-size:])
-    if "cold" not in name:
+    if not cold:
         assert period.start == before
 
 
-@recorded
-def test_recorded_iteration_after_initialisation_in_place(name: str) -> None:
-    events, before, size = stream(load(name))
+def after_initialisation_in_place(events: list[BlockEvent], before: int, size: int) -> None:
     start: list[BlockEvent] = []
     for e in events[:before]:
         start += [e, BlockEvent("write", e.block)] + 4 * [BlockEvent("read", e.block), BlockEvent("write", e.block)]

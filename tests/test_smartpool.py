@@ -247,7 +247,7 @@ def test_the_papers_ratio_holds_on_the_bundled_traces(name: str) -> None:
 @pytest.mark.parametrize("path", INSTANCES, ids=lambda p: f"{p.parent.name}/{p.name.split('.')[0]}")
 def test_every_shared_instance_is_placed_validly(path: Path) -> None:
     trace = load(path).trace
-    quick = {name: {"effort": 0.02} if name == "search" else {} for name in PLANNERS}
+    quick = {name: {"effort": 0.02} if name in ("search", "exact") else {} for name in PLANNERS}
     for name, planner in PLANNERS.items():
         placed = planner(trace, alignment=256 if len(trace.ops) else 1, **quick[name])
         check.placement(trace, placed)
