@@ -125,18 +125,10 @@ class _Selection:
     def take(self, k: int) -> bool:
         """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
         after, before = int(self.gaps.after[k]), int(self.gaps.before[k])
-        absent = _parts(after + 1, before, len(self.load))
-        helps = k not in self.taken and max(int(self.load[p].max(initial=0)) for p in absent) > self.limit
+        absent = np.arange(after + 1, before) % len(self.load)
+        helps = k not in self.taken and self.load[absent].max(initial=0) > self.limit
         if not helps or not self.host.take(k, after, before):
             return False
-        for p in absent:
-            self.load[p] -= self.size[k]
+        self.load[absent] -= self.size[k]
         self.taken.add(k)
         return True
-
-
-def _parts(start: int, end: int, n: int) -> tuple[slice, slice]:
-    """The ops `[start, end)` of the circle of `n`, as two slices."""
-    if start >= n:
-        return slice(start - n, end - n), slice(0, 0)
-    return slice(start, min(end, n)), slice(0, max(end - n, 0))

@@ -40,9 +40,7 @@ class RecomputeRounds:
             s = task.swap
             self.absent[s.buffer].append((s.release, s.prefetch))
         self.needed: dict[int, list[int]] = defaultdict(list)  # before which ops a chosen recomputation reads a buffer
-        self.beside: dict[int, int] = defaultdict(
-            int
-        )  # bytes that those before an op need beside what is counted there
+        self.beside: dict[int, int] = defaultdict(int)  # bytes they need before an op, beside what is counted there
         self._next = -1
 
     @property
