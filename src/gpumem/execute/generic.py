@@ -21,13 +21,13 @@ from gpumem._jit import jit
 from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
+from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
 U64 = NDArray[np.uint64]
 
-_GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ONE, _27, _30, _31, _32, _56 = (np.uint64(v) for v in (1, 27, 30, 31, 32, 56))
+_mix = jit(mix)
 
 
 class GenericOp:
@@ -139,20 +139,12 @@ def carried(trace: Trace) -> set[int]:
 
 
 @jit
-def _mix(z: np.uint64) -> np.uint64:
-    """The output of splitmix64 for a state."""
-    z = (z ^ (z >> _30)) * _FIRST
-    z = (z ^ (z >> _27)) * _SECOND
-    return z ^ (z >> _31)
-
-
-@jit
 def _checksum(x: Bytes, digest: U64, salt: int) -> None:
     state = _mix(np.uint64(salt))
     total = np.uint64(0)
     for i in range(len(x)):
-        state += _GOLDEN
-        total += (np.uint64(x[i]) + _ONE) * (state ^ (state >> _32))
+        state += GOLDEN
+        total += (np.uint64(x[i]) + ONE) * (state ^ (state >> S32))
     digest[0] += total
 
 
@@ -160,13 +152,13 @@ def _checksum(x: Bytes, digest: U64, salt: int) -> None:
 def _fill(digest: U64, out: Bytes, salt: int) -> None:
     state = _mix(digest[0] ^ _mix(np.uint64(salt)))
     for i in range(len(out)):
-        state += _GOLDEN
-        out[i] = ((state ^ (state >> _32)) * _FIRST) >> _56
+        state += GOLDEN
+        out[i] = ((state ^ (state >> S32)) * FIRST) >> S56
 
 
 @jit
 def _note(seen: U64, i: int, digest: U64) -> None:
-    seen[i] = _mix(seen[i] + _GOLDEN) + digest[0]
+    seen[i] = _mix(seen[i] + GOLDEN) + digest[0]
 
 
 def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:

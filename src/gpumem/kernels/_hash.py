@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+U = TypeVar("U", np.uint64, Words)
 
 GOLDEN, FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-S27, S30, S31, S56 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(56)
+S27, S30, S31, S32, S56 = (np.uint64(bits) for bits in (27, 30, 31, 32, 56))
 ONE = np.uint64(1)
 LCG_FACTOR, LCG_TERM = 6364136223846793005, 1442695040888963407  # Knuth's MMIX generator
 MASK = 2**64 - 1
@@ -21,8 +22,8 @@ def words(*values: int) -> Words:
     return np.array([value & MASK for value in values], dtype=np.uint64)
 
 
-def mix(z: Words) -> Words:
-    """Return splitmix64's output for each state.
+def mix(z: U) -> U:
+    """Return splitmix64's output for a state, or for each; what kernels and loops compile, so it keeps to uint64.
 
     >>> hex(mix(words(0x9E3779B97F4A7C15))[0])  # the first number of its published stream from 0
     '0xe220a8397b1dcdaf'

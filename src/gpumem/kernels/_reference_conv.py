@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._im2col import im2col_floats
 
 Array = NDArray[np.float32]
 
@@ -56,8 +55,7 @@ def conv2d_weight_gradient(stream: object, x: Array, dy: Array, dw: Array, paddi
 
 def _matrices(workspace: Array, x: Array, w: Array, padding: int, stride: int) -> Array:
     """Return the workspace as (N, C*R*S, P*Q) matrices."""
-    floats = im2col_floats(x.shape, w.shape, padding, stride)
-    _shapes.workspace(workspace, floats)
+    floats = _shapes.workspace(workspace, x, w, padding, stride)
     _, _, rows, columns = _shapes.conv_output(x.shape, w.shape, padding, stride)
     return workspace[:floats].reshape(x.shape[0], w.size // w.shape[0], rows * columns)
 

@@ -106,6 +106,16 @@ def conv_output(x: tuple[int, ...], w: tuple[int, ...], padding: int, stride: in
     return x[0], w[0], rows, windows("the image's width", x[3], w[3], padding, stride)
 
 
+def im2col_floats(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: int = 1, stride: int = 1) -> int:
+    """Return the floats of workspace for x (N, C, H, W) and w (K, C, R, S): one (C*R*S, P*Q) matrix for each image.
+
+    >>> im2col_floats((2, 3, 8, 8), (4, 3, 3, 3))  # 2 images of 27 rows and 64 columns
+    3456
+    """
+    images, _, rows, columns = conv_output(x_shape, w_shape, padding, stride)
+    return images * x_shape[1] * w_shape[2] * w_shape[3] * rows * columns
+
+
 def conv2d(x: Shaped, w: Shaped, y: Shaped, padding: int, stride: int, names: tuple[str, str, str]) -> None:
     """Check x (N, C, H, W), w (K, C, R, S) and y (N, K, P, Q), which the caller calls `names`."""
     image, kernel = axes(names[0], x, "NCHW"), axes(names[1], w, "KCRS")
@@ -133,7 +143,9 @@ def softmax(logits: Shaped, labels: Shaped, probs: Shaped, loss: Shaped) -> tupl
     return rows, classes
 
 
-def workspace(array: Shaped, floats: int) -> None:
-    """Check that a workspace is flat and large enough."""
+def workspace(array: Shaped, x: Shaped, w: Shaped, padding: int, stride: int) -> int:
+    """Check that a workspace is flat and large enough for a convolution; return the floats that it needs."""
+    floats = im2col_floats(x.shape, w.shape, padding, stride)
     if len(array.shape) != 1 or array.shape[0] < floats:
         raise ValueError(f"workspace has the shape {tuple(array.shape)}, expected at least ({floats},)")
+    return floats

@@ -7,17 +7,11 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S27, S30, S31, S56, SECOND, seed
+from gpumem.kernels._hash import GOLDEN, ONE, S56, mix, seed
 from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular
 
 _BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
-
-
-@modular
-def _mix(z: Any) -> Any:
-    z = (z ^ (z >> S30)) * FIRST
-    z = (z ^ (z >> S27)) * SECOND
-    return z ^ (z >> S31)
+_mix = modular(mix)
 
 
 @modular

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._im2col import im2col_floats
 from gpumem.kernels._numba import cuda, each, kernel
-from gpumem.kernels.matmul import product
+from gpumem.kernels.matmul import flat, product
 
 _ZERO = np.float32(0)
 
@@ -52,19 +51,14 @@ def _sizes(w: Any, y: Any) -> tuple[int, int, int, int]:
     return y.shape[0], w.shape[0], w.shape[1] * w.shape[2] * w.shape[3], y.shape[2] * y.shape[3]
 
 
-def _flat(x: Any) -> Any:
-    return x.reshape(_shapes.size(x))
-
-
 def conv2d_im2col(stream: object, x: Any, w: Any, out: Any, workspace: Any, padding: int = 1, stride: int = 1) -> None:
     """Do as `conv2d`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
-    floats = im2col_floats(x.shape, w.shape, padding, stride)
-    _shapes.workspace(workspace, floats)
+    floats = _shapes.workspace(workspace, x, w, padding, stride)
     each(_im2col, floats, stream, x, workspace, *_geometry(w, out, padding, stride))
     images, kernels, taps, places = _sizes(w, out)
-    left, right = (_flat(w), 0, taps, 1), (workspace, taps * places, places, 1)
-    product(stream, left, right, _flat(out), images, 1, (kernels, places, taps))
+    left, right = (flat(w), 0, taps, 1), (workspace, taps * places, places, 1)
+    product(stream, left, right, flat(out), images, 1, (kernels, places, taps))
 
 
 def conv2d_input_gradient_im2col(
@@ -72,9 +66,9 @@ def conv2d_input_gradient_im2col(
 ) -> None:
     """Do as `conv2d_input_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
-    _shapes.workspace(workspace, im2col_floats(dx.shape, w.shape, padding, stride))
+    _shapes.workspace(workspace, dx, w, padding, stride)
     images, kernels, taps, places = _sizes(w, dy)
-    left, right = (_flat(w), 0, 1, taps), (_flat(dy), kernels * places, places, 1)
+    left, right = (flat(w), 0, 1, taps), (flat(dy), kernels * places, places, 1)
     product(stream, left, right, workspace, images, 1, (taps, places, kernels))
     each(_col2im, _shapes.size(dx), stream, workspace, dx, *_geometry(w, dy, padding, stride))
 
@@ -84,9 +78,8 @@ def conv2d_weight_gradient_im2col(
 ) -> None:
     """Do as `conv2d_weight_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
-    floats = im2col_floats(x.shape, dw.shape, padding, stride)
-    _shapes.workspace(workspace, floats)
+    floats = _shapes.workspace(workspace, x, dw, padding, stride)
     each(_im2col, floats, stream, x, workspace, *_geometry(dw, dy, padding, stride))
     images, kernels, taps, places = _sizes(dw, dy)
-    left, right = (_flat(dy), kernels * places, places, 1), (workspace, taps * places, 1, places)
-    product(stream, left, right, _flat(dw), 1, images, (kernels, taps, places))
+    left, right = (flat(dy), kernels * places, places, 1), (workspace, taps * places, 1, places)
+    product(stream, left, right, flat(dw), 1, images, (kernels, taps, places))

@@ -47,6 +47,11 @@ def _product(
             out[(batch * rows + row) * columns + column] = total
 
 
+def flat(x: Any) -> Any:
+    """Return an array's elements one after another."""
+    return x.reshape(_shapes.size(x))
+
+
 def product(
     stream: object,
     a: tuple[Any, int, int, int],
@@ -71,10 +76,6 @@ def product(
 def matmul(stream: object, a: Any, b: Any, out: Any, transpose_a: bool = False, transpose_b: bool = False) -> None:
     """Set out (M, N) to op(a) @ op(b), where op(a) is (M, K) and op(b) is (K, N); op transposes or does nothing."""
     rows, columns, inner = _shapes.matmul(a, b, out, transpose_a, transpose_b)
-    left = (_flat(a), 0, 1, rows) if transpose_a else (_flat(a), 0, inner, 1)
-    right = (_flat(b), 0, 1, inner) if transpose_b else (_flat(b), 0, columns, 1)
-    product(stream, left, right, _flat(out), 1, 1, (rows, columns, inner))
-
-
-def _flat(x: Any) -> Any:
-    return x.reshape(_shapes.size(x))
+    left = (flat(a), 0, 1, rows) if transpose_a else (flat(a), 0, inner, 1)
+    right = (flat(b), 0, 1, inner) if transpose_b else (flat(b), 0, columns, 1)
+    product(stream, left, right, flat(out), 1, 1, (rows, columns, inner))

@@ -1,4 +1,4 @@
-"""Is a placement one? What `gpumem.check.placement` asks, where the offsets are on the device already."""
+"""A plan that is on the device already: the bytes alive at each step, and what `gpumem.check.placement` asks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _placement
-from gpumem.kernels._numba import cuda, each, kernel, launch
-from gpumem.kernels.overlap import overlap
+from gpumem.kernels._numba import THREADS, cuda, device, each, kernel, launch
 
-_NONE = np.int64(2**63 - 1)
+_ZERO, _NONE = np.int64(0), np.int64(2**63 - 1)
 _ON_HOST, _MISPLACED, _TOO_HIGH = (
     np.int64(code) for code in (_placement.ON_HOST, _placement.MISPLACED, _placement.TOO_HIGH)
 )
@@ -18,8 +17,86 @@ _OVERLAP, _FINE, _CODES = np.int64(_placement.OVERLAP), np.int64(_placement.FINE
 
 
 @kernel
-def _nothing(found: Any) -> None:
-    found[0] = _NONE
+def _set(out: Any, value: Any) -> None:
+    for t in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        out[t] = value
+
+
+@kernel
+def _changes(size: Any, start: Any, end: Any, out: Any) -> None:
+    steps = out.size
+    for i in range(cuda.grid(1), size.size, cuda.gridsize(1)):
+        stop = end[i]
+        if stop > steps:  # the tail of an arc that wraps is alive from step 0 on
+            stop -= steps
+            cuda.atomic.add(out, 0, size[i])  # integers commute, so the order of threads does not matter
+        cuda.atomic.add(out, start[i], size[i])
+        if stop < steps:
+            cuda.atomic.add(out, stop, -size[i])
+
+
+@kernel
+def _sums(out: Any) -> None:
+    """Replace numbers by their running sums: one block, each thread a part of them."""
+    totals = cuda.shared.array(THREADS, np.int64)
+    me, part = cuda.threadIdx.x, (out.size + THREADS - 1) // THREADS
+    begin, end = me * part, min(me * part + part, out.size)
+    total = _ZERO
+    for t in range(begin, end):
+        total += out[t]
+    totals[me] = total
+    cuda.syncthreads()
+    total = _ZERO
+    for other in range(me):
+        total += totals[other]
+    for t in range(begin, end):
+        total += out[t]
+        out[t] = total
+
+
+def load_profile(stream: object, size: Any, start: Any, end: Any, out: Any) -> None:
+    """Set out[t] to the bytes alive during step t: size, start, end int64 (B,), out int64 (n,) for a circle of n."""
+    count, steps = _placement.load_profile(size, start, end, out)
+    each(_set, steps, stream, out, _ZERO)
+    each(_changes, count, stream, size, start, end, out)
+    launch(_sums, 1, THREADS, stream, out)
+
+
+@device
+def _share(offset: Any, size: Any, start: Any, end: Any, steps: Any, i: Any, j: Any) -> Any:
+    """Say whether buffers i and j share a byte during a step."""
+    above = offset[j] - offset[i]  # of two offsets >= 0, so nothing overflows
+    if offset[j] < 0 or above >= size[i] or -above >= size[j] or size[i] == 0 or size[j] == 0:
+        return False
+    if start[i] < end[j] and start[j] < end[i]:
+        return True
+    return start[i] + steps < end[j] or start[j] + steps < end[i]
+
+
+@kernel
+def _overlap(offset: Any, size: Any, start: Any, end: Any, steps: Any, least: Any) -> None:
+    count = offset.size
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        if offset[i] >= 0:
+            for j in range(i + 1, count):
+                if _share(offset, size, start, end, steps, i, j):
+                    cuda.atomic.min(least, 0, i * count + j)  # the least, whatever the order
+                    break
+
+
+@kernel
+def _pair(least: Any, count: Any) -> None:
+    key = least[0]
+    least[0] = -1 if key == _NONE else key // count
+    least[1] = -1 if key == _NONE else key % count
+
+
+def overlap(stream: object, offset: Any, size: Any, start: Any, end: Any, steps: int, pair: Any) -> None:
+    """As in `reference`; a thread for each i looks at all j."""
+    count = _placement.overlap(offset, size, start, end, steps, pair)
+    launch(_set, 1, 1, stream, pair, _NONE)
+    each(_overlap, count, stream, offset, size, start, end, np.int64(steps), pair)
+    launch(_pair, 1, 1, stream, pair, np.int64(count))
 
 
 @kernel
@@ -58,14 +135,9 @@ def placement(
     height: int,
     found: Any,
 ) -> None:
-    """Set found to (0, -1, -1) where a placement is one, else to what is wrong and with whom.
-
-    (1, j, -1): on the host, but at an offset other than -1; (2, j, -1): the offset is negative or no multiple of the
-    alignment; (3, j, -1): ends above the height; of all these the least j. Where there is none, (4, i, j): two overlap,
-    the least pair. offset, size, start, end int64 (B,), host bool (B,), found int64 (3,).
-    """
+    """As in `reference`."""
     count = _placement.placement(offset, size, start, end, host, steps, alignment, height, found)
     overlap(stream, offset, size, start, end, steps, found[1:])
-    launch(_nothing, 1, 1, stream, found)
+    launch(_set, 1, 1, stream, found[:1], _NONE)
     each(_alone, count, stream, offset, size, host, np.int64(alignment), np.int64(height), found)
     launch(_verdict, 1, 1, stream, found)

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.kernels import _hash, _shapes
-from gpumem.kernels._im2col import im2col_floats
 from gpumem.kernels._reference_conv import (
     conv2d,
     conv2d_im2col,
@@ -28,6 +27,7 @@ from gpumem.kernels._reference_conv import (
     max_pool_gradient,
 )
 from gpumem.kernels._reference_placement import load_profile, overlap, placement
+from gpumem.kernels._shapes import im2col_floats
 
 __all__ = [
     "adam",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpumem.kernels._im2col import im2col_floats
+from gpumem.kernels._shapes import im2col_floats
 from gpumem.models.graph import FLOAT, Graph, Tensor
 
 

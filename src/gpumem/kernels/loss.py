@@ -1,4 +1,4 @@
-"""Softmax and cross entropy in one op, and the gradient of the mean loss."""
+"""Losses: softmax and cross entropy in one op, the gradient of their mean, a mean."""
 
 from __future__ import annotations
 
@@ -42,11 +42,18 @@ def _cross_entropy_gradient(probs: Any, labels: Any, dlogits: Any) -> None:
         dlogits[row, c] = (probs[row, c] - hit) / np.float32(rows)
 
 
-def softmax_cross_entropy(stream: object, logits: Any, labels: Any, probs: Any, loss: Any) -> None:
-    """Set probs (N, C) to the softmax of logits (N, C) and loss (N,) to -log of the label's: labels int32 (N,).
+@kernel
+def _mean(x: Any, out: Any) -> None:
+    total = _ZERO
+    for i in range(cuda.threadIdx.x, x.size, THREADS):
+        total += x[i]
+    total = block_sum(total)
+    if cuda.threadIdx.x == 0:
+        out[0] = total / np.float32(x.size)
 
-    The loss is NaN where the label is not a class.
-    """
+
+def softmax_cross_entropy(stream: object, logits: Any, labels: Any, probs: Any, loss: Any) -> None:
+    """As in `reference`; a block for each row."""
     rows, _ = _shapes.softmax(logits, labels, probs, loss)
     launch(_cross_entropy, rows, THREADS, stream, logits, labels, probs, loss)
 
@@ -57,3 +64,9 @@ def softmax_cross_entropy_gradient(stream: object, probs: Any, labels: Any, dlog
     _shapes.expect("labels", labels, (rows,))
     n = _shapes.same(probs=probs, dlogits=dlogits)
     each(_cross_entropy_gradient, n, stream, probs, labels, dlogits)
+
+
+def mean(stream: object, x: Any, out: Any) -> None:
+    """Set out[0] to the mean of x, of any shape but empty: out (1,). One block, so the order of the sum is fixed."""
+    n = _shapes.mean(x, out)
+    launch(_mean, 1, THREADS, stream, x.reshape(n), out)
