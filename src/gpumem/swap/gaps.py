@@ -42,16 +42,19 @@ class Gaps:
 
         In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
         """
-        goes_on = self.forever & (self.writes > 0)
-        epoch = np.where(goes_on, self.epoch % np.maximum(self.writes, 1), self.epoch)
-        key = self.buffer * (self.writes.max(initial=0) + 1) + epoch
+        key = self.buffer * (self.writes.max(initial=0) + 1) + np.where(self.goes_on, self.writes, self.epoch)
         return np.unique(key, return_inverse=True)[1].astype(np.int64)
+
+    @property
+    def goes_on(self) -> Bool:
+        """Which gaps keep what was written last in the iteration before, in a buffer that lives for ever."""
+        old: Bool = self.forever & (self.writes > 0) & (self.epoch == 0)
+        return old
 
     def unrolled(self, trace: Trace) -> I64:
         """Return `after`, counted on from the start of its value, so that the gaps of a value ascend."""
         start, n = trace.buffers.start[self.buffer], trace.n
-        goes_on = self.forever & (self.writes > 0) & (self.epoch == 0)
-        after: I64 = start + (self.after - start) % n + np.where(goes_on, n, 0)
+        after: I64 = start + (self.after - start) % n + np.where(self.goes_on, n, 0)
         return after
 
     def where(self, chosen: Bool | I64) -> Gaps:
@@ -101,18 +104,12 @@ def gaps(trace: Trace) -> Gaps:
 def needs_copy_out(chosen: Gaps) -> Bool:
     """Return for each swapped gap whether the host does not hold its value yet.
 
-    The gaps come in the order of `gaps`. A gap is clean if nothing wrote the buffer since the one swapped
-    before it; with a buffer that lives for ever, the first one comes after the last of the iteration before.
+    The gaps come in the order of `gaps`. Of the gaps of one value the first is dirty, unless nothing ever writes it.
     """
-    count = len(chosen)
-    if not count:
-        return np.zeros(0, np.bool_)
-    begins = np.concatenate([[True], chosen.buffer[1:] != chosen.buffer[:-1]])
-    first = np.flatnonzero(begins)
-    last = np.concatenate([first[1:], [count]]) - 1
-    dirty = np.concatenate([[True], chosen.epoch[1:] > chosen.epoch[:-1]])
-    dirty[first] = ~chosen.forever[first] | (chosen.epoch[first] + chosen.writes[first] > chosen.epoch[last])
-    return dirty
+    order = np.lexsort((chosen.goes_on, chosen.value))  # of each value, the gaps before the boundary first
+    dirty = np.zeros(len(chosen), np.bool_)
+    dirty[order] = np.diff(chosen.value[order], prepend=-1) > 0
+    return dirty & ~chosen.constant
 
 
 def lasts(found: Gaps, line: Timeline) -> I64:

@@ -29,39 +29,19 @@ VICTIMS = ("lru", "snu")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnDemand:
-    """What swapping on demand does in one iteration.
+    """What swapping on demand does in one iteration."""
 
-    Parameters
-    ----------
-    gaps : Gaps
-        All gaps of the trace.
-    evicted : int64[m]
-        For each gap the op that needed the room, as in `Swap.release`; -1 where the buffer stayed.
-    copies_in, copies_out, bytes_in, bytes_out : int
-        Transfers.
-    copies_ns : int
-        Nanoseconds of all of them, one after the other: what they cost at most, if each stops computation.
-    dropped : int
-        Evictions of CLEAN buffers.
-    short : int
-        Ops for which there was no room whatever was evicted.
-    iterations : int
-        How many were followed.
-    period : int
-        Iterations after which all repeats; 0 where that was not seen.
-    """
-
-    gaps: Gaps
-    evicted: I64
+    gaps: Gaps  # all gaps of the trace
+    evicted: I64  # of each gap the op that needed the room, as in `Swap.release`; -1 where the buffer stayed
     copies_in: int
     copies_out: int
     bytes_in: int
     bytes_out: int
-    copies_ns: int
-    dropped: int
-    short: int
-    iterations: int
-    period: int
+    copies_ns: int  # of all copies, one after the other: what they cost at most, if each stops computation
+    dropped: int  # evictions of CLEAN buffers
+    short: int  # ops for which there was no room whatever was evicted
+    iterations: int  # how many were followed
+    period: int  # iterations after which all repeats; 0 where that was not seen
 
 
 def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> Plan:
@@ -131,19 +111,9 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
 def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 
-    Returns
-    -------
-    OnDemand
-        Of the last iteration followed. What cannot be evicted stays, even above the limit: `short` counts that.
-
-    Raises
-    ------
-    ValueError
-        An unknown victim, a limit or a number of iterations below 1.
-
-    Notes
-    -----
-    The first iteration begins with all that crosses the boundary on the device, where it fits.
+    What the last iteration did is returned. What cannot be evicted stays, even above the limit: `short` counts that.
+    The first iteration begins with all on the device that crosses the boundary, where it fits. Errors as in
+    `on_demand`.
 
     Examples
     --------

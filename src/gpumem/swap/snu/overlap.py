@@ -18,21 +18,7 @@ from gpumem.trace import Trace
 def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int, line: Timeline) -> list[Swap]:
     """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
 
-    Parameters
-    ----------
-    trace, machine
-    chosen : Gaps
-        In the order of `gaps`.
-    load : int64[n]
-        Bytes held at each op with all of them absent over their whole gaps; at most `limit`.
-    limit : int
-    line : Timeline
-        Of the unswapped iteration.
-
-    Returns
-    -------
-    list of Swap
-        In the order of `chosen`.
+    Parameters as in AutoSwap's `schedule`; the swaps come in the order of `chosen`.
 
     Notes
     -----
