@@ -20,12 +20,9 @@ from typing import Any
 
 import numpy as np
 from _bench import header
-from _jobs import TITLE as JOBS
-from _jobs import side_by_side
-from _latency import TITLE as OPS
-from _latency import measurements, summary
-from _requests import TITLE as REQUESTS
-from _requests import requests
+from _jobs import TITLE as JOBS, side_by_side
+from _latency import TITLE as OPS, measurements, summary
+from _requests import TITLE as REQUESTS, requests
 from cuda.bindings import driver as api
 from cuda.core import Buffer, Device, EventOptions, LegacyPinnedMemoryResource
 

@@ -14,8 +14,7 @@ from _bench import SHARED, header
 
 from gpumem import check
 from gpumem.errors import Infeasible, NotReached
-from gpumem.io import BUNDLED, read
-from gpumem.io import bundled_path as path_of
+from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, search
 from gpumem.swap.autoswap.planner import autoswap

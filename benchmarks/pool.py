@@ -7,8 +7,7 @@ import time
 from _bench import SHARED, header
 
 from gpumem import check
-from gpumem.io import BUNDLED, read
-from gpumem.io import bundled_path as path_of
+from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.pool import PLANNERS
 from gpumem.trace import Trace
 

@@ -7,8 +7,7 @@ from dataclasses import astuple
 from functools import partial
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from gpumem.pool import ALLOCATORS
 from gpumem.pool.allocators._blocks import FreeRanges

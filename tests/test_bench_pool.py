@@ -9,8 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gpumem
 from gpumem.evaluate.call_cost import costs

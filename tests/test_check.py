@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops

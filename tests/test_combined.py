@@ -15,8 +15,7 @@ from gpumem.evaluate.combined import Combined, at_load, in_pool, settle
 from gpumem.io import bundled, chrome
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.pool import best_fit
-from gpumem.pool import search as pack
+from gpumem.pool import best_fit, search as pack
 from gpumem.report import Report, Run, human, human_ns
 from gpumem.simulate import simulate
 from gpumem.swap import Plan, autoswap, search

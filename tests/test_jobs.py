@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.check import naive_clock

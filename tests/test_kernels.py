@@ -23,8 +23,7 @@ if "numba.cuda" not in sys.modules:
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpumem.kernels import reference
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import gpumem
 from gpumem.columns import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.columns import RECOMPUTE, Buffers, Ops
@@ -22,8 +21,7 @@ from gpumem.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap, Times
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.swap.tensile.planner import _most as most
-from gpumem.swap.tensile.planner import schedule, tensile
+from gpumem.swap.tensile.planner import _most as most, schedule, tensile
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
 from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.io import bundled, read

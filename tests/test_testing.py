@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis import seed as seeded
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, find, given, seed as seeded, settings, strategies as st
 from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 

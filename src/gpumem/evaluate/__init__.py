@@ -6,24 +6,15 @@ runs a plan beside the unmanaged program, `footprint` and `call_cost` compare po
 the oracles, `options` reads what callers write.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.evaluate.combined import Combined as Combined
-    from gpumem.evaluate.combined import at_load as at_load
-    from gpumem.evaluate.combined import cheapest as cheapest
-    from gpumem.evaluate.combined import in_pool as in_pool
-    from gpumem.evaluate.combined import settle as settle
-    from gpumem.evaluate.knee import knee as knee
-    from gpumem.evaluate.knee import overhead_at as overhead_at
-    from gpumem.evaluate.knee import table as table
+    from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
+    from gpumem.evaluate.knee import knee as knee, overhead_at as overhead_at, table as table
     from gpumem.evaluate.planned import Planned as Planned
-    from gpumem.evaluate.task import Case as Case
-    from gpumem.evaluate.task import plan as plan
+    from gpumem.evaluate.task import Case as Case, plan as plan
     from gpumem.evaluate.verify import Checked as Checked
 
 face(__name__)

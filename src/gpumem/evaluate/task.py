@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpumem import check as oracles
-from gpumem import pool as pools
-from gpumem import swap as swaps
+from gpumem import check as oracles, pool as pools, swap as swaps
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import amount, choices, function_of, name_of, taken
 from gpumem.evaluate.planned import Planned

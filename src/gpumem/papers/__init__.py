@@ -4,15 +4,11 @@
 AutoSwap (section VI-B), `tensile` Tables 1 and 2 and figure 6 of TENSILE. `gpumem bench` prints them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.papers import autoswap as autoswap
-    from gpumem.papers import smartpool as smartpool
-    from gpumem.papers import tensile as tensile
+    from gpumem.papers import autoswap as autoswap, smartpool as smartpool, tensile as tensile
 
 face(__name__)

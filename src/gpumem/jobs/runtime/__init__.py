@@ -5,17 +5,12 @@ budget in `memory` and its copies in `swaps`. `forecast` predicts times beside o
 is a run from start to end, in whatever world.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.jobs.runtime.controller import GlobalController as GlobalController
-    from gpumem.jobs.runtime.forecast import ewma as ewma
-    from gpumem.jobs.runtime.forecast import roofline as roofline
-    from gpumem.jobs.runtime.instructions import Instructions as Instructions
-    from gpumem.jobs.runtime.instructions import instructions as instructions
+    from gpumem.jobs.runtime.forecast import ewma as ewma, roofline as roofline
+    from gpumem.jobs.runtime.instructions import Instructions as Instructions, instructions as instructions
 
 face(__name__)

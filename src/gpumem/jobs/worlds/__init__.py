@@ -3,8 +3,6 @@
 Read `simulated` first, with `engines` (links and multiprocessors), then `real`, with `threads` and `running`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face

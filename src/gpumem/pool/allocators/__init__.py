@@ -4,8 +4,6 @@
 buddy system. `_blocks`, `_segments` and `_last_use` are what they share.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
@@ -16,6 +14,5 @@ if TYPE_CHECKING:
     from gpumem.pool.allocators.caching import Caching as Caching
     from gpumem.pool.allocators.cnmem import CnMem as CnMem
     from gpumem.pool.allocators.native import Native as Native
-    from gpumem.pool.allocators.native import OnDevice as OnDevice
 
 face(__name__)

@@ -4,8 +4,6 @@ Read `smartpool` first: the allocator. `_observer` finds the iteration, `_table`
 `_region` holds the planned bytes, `_deviations` counts what was not planned.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face

@@ -4,15 +4,12 @@ Read `planner` first. `_problem` is what is searched, `_canonical` the depth-fir
 from, `annealing` the end of the search over orders (`_reorder`); `exact` proves.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.pool.search.exact import exact as exact
-    from gpumem.pool.search.greedy import ORDERS as ORDERS
     from gpumem.pool.search.greedy import greedy as greedy
     from gpumem.pool.search.planner import search as search
 

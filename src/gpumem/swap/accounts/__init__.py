@@ -5,8 +5,6 @@
 and asks for the largest, in O(log n).
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face

@@ -4,19 +4,13 @@ Read `planner` first: the algorithm in one function. `scores` says which gaps go
 `schedule` when their copies run. `bayes` tunes a mix of the scores, on `_gaussian`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes
-    from gpumem.swap.autoswap.planner import autoswap as autoswap
-    from gpumem.swap.autoswap.planner import best_plan as best_plan
-    from gpumem.swap.autoswap.planner import candidates as candidates
-    from gpumem.swap.autoswap.schedule import schedule as schedule
+    from gpumem.swap.autoswap.planner import autoswap as autoswap, candidates as candidates
     from gpumem.swap.autoswap.scores import SCORES as SCORES
-    from gpumem.swap.autoswap.selection import select as select
 
 face(__name__)

@@ -4,8 +4,6 @@
 recomputations), `checkpoint` recomputes segments.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
@@ -13,7 +11,6 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
     from gpumem.swap.baselines.checkpoint import checkpoint as checkpoint
-    from gpumem.swap.baselines.vdnn import feature_maps as feature_maps
     from gpumem.swap.baselines.vdnn import vdnn as vdnn
 
 face(__name__)

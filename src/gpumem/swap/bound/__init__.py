@@ -4,15 +4,15 @@ Read `certify` first: the least limit without a stall, the least stall at a limi
 bound, `program` its linear program and the certificate.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.bound.certify import Bound as Bound
-    from gpumem.swap.bound.certify import least_stall as least_stall
-    from gpumem.swap.bound.certify import zero_stall_limit as zero_stall_limit
+    from gpumem.swap.bound.certify import (
+        Bound as Bound,
+        least_stall as least_stall,
+        zero_stall_limit as zero_stall_limit,
+    )
 
 face(__name__)

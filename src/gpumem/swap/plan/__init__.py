@@ -4,17 +4,17 @@ Read `decisions` first (`Swap`, `Recompute`, `Variant`), then `plan` (`Plan.appl
 and ops. `_cuts` says where buffers are cut and where copies go in issue order; `rerun` is recomputations and variants.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.plan.decisions import Decision as Decision
-    from gpumem.swap.plan.decisions import Recompute as Recompute
-    from gpumem.swap.plan.decisions import Swap as Swap
-    from gpumem.swap.plan.decisions import Variant as Variant
+    from gpumem.swap.plan.decisions import (
+        Decision as Decision,
+        Recompute as Recompute,
+        Swap as Swap,
+        Variant as Variant,
+    )
     from gpumem.swap.plan.plan import Plan as Plan
     from gpumem.swap.plan.rewrite import Carried as Carried
 

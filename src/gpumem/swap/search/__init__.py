@@ -4,14 +4,11 @@ Read `planner` first: the phases. `annealing` holds a state and turns it into a 
 next, `_engines` is the compiled evaluator.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.search.planner import lowest as lowest
-    from gpumem.swap.search.planner import search as search
+    from gpumem.swap.search.planner import lowest as lowest, search as search
 
 face(__name__)

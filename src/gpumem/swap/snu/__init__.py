@@ -3,16 +3,12 @@
 Read `on_demand` first, with `lru`, the run that decides; then `heuristic`, with `overlap`, where the links have time.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.snu.heuristic import heuristic as heuristic
-    from gpumem.swap.snu.on_demand import OnDemand as OnDemand
-    from gpumem.swap.snu.on_demand import follow as follow
-    from gpumem.swap.snu.on_demand import on_demand as on_demand
+    from gpumem.swap.snu.on_demand import follow as follow, on_demand as on_demand
 
 face(__name__)

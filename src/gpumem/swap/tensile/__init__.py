@@ -5,19 +5,12 @@ what follows where swapping does not do. `activity` cuts lifetimes to their acce
 over an op.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.tasks import Scheduled as Scheduled
-    from gpumem.swap.tasks import Task as Task
     from gpumem.swap.tensile.activity import released as released
-    from gpumem.swap.tensile.peak import analyse as analyse
-    from gpumem.swap.tensile.planner import LINKS as LINKS
-    from gpumem.swap.tensile.planner import schedule as schedule
-    from gpumem.swap.tensile.planner import tensile as tensile
+    from gpumem.swap.tensile.planner import schedule as schedule, tensile as tensile
 
 face(__name__)
