@@ -154,9 +154,9 @@ def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, width: int) 
     run, rows = _index._place, np.empty((10_000, 4), np.int64)  # enough never to move
     seen: list[tuple[I64, I64]] = []
 
-    def spy(*arguments: Any) -> None:
-        run(*arguments[:11], rows, *arguments[12:])
-        seen.append((arguments[9], arguments[10]))
+    def spy(arcs: Any, smallest: bool, index: Any, _: I64) -> None:
+        run(arcs, smallest, index, rows)
+        seen.append((index.base, index.files))
 
     monkeypatch.setattr(_index, "_place", spy)
     monkeypatch.setattr(_index, "WIDTH", width)

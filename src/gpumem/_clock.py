@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,48 +15,38 @@ from gpumem.placement import Placement
 from gpumem.timeline import MEMORY, NONE
 from gpumem.trace import Trace
 
-_FREE, _RESERVED, _HEAP = range(3)  # scalars of `Memory.state`
+_FREE, _RESERVED, _HEAP = range(3)  # entries of `Reservations.state`
 
 
-@dataclass(slots=True, eq=False)
-class Memory:
-    """The counter of the capacity clock: what is reserved, and what comes back when.
+class Reservations(NamedTuple):
+    """The counter of the capacity clock: what is reserved, and what comes back when. Device buffers only."""
 
-    `state`: bytes free, the time of the last reservation, entries in the heap. The heap holds
-    `(time, bytes)` given back but not yet reused, earliest first.
-    """
-
-    size: I64
-    starts: Csr  # device buffers made at each op
-    ends: Csr  # device buffers that later ops, from this one on, may take the bytes of
-    live: Bool
+    size: I64  # of each buffer
+    start_ptr: I64  # by op
+    starts: I64  # made at the op; nothing without a capacity
+    end_ptr: I64  # by op
+    ends: I64  # whose bytes later ops, from this one on, may take
+    live: Bool  # of each buffer
     back: I64  # when the last op that touched the buffer ended
     reserved: I64  # when its bytes were reserved
-    state: I64
-    time: I64
-    bytes: I64
+    state: I64  # bytes free, the time of the last reservation, entries in the heap
+    time: I64  # the heap: when bytes were given back that are not reserved again, earliest first
+    bytes: I64  # along it: how many
 
     @classmethod
-    def make(cls, trace: Trace, capacity: int | None) -> Memory:
+    def make(cls, trace: Trace, capacity: int | None) -> Reservations:
         """Set up what is there before the first iteration: eternal buffers and arcs over the boundary."""
         b, n, eternal = trace.buffers, trace.n, trace.eternal
         mine = ~b.host & ~eternal & (capacity is not None)
         live = mine & (b.end > n)
         free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
-        zeros = np.zeros(len(b), np.int64)
-        return cls(
-            b.size,
-            _rows(b.start, mine, n),
-            _rows(b.end % n, mine, n),
-            live,
-            zeros,
-            zeros.copy(),
-            np.array([free, 0, 0], np.int64),
-            np.zeros(len(b) + 1, np.int64),
-            np.zeros(len(b) + 1, np.int64),
-        )
+        starts, ends = _rows(b.start, mine, n), _rows(b.end % n, mine, n)
+        back, reserved = np.zeros((2, len(b)), np.int64)
+        time, size = np.zeros((2, len(b) + 1), np.int64)
+        state = np.array([free, 0, 0], np.int64)
+        return cls(b.size, starts.ptr, starts.idx, ends.ptr, ends.idx, live, back, reserved, state, time, size)
 
-    def settle(self, now: int) -> None:
+    def settled(self, now: int) -> Reservations:
         """Take what came back by `now`, before anything can start; make room for another iteration."""
         used = int(self.state[_HEAP])
         order = np.argsort(self.time[:used], kind="stable")
@@ -63,92 +54,67 @@ class Memory:
         due = int(np.searchsorted(time, now, side="right"))
         self.state[_FREE] += size[:due].sum()
         self.state[_HEAP] = used - due
-        room = np.zeros(len(self.size) + 1, np.int64)
-        self.time = np.concatenate([time[due:], room])  # sorted, hence a heap
-        self.bytes = np.concatenate([size[due:], room])
+        room = np.zeros(len(self.size) + 1, np.int64)  # what is left is sorted, hence a heap
+        return self._replace(time=np.concatenate([time[due:], room]), bytes=np.concatenate([size[due:], room]))
+
+
+class Steps(NamedTuple):
+    """The ops of an iteration and what they wait for; when they ran last, and all else that the next one depends on."""
+
+    duration: I64  # of each op, ns
+    engine: I64  # of each op
+    after_ptr: I64  # by op
+    after: I64  # the ops that it waits for, those of the iteration before as `op - n`
+    why: I64  # along `after`: the cause
+    read_ptr: I64  # by op
+    reads: I64
+    write_ptr: I64  # by op
+    writes: I64
+    ready: I64  # when each engine is free
+    busy: Bool  # engines that have ops
+    before: I64  # of each op: its end in the iteration before
+    start: I64  # of each op
+    end: I64
+    wait: I64
+    cause: I64
+
+    @classmethod
+    def make(cls, trace: Trace, machine: Machine, placement: Placement | None) -> Steps:
+        """Set the clock to 0, before the first iteration."""
+        ops, order = trace.ops, hazards(trace, placement)
+        engine = ops.stream.copy()
+        if not machine.duplex:  # one copy engine: both directions queue there in issue order
+            engine[ops.copies] = len(ops.streams)
+        busy = np.zeros(len(ops.streams) + 1, np.bool_)
+        busy[engine] = True
+        waits = (order.after.ptr, order.after.idx, order.cause)
+        accesses = (ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx)
+        times = np.zeros((5, trace.n), np.int64)
+        return cls(machine.durations(trace), engine, *waits, *accesses, np.zeros(len(busy), np.int64), busy, *times)
 
 
 @dataclass(slots=True, eq=False)
 class Clock:
     """Times of the last iteration, and all that the next one depends on."""
 
-    duration: I64
-    engine: I64
-    after: Csr
-    why: I64
-    reads: Csr
-    writes: Csr
-    memory: Memory
-    ready: I64  # when each engine is free
-    busy: Bool  # engines that have ops
-    before: I64  # ends in the iteration before
-    start: I64
-    end: I64
-    wait: I64
-    cause: I64
+    steps: Steps
+    memory: Reservations
 
     @classmethod
     def make(cls, trace: Trace, machine: Machine, placement: Placement | None, capacity: int | None) -> Clock:
         """Set the clock to 0, before the first iteration."""
-        n, ops = trace.n, trace.ops
-        order = hazards(trace, placement)
-        engine = ops.stream.copy()
-        if not machine.duplex:  # one copy engine: both directions queue there in issue order
-            engine[ops.copies] = len(ops.streams)
-        busy = np.zeros(len(ops.streams) + 1, np.bool_)
-        busy[engine] = True
-        columns = [np.zeros(n, np.int64) for _ in range(5)]
-        return cls(
-            machine.durations(trace),
-            engine,
-            order.after,
-            order.cause,
-            ops.reads,
-            ops.writes,
-            Memory.make(trace, capacity),
-            np.zeros(len(busy), np.int64),
-            busy,
-            *columns,
-        )
+        return cls(Steps.make(trace, machine, placement), Reservations.make(trace, capacity))
 
     def advance(self) -> None:
         """Run one more iteration."""
-        self.before[:] = self.end
-        m = self.memory
-        _advance(
-            self.duration,
-            self.engine,
-            self.after.ptr,
-            self.after.idx,
-            self.why,
-            self.reads.ptr,
-            self.reads.idx,
-            self.writes.ptr,
-            self.writes.idx,
-            m.size,
-            m.starts.ptr,
-            m.starts.idx,
-            m.ends.ptr,
-            m.ends.idx,
-            m.live,
-            m.back,
-            m.reserved,
-            m.state,
-            m.time,
-            m.bytes,
-            self.ready,
-            self.before,
-            self.start,
-            self.end,
-            self.wait,
-            self.cause,
-        )
-        m.settle(self._now)
+        self.steps.before[:] = self.steps.end
+        _advance(self.steps, self.memory)
+        self.memory = self.memory.settled(self._now)
 
     @property
     def _now(self) -> int:
         """No later op can start before this."""
-        return int(self.ready[self.busy].min())
+        return int(self.steps.ready[self.steps.busy].min())
 
     def state(self, origin: int) -> bytes:
         """Return all that later iterations depend on, relative to `origin`."""
@@ -156,7 +122,7 @@ class Clock:
         used = int(m.state[_HEAP])
         order = np.lexsort((m.bytes[:used], m.time[:used]))
         parts = (
-            self.end - origin,
+            self.steps.end - origin,
             np.maximum(m.reserved, now)[m.live] - origin,
             np.maximum(m.back, now)[m.live] - origin,
             [m.state[_FREE], max(int(m.state[_RESERVED]), now) - origin],
@@ -172,35 +138,14 @@ def _rows(step: I64, mine: Bool, n: int) -> Csr:
 
 
 @jit
-def _advance(
-    duration: I64,
-    engine: I64,
-    after_ptr: I64,
-    after: I64,
-    why: I64,
-    read_ptr: I64,
-    reads: I64,
-    write_ptr: I64,
-    writes: I64,
-    size: I64,
-    starts_ptr: I64,
-    starts: I64,
-    ends_ptr: I64,
-    ends: I64,
-    live: Bool,
-    back: I64,
-    reserved: I64,
-    state: I64,
-    heap_time: I64,
-    heap_bytes: I64,
-    ready: I64,
-    before: I64,
-    start: I64,
-    end: I64,
-    wait: I64,
-    cause: I64,
-) -> None:
+def _advance(x: Steps, m: Reservations) -> None:
     """Run one iteration in issue order; `before` and `end` hold the ends of the last one and of this."""
+    # columns by name: looked up in the tuples at every use, the loop takes a third longer
+    duration, engine, ready, before, end = x.duration, x.engine, x.ready, x.before, x.end
+    after_ptr, after, why, start, wait, cause = x.after_ptr, x.after, x.why, x.start, x.wait, x.cause
+    read_ptr, reads, write_ptr, writes = x.read_ptr, x.reads, x.write_ptr, x.writes
+    size, start_ptr, starts, end_ptr, ends = m.size, m.start_ptr, m.starts, m.end_ptr, m.ends
+    live, back, reserved, state, heap_time, heap_bytes = m.live, m.back, m.reserved, m.state, m.time, m.bytes
     n = len(duration)
     track = len(starts) > 0
     for i in range(n):
@@ -212,20 +157,20 @@ def _advance(
             if done > t:
                 t, reason = done, why[k]
         if track:
-            for k in range(ends_ptr[i], ends_ptr[i + 1]):
+            for k in range(end_ptr[i], end_ptr[i + 1]):
                 b = ends[k]
                 if live[b] and size[b] > 0:
                     _push(heap_time, heap_bytes, state, back[b], size[b])
                 live[b] = False
             need = 0
-            for k in range(starts_ptr[i], starts_ptr[i + 1]):
+            for k in range(start_ptr[i], start_ptr[i + 1]):
                 need += size[starts[k]]
             state[_FREE] -= need
             while state[_FREE] < 0:
                 state[_RESERVED] = max(state[_RESERVED], _pop(heap_time, heap_bytes, state))
             if need > 0 and state[_RESERVED] > t:
                 t, reason = state[_RESERVED], MEMORY
-            for k in range(starts_ptr[i], starts_ptr[i + 1]):
+            for k in range(start_ptr[i], start_ptr[i + 1]):
                 b = starts[k]
                 reserved[b] = state[_RESERVED] if size[b] > 0 else 0
                 back[b] = reserved[b]

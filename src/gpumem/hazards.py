@@ -12,6 +12,7 @@ least one of them writing, run in issue order whatever their streams. Everything
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,22 +75,24 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     >>> hazards(trace, Placement.at(trace, [0, 0])).after.tolist()  # op 0 waits for op 1 by way of op 2
     [[], [0], [1]]
     """
-    n, ops, b = trace.n, trace.ops, trace.buffers
+    ops, b = trace.ops, trace.buffers
     shares, fixed, low, high = _addresses(trace, placement, host)
     written = np.zeros(len(b), np.bool_)
     written[ops.writes.idx] = True
-    unwritten = np.flatnonzero(shares & ~written)
     edges = np.unique(np.concatenate([[0], low[shares], high[shares]]))  # addresses where a buffer begins or ends
-    low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
-    pred = np.full((n, len(ops.streams)), -1, np.int64)
-    cause = np.zeros((n, len(ops.streams)), np.int64)
-    accesses = (ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx)
-    _sweep(*accesses, ops.stream, ops.copies, b.start, fixed, shares, low, high, len(edges), unwritten, pred, cause)
+    table = (trace.n, len(ops.streams))
+    touches = _Touches(
+        *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, b.start),
+        *(np.searchsorted(edges, low), np.searchsorted(edges, high), np.flatnonzero(shares & ~written)),
+    )
+    pred, cause = np.full(table, -1, np.int64), np.zeros(table, np.int64)
+    wrote, read = np.full(len(b), -1, np.int64), np.full((len(b), len(ops.streams)), -1, np.int64)
+    _sweep(touches, _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause), _Cells.of(len(edges)))
     pred[np.arange(len(ops)), ops.stream] = -1
     _reduce(ops.stream, pred)
     op, _ = np.nonzero(pred >= 0)
-    ptr = np.searchsorted(op, np.arange(n + 1)).astype(np.int64)
-    return Hazards(Csr(ptr, pred[pred >= 0] - n), cause[pred >= 0])
+    ptr = np.searchsorted(op, np.arange(trace.n + 1)).astype(np.int64)
+    return Hazards(Csr(ptr, pred[pred >= 0] - trace.n), cause[pred >= 0])
 
 
 def _addresses(trace: Trace, placement: Placement | None, host: Placement | None) -> tuple[Bool, Bool, I64, I64]:
@@ -108,149 +111,150 @@ def _addresses(trace: Trace, placement: Placement | None, host: Placement | None
     return placed & ~full & (b.size > 0), fixed, low, low + b.size
 
 
-@jit
-def _sweep(
-    read_ptr: I64,
-    reads: I64,
-    write_ptr: I64,
-    writes: I64,
-    stream: I64,
-    copy: Bool,
-    start: I64,
-    fixed: Bool,
-    shares: Bool,
-    low: I64,
-    high: I64,
-    cells: int,
-    unwritten: I64,
-    pred: I64,
-    cause: I64,
-) -> None:
-    """Fill `pred[op, stream]` with the last op (+ n) of each stream that an op waits for, and why.
+class _Touches(NamedTuple):
+    """Who touches what, and where it lies."""
 
-    Buffers that `shares` bytes take cells `low..high` of the address space. Intervals of cells partition
-    it: `owner[k]` wrote the one that begins at cell `k` last, `after[k]` is where the next one begins.
-    """
-    n, streams = pred.shape
-    wrote = np.full(len(start), -1, np.int64)  # last write of each buffer, by position in the two turns
-    read = np.full((len(start), streams), -1, np.int64)  # reads since, the last of each stream
-    begins = np.zeros(cells + 1, np.bool_)
-    population = np.zeros(cells // BLOCK + 1, np.int64)  # how many intervals begin in each block of cells
-    after = np.full(cells + 1, cells, np.int64)
-    owner = np.full(cells + 1, -1, np.int64)
-    begins[0], population[0] = True, 1
+    read_ptr: I64  # by op
+    reads: I64
+    write_ptr: I64  # by op
+    writes: I64
+    start: I64  # of each buffer
+    low: I64  # of each buffer: cells [low, high) of the address space
+    high: I64
+    unwritten: I64  # buffers that share bytes and are never written
+
+
+class _Waits(NamedTuple):
+    """Which op touched a buffer last, and which op waits for which; ops by their position in the two turns, or -1."""
+
+    stream: I64  # of each op
+    copy: Bool  # of each op
+    fixed: Bool  # of each buffer: it is the same in every iteration
+    shares: Bool  # of each buffer: others have some of its bytes
+    wrote: I64  # of each buffer: its last write
+    read: I64  # of each buffer and stream: the last read since
+    pred: I64  # of each op and stream: the last op (+ n) that it waits for
+    cause: I64  # and why
+
+
+class _Cells(NamedTuple):
+    """The address space in intervals of cells."""
+
+    begins: Bool  # of each cell: an interval begins here
+    population: I64  # how many intervals begin in each block of cells
+    after: I64  # where an interval begins: the cell where the next one does
+    owner: I64  # where an interval begins: the buffer that wrote there last, -1 for none
+
+    @classmethod
+    def of(cls, count: int) -> _Cells:
+        """One interval without an owner."""
+        begins, population = np.zeros(count + 1, np.bool_), np.zeros(count // BLOCK + 1, np.int64)
+        begins[0], population[0] = True, 1
+        return cls(begins, population, np.full(count + 1, count, np.int64), np.full(count + 1, -1, np.int64))
+
+
+@jit
+def _sweep(x: _Touches, w: _Waits, c: _Cells) -> None:
+    """Fill in what each op waits for."""
+    n = len(w.stream)
     for t in range(2 * n):
         i = t % n
-        pred[i, :] = -1
-        for k in range(read_ptr[i], read_ptr[i + 1]):
-            x = reads[k]
-            born = t - (i - start[x]) % n
-            _after_own(pred, cause, i, x, born, fixed[x], False, wrote, read, stream, copy, shares)
-            if shares[x] and wrote[x] < born:  # uninitialised: what was at these bytes before
-                cell = _interval(begins, population, low[x])
-                while cell < high[x]:
-                    _after_other(pred, cause, i, owner[cell], x, False, wrote, read, stream)
-                    cell = after[cell]
-        for k in range(write_ptr[i], write_ptr[i + 1]):
-            x = writes[k]
-            born = t - (i - start[x]) % n
-            _after_own(pred, cause, i, x, born, fixed[x], True, wrote, read, stream, copy, shares)
-            if shares[x] and wrote[x] < born:  # the first write of this lifetime takes the bytes over
-                _split(begins, population, after, owner, low[x])
-                _split(begins, population, after, owner, high[x])
-                cell = low[x]
-                while cell < high[x]:
-                    _after_other(pred, cause, i, owner[cell], x, True, wrote, read, stream)
-                    if cell > low[x]:
-                        begins[cell] = False
-                        population[cell // BLOCK] -= 1
-                    cell = after[cell]
-                after[low[x]], owner[low[x]] = high[x], x
-                for y in unwritten:
-                    if low[y] < high[x] and low[x] < high[y]:
-                        _after_other(pred, cause, i, y, x, True, wrote, read, stream)
-        for k in range(read_ptr[i], read_ptr[i + 1]):
-            read[reads[k], stream[i]] = t
-        for k in range(write_ptr[i], write_ptr[i + 1]):
-            wrote[writes[k]] = t
-            read[writes[k], :] = -1
+        w.pred[i, :] = -1
+        for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
+            b = x.reads[k]
+            born = t - (i - x.start[b]) % n
+            _after_own(w, i, b, born, False)
+            if w.shares[b] and w.wrote[b] < born:  # uninitialised: what was at these bytes before
+                cell = _interval(c, x.low[b])
+                while cell < x.high[b]:
+                    _after_other(w, i, c.owner[cell], b, False)
+                    cell = c.after[cell]
+        for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
+            b = x.writes[k]
+            born = t - (i - x.start[b]) % n
+            _after_own(w, i, b, born, True)
+            if w.shares[b] and w.wrote[b] < born:  # the first write of this lifetime takes the bytes over
+                low, high = x.low[b], x.high[b]
+                _split(c, low)
+                _split(c, high)
+                cell = low
+                while cell < high:
+                    _after_other(w, i, c.owner[cell], b, True)
+                    if cell > low:
+                        c.begins[cell] = False
+                        c.population[cell // BLOCK] -= 1
+                    cell = c.after[cell]
+                c.after[low], c.owner[low] = high, b
+                for y in x.unwritten:
+                    if x.low[y] < high and low < x.high[y]:
+                        _after_other(w, i, y, b, True)
+        for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
+            w.read[x.reads[k], w.stream[i]] = t
+        for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
+            w.wrote[x.writes[k]] = t
+            w.read[x.writes[k], :] = -1
 
 
 @jit
-def _interval(begins: Bool, population: I64, cell: int) -> int:
+def _interval(c: _Cells, cell: int) -> int:
     """The first cell of the interval that holds `cell`."""
     first = cell // BLOCK * BLOCK
-    while cell > first and not begins[cell]:
+    while cell > first and not c.begins[cell]:
         cell -= 1
-    if not begins[cell]:  # not in this block: the last one of the nearest block below that has any
+    if not c.begins[cell]:  # not in this block: the last one of the nearest block below that has any
         block = cell // BLOCK - 1
-        while population[block] == 0:
+        while c.population[block] == 0:
             block -= 1
         cell = block * BLOCK + BLOCK - 1
-        while not begins[cell]:
+        while not c.begins[cell]:
             cell -= 1
     return cell
 
 
 @jit
-def _split(begins: Bool, population: I64, after: I64, owner: I64, cell: int) -> None:
+def _split(c: _Cells, cell: int) -> None:
     """Let an interval begin at `cell`."""
-    if not begins[cell]:
-        whole = _interval(begins, population, cell)
-        begins[cell] = True
-        population[cell // BLOCK] += 1
-        after[cell], owner[cell] = after[whole], owner[whole]
-        after[whole] = cell
+    if not c.begins[cell]:
+        whole = _interval(c, cell)
+        c.begins[cell] = True
+        c.population[cell // BLOCK] += 1
+        c.after[cell], c.owner[cell] = c.after[whole], c.owner[whole]
+        c.after[whole] = cell
 
 
 @jit
-def _after_own(
-    pred: I64,
-    cause: I64,
-    i: int,
-    x: int,
-    born: int,
-    fixed: bool,
-    write: bool,
-    wrote: I64,
-    read: I64,
-    stream: I64,
-    copy: Bool,
-    shares: Bool,
-) -> None:
+def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
     """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
-    n = len(stream)
-    since = -1 if fixed else born - 1
-    if wrote[x] > since:
-        y = wrote[x]
-        _wait(pred, cause, i, stream[y % n], y, MEMORY if y < born and shares[x] else COPY if copy[y % n] else DATA)
+    n = len(w.stream)
+    since = -1 if w.fixed[x] else born - 1
+    if w.wrote[x] > since:
+        y = w.wrote[x]
+        _wait(w, i, w.stream[y % n], y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
     if write:
-        for s in range(read.shape[1]):
-            y = read[x, s]
+        for s in range(w.read.shape[1]):
+            y = w.read[x, s]
             if y > since:
-                _wait(pred, cause, i, s, y, MEMORY if y < born and shares[x] else COPY if copy[y % n] else DATA)
+                _wait(w, i, s, y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
 
 
 @jit
-def _wait(pred: I64, cause: I64, i: int, s: int, y: int, why: int) -> None:
-    if y > pred[i, s] or (y == pred[i, s] and why < cause[i, s]):
-        pred[i, s] = y
-        cause[i, s] = why
-
-
-@jit
-def _after_other(
-    pred: I64, cause: I64, i: int, y: int, x: int, write: bool, wrote: I64, read: I64, stream: I64
-) -> None:
+def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
     """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
     if y == x or y < 0:
         return
-    if wrote[y] >= 0:
-        _wait(pred, cause, i, stream[wrote[y] % len(stream)], wrote[y], MEMORY)
+    if w.wrote[y] >= 0:
+        _wait(w, i, w.stream[w.wrote[y] % len(w.stream)], w.wrote[y], MEMORY)
     if write:
-        for s in range(read.shape[1]):
-            if read[y, s] >= 0:
-                _wait(pred, cause, i, s, read[y, s], MEMORY)
+        for s in range(w.read.shape[1]):
+            if w.read[y, s] >= 0:
+                _wait(w, i, s, w.read[y, s], MEMORY)
+
+
+@jit
+def _wait(w: _Waits, i: int, s: int, y: int, why: int) -> None:
+    if y > w.pred[i, s] or (y == w.pred[i, s] and why < w.cause[i, s]):
+        w.pred[i, s] = y
+        w.cause[i, s] = why
 
 
 @jit

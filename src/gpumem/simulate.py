@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._clock import Clock
+from gpumem._clock import Clock, Steps
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -79,20 +79,20 @@ def simulate(
     cycle = 0
     for k in range(iterations):
         clock.advance()
-        ends.append(max(int(clock.end.max()), ends[-1] if ends else 0))
-        stalls.append(_by_cause(clock, computes))
+        ends.append(max(int(clock.steps.end.max()), ends[-1] if ends else 0))
+        stalls.append(_by_cause(clock.steps, computes))
         state = clock.state(ends[-1])
         if state in seen:
             cycle = k - seen[state]
             break
         seen[state] = k
-    last = len(ends) - 1
+    ran, last = clock.steps, len(ends) - 1
     since = last - cycle if cycle else last // 2
     return Timeline(
-        clock.start - clock.start.min(),
-        clock.end - clock.start.min(),
-        clock.wait.copy(),
-        clock.cause.copy(),
+        ran.start - ran.start.min(),
+        ran.end - ran.start.min(),
+        ran.wait.copy(),
+        ran.cause.copy(),
         makespan=_mean(ends[last] - ends[since], last - since) if last else ends[0],
         first=last,
         cycle=cycle,
@@ -122,7 +122,7 @@ def _mean(total: int, count: int) -> int:
     return round(Fraction(total, count))
 
 
-def _by_cause(clock: Clock, computes: np.ndarray) -> I64:
+def _by_cause(ran: Steps, computes: np.ndarray) -> I64:
     waited = np.zeros(len(CAUSES), np.int64)
-    np.add.at(waited, clock.cause[computes], clock.wait[computes])
+    np.add.at(waited, ran.cause[computes], ran.wait[computes])
     return waited

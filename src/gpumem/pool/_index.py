@@ -15,6 +15,8 @@ files stay short where memory is packed well.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpumem._jit import jit
@@ -28,6 +30,29 @@ LOW, TOP, START, END = range(4)  # columns of a row: the bytes taken, and in `en
 FIRST, COUNT, ROOM = range(3)  # columns of a file: where its rows are; there is room for 2**ROOM // 2 of them
 
 
+class _Arcs(NamedTuple):
+    """What is placed, and in which order."""
+
+    size: I64  # of each buffer
+    start: I64  # of each buffer, on a circle of `steps`
+    end: I64
+    offset: I64  # of each buffer: right for `order[:first]`, to be filled in for the others
+    order: I64  # buffers
+    first: int
+    steps: int
+
+
+class _Index(NamedTuple):
+    """Where the files are, and scratch space."""
+
+    width: int  # a block has 2**width steps
+    base: I64  # files: `ends` by block, then from each `base` on `over` by level, then `begun`
+    files: I64  # of each file: FIRST, COUNT, ROOM
+    free: I64  # the first row never used; for each ROOM a chain of those given up, linked by their LOW
+    nodes: I64  # the files to look at, or to write to
+    cursor: I64  # of each run of rows that a buffer meets: the next one, where they end, where the next one begins
+
+
 def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: bool, offset: I64) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already.
 
@@ -39,14 +64,15 @@ def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: boo
     while last >> BITS * (levels - 1):
         levels += 1
     nodes = (last >> BITS * np.arange(levels) | MASK) + 1
-    base = np.concatenate([[0], np.cumsum(nodes)]) + last + 1  # files: `ends` by block, `over` by level, then `begun`
+    base = np.concatenate([[0], np.cumsum(nodes)]) + last + 1
     files = np.zeros((2 * base[-1] - base[0], 3), np.int64)
     blocks = np.concatenate([start[order], end[order] % steps]) >> WIDTH
     scratch = 2 * int(np.bincount(blocks).max()) + 2  # rows for what `_meeting` finds
     rows, free = np.empty((scratch + 4 * len(order), 4), np.int64), np.zeros(64, np.int64)
-    free[0] = scratch  # the first row never used; for each ROOM a chain of those given up, linked by their LOW
-    nodes, cursor = np.empty(4 * levels << BITS, np.int64), np.empty((4 * levels << BITS, 3), np.int64)
-    _place(size, start, end, steps, WIDTH, order, first, smallest, offset, base, files, rows, free, nodes, cursor)
+    free[0] = scratch
+    room = 4 * levels << BITS
+    index = _Index(WIDTH, base, files, free, np.empty(room, np.int64), np.empty((room, 3), np.int64))
+    _place(_Arcs(size, start, end, offset, order, first, steps), smallest, index, rows)
 
 
 @jit
@@ -177,50 +203,35 @@ def _hole(need: int, smallest: bool, cursor: I64, count: int, rows: I64) -> int:
 
 
 @jit
-def _place(
-    size: I64,
-    start: I64,
-    end: I64,
-    steps: int,
-    width: int,
-    order: I64,
-    first: int,
-    smallest: bool,
-    offset: I64,
-    base: I64,
-    files: I64,
-    rows: I64,
-    free: I64,
-    nodes: I64,
-    cursor: I64,
-) -> None:
-    """Look where there is room for each buffer, then file it."""
+def _place(b: _Arcs, smallest: bool, x: _Index, rows: I64) -> None:
+    """Look where there is room for each buffer, then file it; `rows` may move when more are needed."""
+    width, base, files, nodes, cursor = x.width, x.base, x.files, x.nodes, x.cursor
     levels, begun = len(base) - 1, base[-1] - base[0]
-    for turn in range(len(order)):
-        x = order[turn]
-        s, e = start[x], end[x]
-        block, stop = s >> width, e - steps if e >= steps else e
+    for turn in range(len(b.order)):
+        j = b.order[turn]
+        s, e = b.start[j], b.end[j]
+        block, stop = s >> width, e - b.steps if e >= b.steps else e
         last = stop >> width if stop & ((1 << width) - 1) else block  # it may end between two blocks
-        between = _between(s, e, steps, width, base, nodes)
-        if turn >= first:
+        between = _between(s, e, b.steps, width, base, nodes)
+        if turn >= b.first:
             count, found = 0, 0
-            for j in range(between + levels + 2):
-                if j < between + levels:
-                    file = nodes[j] + begun if j < between else base[j - between] + (block >> BITS * (j - between))
+            for k in range(between + levels + 2):
+                if k < between + levels:
+                    file = nodes[k] + begun if k < between else base[k - between] + (block >> BITS * (k - between))
                     low, after = files[file, FIRST], files[file, FIRST] + files[file, COUNT]
                 else:
                     low = found
-                    found = after = _meeting(block if j == between + levels else last, s, e, steps, low, files, rows)
+                    found = after = _meeting(block if k == between + levels else last, s, e, b.steps, low, files, rows)
                 if low < after:
                     cursor[count, 0], cursor[count, 1], cursor[count, 2] = low, after, rows[low, LOW]
                     count += 1
-            offset[x] = _hole(size[x], smallest, cursor, count, rows)
+            b.offset[j] = _hole(b.size[j], smallest, cursor, count, rows)
         for level in range(levels):
             nodes[between + level] = base[level] + begun + (block >> BITS * level)
         between += levels
-        if e - s < steps:
+        if e - s < b.steps:
             nodes[between], nodes[between + 1] = block, last
             between += 1 + (last != block)
-        low, top = offset[x], offset[x] + size[x]
-        for j in range(between):
-            rows = _add(nodes[j], low, top, s, e, files, rows, free, nodes[j] >= base[0])
+        low, top = b.offset[j], b.offset[j] + b.size[j]
+        for k in range(between):
+            rows = _add(nodes[k], low, top, s, e, files, rows, x.free, nodes[k] >= base[0])

@@ -11,7 +11,7 @@ buffer off the device. So one sweep serves both, on the time line and on its mir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,9 +52,9 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
     length = chosen.before - chosen.after
     out_ns = np.where(needs_copy_out(chosen), machine.out.copy_ns(size), 0)
     in_ns = machine.into.copy_ns(size)
-    forwards = _Direction(line.start, line.end, line.makespan, chosen.after, length, size, out_ns)
+    forwards = _Direction.of(line.start, line.end, line.makespan, chosen.after, length, size, out_ns)
     last = max(line.makespan, int(line.end.max()))
-    backwards = _Direction(
+    backwards = _Direction.of(
         last - line.end[::-1], last - line.start[::-1], line.makespan, n - 1 - chosen.before % n, length, size, in_ns
     )
     idle = np.zeros(n, np.int64)
@@ -77,85 +77,64 @@ def _at(place: I64, copy_ns: I64, n: int) -> I64:
     return np.bincount(place % n, copy_ns, n).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Direction:
+class _Direction(NamedTuple):
     """One direction of the link, in the time that the copies of this direction follow their accesses in."""
 
-    start: I64
+    start: I64  # of each op, ns
     end: I64
     makespan: int
-    access: I64
-    length: I64
+    rows: I64  # by op
+    order: I64  # the copies that follow the op's accesses
+    length: I64  # of each copy: ops until the other access
     size: I64
     copy_ns: I64
 
+    @classmethod
+    def of(cls, start: I64, end: I64, makespan: int, access: I64, length: I64, size: I64, copy_ns: I64) -> _Direction:
+        """Sort the copies by their `access`."""
+        order = np.argsort(access, kind="stable")
+        rows = np.searchsorted(access[order], np.arange(len(start) + 1))
+        flat = np.ascontiguousarray  # mirror images are no plain columns
+        return cls(flat(start), flat(end), makespan, rows, order, length, size, copy_ns)
+
     def hold(self, load: I64, limit: int, other: I64) -> I64:
         """Return for how many ops behind its access each buffer is held; `other` copies go first at each op."""
-        n = len(self.start)
-        order = np.argsort(self.access, kind="stable")
-        rows = np.searchsorted(self.access[order], np.arange(n + 1))
-        held = np.zeros(len(order), np.int64)
-        _sweep(
-            np.ascontiguousarray(self.start),  # mirror images are no plain columns
-            np.ascontiguousarray(self.end),
-            rows,
-            order,
-            self.length,
-            self.size,
-            self.copy_ns,
-            np.ascontiguousarray(load),
-            np.ascontiguousarray(other),
-            self.makespan,
-            limit,
-            held,
-        )
+        held = np.zeros(len(self.order), np.int64)
+        _sweep(self, np.ascontiguousarray(load), limit, np.ascontiguousarray(other), held)
         return held
 
 
 @jit
-def _sweep(
-    start: I64,
-    end: I64,
-    rows: I64,
-    order: I64,
-    length: I64,
-    size: I64,
-    copy_ns: I64,
-    load: I64,
-    other: I64,
-    makespan: int,
-    limit: int,
-    held: I64,
-) -> None:
+def _sweep(d: _Direction, load: I64, limit: int, other: I64, held: I64) -> None:
     """Follow the queue of copies round the circle; write for how many ops each buffer is `held`."""
-    n, m = len(start), len(order)
+    n, m = len(d.start), len(d.order)
     queue, done, since = np.zeros(TURNS * m, np.int64), np.zeros(TURNS * m, np.int64), np.zeros(TURNS * m, np.int64)
     first, behind, bytes_held, delay, free = 0, 0, 0, 0, 0
     for step in range(TURNS * n):
         op = step % n
-        shift = step // n * makespan
-        now = start[op] + shift + delay
+        shift = step // n * d.makespan
+        now = d.start[op] + shift + delay
         while first < behind:
             k, ops = queue[first], step - since[first]
             full = load[op] + bytes_held > limit
-            if not full and done[first] > now and ops < length[k]:
+            if not full and done[first] > now and ops < d.length[k]:
                 break
             if full and done[first] > now:  # this op waits for the copy
                 delay += done[first] - now
                 now = done[first]
-            held[k] = min(ops, length[k]) - 1
-            bytes_held -= size[k]
+            held[k] = min(ops, d.length[k]) - 1
+            bytes_held -= d.size[k]
             first += 1
         if other[op] > 0:
             free = max(free, now) + other[op]
-        for x in range(rows[op], rows[op + 1]):
-            k = order[x]
-            if copy_ns[k] == 0:  # the host holds the value already
+        for x in range(d.rows[op], d.rows[op + 1]):
+            k = d.order[x]
+            if d.copy_ns[k] == 0:  # the host holds the value already
                 held[k] = 0
                 continue
-            free = max(free, end[op] + shift + delay) + copy_ns[k]
+            free = max(free, d.end[op] + shift + delay) + d.copy_ns[k]
             queue[behind], done[behind], since[behind] = k, free, step
-            bytes_held += size[k]
+            bytes_held += d.size[k]
             behind += 1
 
 
