@@ -17,9 +17,9 @@ from gpumem.io import bundled, load
 from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import replay
+from gpumem.pool.online import replay, stepwise
 from gpumem.pool.runtime._cursor import LOST
-from gpumem.pool.runtime._table import GRAM, Table, recorded, stepwise
+from gpumem.pool.runtime._table import GRAM, Table, recorded
 from gpumem.pool.runtime.smartpool import Deviation, SmartPool
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace

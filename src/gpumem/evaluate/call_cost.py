@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from gpumem.pool.online import Allocator
-from gpumem.pool.runtime._table import stepwise
+from gpumem.pool.online import Allocator, stepwise
 from gpumem.trace import Trace
 
 
@@ -80,7 +79,8 @@ def costs(
     """
     if replays < 1:
         raise ValueError(f"replays: {replays}, time at least one")
-    head, cycle = _script(trace)
+    requests, first = stepwise(trace)
+    head, cycle = requests[:first], requests[first:]
     size = trace.buffers.size.tolist()
     if not cycle:
         raise ValueError(f"trace {trace.name!r}: no buffer comes and goes, so there is nothing to time")
@@ -103,17 +103,6 @@ def costs(
             gc.enable()
     pairs = len(cycle) // 2
     return [Cost(trace.name, name, pairs, median(times) / pairs) for name, times in zip(allocators, taken)]
-
-
-def _script(trace: Trace) -> tuple[list[int], list[int]]:
-    """Return what is asked for once and what an iteration asks for; what ends with it is freed at its end.
-
-    >>> _script(Trace.from_lifetimes([8, 4, 2, 1], [0, 1, 3, 2], [4, 3, 5, 4], n=4))
-    ([0, 2], [-3, 1, 3, -2, 2, -4])
-    """
-    requests, first = stepwise(trace)
-    last = sum(trace.buffers.end[~r] == trace.n for r in requests[first:] if r < 0)  # frees "at step 0" come first
-    return requests[:first], [*requests[first + last :], *requests[first : first + last]]
 
 
 def _request(pool: Allocator, requests: list[int], size: list[int], at: list[int]) -> None:

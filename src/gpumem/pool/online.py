@@ -114,10 +114,9 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
 
     Notes
     -----
-    Step by step: first what ends there is freed, then what starts there is allocated, by id. Buffers alive through
-    the whole circle are allocated once, before the first iteration; then those that wrap, as the iteration before
-    would have. A request is on the stream of the op at which the buffer starts, a free on that of the last op that
-    touches it; 0 without ops. O(iterations * B) requests.
+    The requests are those of `stepwise`: those of its head once, as the iteration before the first would have made
+    them. A request is on the stream of the op at which the buffer starts, a free on that of the last op that touches
+    it; 0 without ops. O(iterations * B) requests.
 
     Examples
     --------
@@ -144,32 +143,51 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     return Placement.at(trace, script.at, alignment=getattr(allocator, "alignment", 1))
 
 
+def stepwise(trace: Trace) -> tuple[list[int], int]:
+    """Return the requests of a trace, and how many of them are the head, which comes only once.
+
+    A request is written as the buffer that it makes, or as the complement of the buffer that it frees. The head makes
+    what is alive all the time, by id, and what wraps, by start. Then, at each step, what ends there is freed and what
+    starts there is made, by id. What ends with the iteration is freed at its end, not at the start of the next one: at
+    its start the first iteration holds what the head made, and nothing else. Buffers on the host and those of no bytes
+    are not asked for.
+
+    >>> stepwise(Trace.from_lifetimes([8, 4, 2, 1], [0, 1, 3, 2], [4, 3, 5, 4], n=4))
+    ([0, 2, -3, 1, 3, -2, 2, -4], 2)
+    """
+    b, n = trace.buffers, trace.n
+    asked = np.flatnonzero(~b.host & (b.size > 0)).tolist()
+    start, end = b.start.tolist(), b.end.tolist()
+    head = [i for i in asked if end[i] - start[i] == n]
+    passing = [i for i in asked if end[i] - start[i] < n]
+    wraps = sorted((i for i in passing if end[i] > n), key=lambda i: start[i])
+    frees = [((end[i] - 1) % n + 1, 0, i) for i in passing]
+    mallocs = [(start[i], 1, i) for i in passing]
+    cycle = [i if made else ~i for _, made, i in sorted(frees + mallocs)]
+    return head + wraps + cycle, len(head) + len(wraps)
+
+
 class _Script:
     """The requests of a trace and where its buffers are: `at[b]` is the latest offset of buffer `b`."""
 
     def __init__(self, trace: Trace, allocator: Allocator) -> None:
         b, n = trace.buffers, trace.n
-        self._allocator, self._size = allocator, b.size.tolist()
-        solid, whole = ~b.host & (b.size > 0), b.end - b.start == n
+        self._allocator, self._size, self._start = allocator, b.size.tolist(), b.start.tolist()
         self.at = np.where(b.host, NOWHERE, 0)
-        self.wraps = solid & ~whole & (b.end > n)
+        self.wraps = ~b.host & (b.size > 0) & (b.end > n) & (b.end - b.start < n)
         self._first, self._last = _streams(trace)
-        # (step, is it a request, id): frees come first; what ends at step 0 is freed at the end of the iteration
-        coming = [(s, True, i) for i, s in enumerate(b.start.tolist()) if solid[i] and not whole[i]]
-        going = [((e - 1) % n + 1, False, i) for i, e in enumerate(b.end.tolist()) if solid[i] and not whole[i]]
-        self._events = sorted(coming + going)
-        for i in np.flatnonzero(solid & whole).tolist():
-            self._request(i, "before the first iteration")
-        for i in sorted(np.flatnonzero(self.wraps).tolist(), key=lambda i: int(b.start[i])):
+        requests, head = stepwise(trace)
+        self._cycle = requests[head:]
+        for i in requests[:head]:
             self._request(i, "before the first iteration")
 
     def iterate(self) -> None:
         """Make the requests of one iteration."""
-        for step, comes, i in self._events:
-            if comes:
-                self._request(i, f"step {step}")
+        for r in self._cycle:
+            if r >= 0:
+                self._request(r, f"step {self._start[r]}")
             else:
-                self._allocator.free(int(self.at[i]), stream=self._last[i])
+                self._allocator.free(int(self.at[~r]), stream=self._last[~r])
 
     def _request(self, i: int, when: str) -> None:
         try:

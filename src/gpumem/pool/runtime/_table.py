@@ -1,6 +1,6 @@
 """One iteration as a table: what the program asks for, request by request, and where the plan puts it.
 
-A request is written as the buffer that it makes, or as the complement of the buffer that it frees::
+Requests are written as in `online.stepwise`: the buffer that one makes, or the complement of the buffer that it frees::
 
     head: made before the first iteration    cycle: again and again        requests right
     |--------- 3  7 ------------------------|- 0  1  ~0  2  ~1  ~2 -| 0  1  ~0 ...
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-
-import numpy as np
 
 from gpumem.placement import Placement
 from gpumem.trace import Trace
@@ -120,24 +118,3 @@ def recorded(word: Sequence[int]) -> tuple[Trace, list[int]]:
         if r < 0:
             end[~r] -= code
     return Trace.from_lifetimes([word[i] for i in made], made, end, n=len(word), name="recorded"), requests
-
-
-def stepwise(trace: Trace) -> tuple[list[int], int]:
-    """Return the requests of a trace, in the order of `online.replay`, and how many of them are the head.
-
-    The head makes what is alive all the time, by id, and what wraps, by start. Then at each step first the frees,
-    then the mallocs, by id. Buffers on the host and those of no bytes are not asked for.
-
-    >>> stepwise(Trace.from_lifetimes([8, 4, 2], [0, 1, 3], [4, 3, 5], n=4))
-    ([0, 2, -3, 1, -2, 2], 2)
-    """
-    b, n = trace.buffers, trace.n
-    asked = np.flatnonzero(~b.host & (b.size > 0)).tolist()
-    start, end = b.start.tolist(), b.end.tolist()
-    head = [i for i in asked if end[i] - start[i] == n]
-    passing = [i for i in asked if end[i] - start[i] < n]
-    wraps = sorted((i for i in passing if end[i] > n), key=lambda i: start[i])
-    frees = [(end[i] % n, 0, i) for i in passing]
-    mallocs = [(start[i], 1, i) for i in passing]
-    cycle = [i if made else ~i for _, made, i in sorted(frees + mallocs)]
-    return head + wraps + cycle, len(head) + len(wraps)

@@ -20,12 +20,12 @@ from gpumem import check
 from gpumem.placement import Placement
 from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import Pool
+from gpumem.pool.online import Pool, stepwise
 from gpumem.pool.runtime._cursor import NONE, Cursor
 from gpumem.pool.runtime._deviations import Deviation, Log, SmartPoolStatistics
 from gpumem.pool.runtime._observer import Observer
 from gpumem.pool.runtime._region import Held, Region
-from gpumem.pool.runtime._table import Table, recorded, stepwise
+from gpumem.pool.runtime._table import Table, recorded
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
 
