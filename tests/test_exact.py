@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.io import read
 from gpumem.pool import best_fit, exact, search
-from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, Instance, pack
-from gpumem.pool.search._problem import Problem
+from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, PackingInstance, pack
+from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.pool.smartpool import _fit
 from gpumem.trace import Trace
@@ -61,7 +61,7 @@ def compare(seed: int, count: int) -> int:
         check.placement(trace, placed)
         want = least_by_brute_force(trace, alignment, fixed)
         assert (placed.height, placed.optimal, placed.bound) == (want, True, want), (trace.buffers, alignment, fixed)
-        above += Problem.of(trace, alignment, fixed).lowest < want
+        above += PlacementProblem.of(trace, alignment, fixed).lowest < want
     return above
 
 
@@ -87,7 +87,7 @@ def test_exact_on_any_trace(trace: Trace, alignment: int) -> None:
 def test_every_order_of_the_search_tells_whether_there_is_a_placement(seed: int, rule: int, every: bool) -> None:
     rng = np.random.default_rng(seed)
     trace, alignment, fixed = tiny(rng)
-    problem = Problem.of(trace, alignment, fixed)
+    problem = PlacementProblem.of(trace, alignment, fixed)
     want, height = least_by_brute_force(trace, alignment, fixed), problem.lowest + int(rng.integers(0, 4))
     noise = np.exp(rng.standard_normal(len(problem.free)))
     status, _, offset = pack(problem.instance(problem.free, height), rule, every, noise, fails=10**6, work=10**9)
@@ -101,15 +101,15 @@ def test_every_order_of_the_search_tells_whether_there_is_a_placement(seed: int,
 def test_a_search_that_fails_once_too_often_gives_up() -> None:
     sizes = [5, 4, 3, 3, 3, 2]
     trace = Trace.from_lifetimes(sizes, [0, 1, 2, 3, 4, 5], [3, 5, 6, 7, 8, 9], n=9)
-    problem = Problem.of(trace, 1)
-    instance: Instance = problem.instance(problem.free, trace.peak_load - 1)
+    problem = PlacementProblem.of(trace, 1)
+    instance: PackingInstance = problem.instance(problem.free, trace.peak_load - 1)
     status, _, _ = pack(instance, AREA, False, np.ones(6), fails=0, work=10**9)
     assert status in (IMPOSSIBLE, GAVE_UP)
 
 
 def test_a_search_out_of_work_gives_up_before_the_first_failure() -> None:
     trace = Trace.from_lifetimes([1] * 50, list(range(50)), [k + 3 for k in range(50)], n=60)
-    problem = Problem.of(trace, 1)
+    problem = PlacementProblem.of(trace, 1)
     instance = problem.instance(problem.free, trace.peak_load)
     status, spent, _ = pack(instance, AREA, False, np.ones(50), fails=10**6, work=2000)
     assert status == GAVE_UP
@@ -118,7 +118,7 @@ def test_a_search_out_of_work_gives_up_before_the_first_failure() -> None:
 
 @given(traces(), st.sampled_from([1, 256]))
 def test_each_greedy_order_places_validly(trace: Trace, alignment: int) -> None:
-    found = placements(Problem.of(trace, alignment))
+    found = placements(PlacementProblem.of(trace, alignment))
     assert len(found) == 2 * len(ORDERS)
     for placed in found:
         check.placement(trace, placed)

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "gpumem"
 
 # A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
-    ["errors", "columns", "_jit", "_face", "kernels"],
+    ["errors", "columns", "arcs", "_jit", "_face", "kernels"],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],

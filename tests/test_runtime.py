@@ -19,7 +19,7 @@ from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay, stepwise
 from gpumem.pool.runtime._cursor import LOST
-from gpumem.pool.runtime._table import GRAM, Table, recorded
+from gpumem.pool.runtime._table import GRAM, RequestTable, recorded
 from gpumem.pool.runtime.smartpool import Deviation, SmartPool
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace
@@ -835,7 +835,7 @@ def test_a_recorded_iteration_is_a_trace_of_its_requests() -> None:
     assert trace.n == 6
     assert list(zip(trace.buffers.size, trace.buffers.start, trace.buffers.end)) == [(8, 1, 3), (4, 2, 5), (6, 4, 6)]
     assert requests_ == [~2, 0, 1, ~0, 2, ~1]
-    table = Table.make(trace, tight(trace), requests_)
+    table = RequestTable.make(trace, tight(trace), requests_)
     assert (table.start, table.life) == ([1, 2, 4], [2, 3, 2])
     held = [[b for b in range(3) if table.holds(b, position)] for position in range(6)]
     assert held == [[2], [], [0], [0, 1], [1], [1, 2]]  # before each request
@@ -844,8 +844,8 @@ def test_a_recorded_iteration_is_a_trace_of_its_requests() -> None:
 
 def test_only_a_stretch_that_occurs_once_tells_where_it_is() -> None:
     trace, requests_ = recorded([5, -1] * 20 + [7, -1])
-    found = Table.make(trace, tight(trace), requests_).grams()
+    found = RequestTable.make(trace, tight(trace), requests_).grams()
     assert all(7 in gram or -7 in gram for gram in found)
     assert found[(5, -5) * 3 + (7, -7)] == 41
     trace, requests_ = recorded([5, -1] * 10)  # no stretch is unique
-    assert set(Table.make(trace, tight(trace), requests_).grams()) == {(5, -5) * 4, (-5, 5) * 4}
+    assert set(RequestTable.make(trace, tight(trace), requests_).grams()) == {(5, -5) * 4, (-5, 5) * 4}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem._jit import jit
+from gpumem.arcs import meet
 from gpumem.columns import I64, int_column
 from gpumem.placement import NOWHERE, Placement
 from gpumem.pool._index import place
@@ -155,8 +156,7 @@ def _scan(
         best, best_hole = -1, 2**62
         for k in range(count):
             y = placed[k]
-            t, f = start[y], end[y]
-            if (s < f and t < e) or s + n < f or t + n < e:  # the arcs meet, directly or across the boundary
+            if meet(s, e, start[y], end[y], n):
                 hole = offset[y] - floor
                 if hole >= need and hole < best_hole:
                     best, best_hole = floor, hole

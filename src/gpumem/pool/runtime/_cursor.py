@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from gpumem.pool.runtime._deviations import Log
+from gpumem.pool.runtime._deviations import DeviationLog
 from gpumem.pool.runtime._region import Held, Region
-from gpumem.pool.runtime._table import GRAM, Table
+from gpumem.pool.runtime._table import GRAM, RequestTable
 
 WINDOW = 4  # how far ahead a request is looked for, and how many mallocs may come late; a few, as sizes are common
 LOST = 8  # unexpected mallocs, with fewer than CALM expected requests between them, and the position is unknown
@@ -29,7 +29,7 @@ NONE = -1
 
 
 class Cursor:
-    """Follows a program through a `Table`.
+    """Follows a program through a `RequestTable`.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Cursor:
         Requests as planned, without one that was not.
     """
 
-    def __init__(self, table: Table, log: Log) -> None:
+    def __init__(self, table: RequestTable, log: DeviationLog) -> None:
         self.table, self.log = table, log
         self.position = 0
         self.region: Region | None = None

@@ -34,7 +34,7 @@ class Deviation:
     size: int
 
 
-class Log:
+class DeviationLog:
     """Deviations: how many of each kind, and the last few."""
 
     __slots__ = ("count", "last", "request")

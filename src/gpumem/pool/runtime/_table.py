@@ -19,7 +19,7 @@ GRAM = 8  # requests in a row that say where in the table a program is; layers t
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class RequestTable:
     """Requests of one iteration, and a few facts on each buffer.
 
     Parameters
@@ -46,7 +46,7 @@ class Table:
     height: int
 
     @classmethod
-    def make(cls, trace: Trace, placed: Placement, requests: Sequence[int], head: int = 0) -> Table:
+    def make(cls, trace: Trace, placed: Placement, requests: Sequence[int], head: int = 0) -> RequestTable:
         """Tabulate requests for the buffers of `trace`; what they do not mention never comes."""
         length = len(requests) - head
         start, life = [0] * len(trace.buffers), [length] * len(trace.buffers)

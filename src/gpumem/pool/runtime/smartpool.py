@@ -22,10 +22,10 @@ from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Pool, stepwise
 from gpumem.pool.runtime._cursor import NONE, Cursor
-from gpumem.pool.runtime._deviations import Deviation, Log, SmartPoolStatistics
+from gpumem.pool.runtime._deviations import Deviation, DeviationLog, SmartPoolStatistics
 from gpumem.pool.runtime._observer import Observer
 from gpumem.pool.runtime._region import Held, Region
-from gpumem.pool.runtime._table import Table, recorded
+from gpumem.pool.runtime._table import RequestTable, recorded
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
 
@@ -122,7 +122,7 @@ class SmartPool:
         self._planner = planner
         self._min_length, self._horizon = checked(min_length, "min_length"), checked(horizon, "horizon")
         self._live: Live[Held] = Live(self.statistics)
-        self._log = Log(self.statistics.deviations)
+        self._log = DeviationLog(self.statistics.deviations)
         self._cursor: Cursor | None = None
         self._plan: tuple[Trace, Placement] | None = None
         self._enter: int | None = None  # the position where the region is taken; None: at once
@@ -304,7 +304,7 @@ class SmartPool:
             if self._cursor.region is not None:
                 self._retire(self._cursor.region)
         self._plan = trace, placed
-        self._cursor = Cursor(Table.make(trace, placed, requests, head), self._log)
+        self._cursor = Cursor(RequestTable.make(trace, placed, requests, head), self._log)
         self._enter, self._pause, self._passes = self._cursor.table.quietest(), 0, 0
         self.statistics.plans += 1
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._jit import jit
+from gpumem.arcs import meet
 from gpumem.columns import F64, I64
 
 FAR = 2**62
@@ -30,7 +31,7 @@ SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 AREA, LENGTH, LOAD_AREA, LOAD_LENGTH, END = range(5)  # what goes first at one offset
 
 
-class Instance(NamedTuple):
+class PackingInstance(NamedTuple):
     """Buffers `j` to place, over sections `[first, last)` of a circle, and obstacles that lie already.
 
     Sizes and offsets are in units of the alignment. `last > sections` wraps. `twin`: the least of the buffers that
@@ -46,7 +47,7 @@ class Instance(NamedTuple):
     sections: int
 
 
-class State(NamedTuple):
+class PackingState(NamedTuple):
     """Of the search: a row for each buffer, and scratch space for each section."""
 
     least: I64  # offset that what is placed allows
@@ -60,18 +61,12 @@ class State(NamedTuple):
 
 
 @jit
-def meet(a: int, b: int, c: int, d: int, n: int) -> bool:
-    """Whether the arcs [a, b) and [c, d) of a circle of `n` steps have a step in common."""
-    return bool((a < d and c < b) or a + n < d or c + n < b)
-
-
-@jit
-def _touch(p: Instance, x: int, y: int) -> bool:
+def _touch(p: PackingInstance, x: int, y: int) -> bool:
     return bool(meet(p.first[x], p.last[x], p.first[y], p.last[y], p.sections))
 
 
 @jit
-def _clear(p: Instance, j: int, at: int) -> int:
+def _clear(p: PackingInstance, j: int, at: int) -> int:
     """Return the lowest offset from `at` on where no obstacle is in the way."""
     for k in range(p.obstacle.shape[1] - 1, -1, -1):
         size, first, last, offset = p.obstacle[0, k], p.obstacle[1, k], p.obstacle[2, k], p.obstacle[3, k]
@@ -82,7 +77,7 @@ def _clear(p: Instance, j: int, at: int) -> int:
 
 
 @jit
-def _rest(p: Instance, s: State, part: I64, j: int, at: int) -> int:
+def _rest(p: PackingInstance, s: PackingState, part: I64, j: int, at: int) -> int:
     """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`.
 
     It lies on an obstacle only where another buffer keeps it from lying below that.
@@ -95,7 +90,7 @@ def _rest(p: Instance, s: State, part: I64, j: int, at: int) -> int:
 
 
 @jit
-def _arrange(s: State, part: I64) -> None:
+def _arrange(s: PackingState, part: I64) -> None:
     """Sort a part by descending bound."""
     for j in part:
         s.bound[j] = max(s.least[j], s.need[j])
@@ -108,7 +103,7 @@ def _arrange(s: State, part: I64) -> None:
 
 
 @jit
-def _pile(s: State, low: int, high: int, size: int) -> int:
+def _pile(s: PackingState, low: int, high: int, size: int) -> int:
     """Add to the sections [low, high); return the most that one of them holds."""
     worst = 0
     for t in range(low, high):
@@ -118,7 +113,7 @@ def _pile(s: State, low: int, high: int, size: int) -> int:
 
 
 @jit
-def _holds(p: Instance, s: State, part: I64, top: int) -> bool:
+def _holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
     """Whether, in each section, what must lie above an offset fits between that and the highest ceiling."""
     _arrange(s, part)
     n, low, high, k = p.sections, p.sections, 0, 0
@@ -143,7 +138,7 @@ def _holds(p: Instance, s: State, part: I64, top: int) -> bool:
 
 
 @jit
-def _group(p: Instance, s: State, part: I64) -> int:
+def _group(p: PackingInstance, s: PackingState, part: I64) -> int:
     """Number the sections between the cuts, which nothing of the part crosses; return how many numbers there are."""
     n, open_, count = p.sections, 0, 0
     for t in range(n + 1):
@@ -167,7 +162,9 @@ def _group(p: Instance, s: State, part: I64) -> int:
 
 
 @jit
-def _wait(p: Instance, s: State, waits: I64, low: int, high: int, back: int, head: int, length: int) -> int:
+def _wait(
+    p: PackingInstance, s: PackingState, waits: I64, low: int, high: int, back: int, head: int, length: int
+) -> int:
     """Bring together what shares no section with the rest; let these parts wait, the smallest in front.
 
     Returns the new length of the list, the last entry of which is its head.
@@ -196,7 +193,7 @@ def _wait(p: Instance, s: State, waits: I64, low: int, high: int, back: int, hea
 
 
 @jit
-def _rank(p: Instance, s: State, part: I64, rule: int, noise: F64) -> None:
+def _rank(p: PackingInstance, s: PackingState, part: I64, rule: int, noise: F64) -> None:
     """Give each buffer of a part its key: by what remains to place in its fullest section, or without that."""
     largest = 1.0
     for j in part:
@@ -216,7 +213,7 @@ def _rank(p: Instance, s: State, part: I64, rule: int, noise: F64) -> None:
 
 
 @jit
-def _choose(s: State, size: I64, part: I64) -> int:
+def _choose(s: PackingState, size: I64, part: I64) -> int:
     """Return the buffer to put next: the lowest, then by key; -1 where none is left.
 
     None lies above the lowest top there can be: that one could have been put first, below it.
@@ -237,7 +234,7 @@ def _choose(s: State, size: I64, part: I64) -> int:
 
 
 @jit
-def _set(s: State, trail: I64, mark: int, j: int, least: int, need: int) -> int:
+def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) -> int:
     """Change a buffer's row and note what it was."""
     if least != s.least[j] or need != s.need[j]:
         trail[0, mark], trail[1, mark], trail[2, mark] = j, s.least[j], s.need[j]
@@ -247,7 +244,7 @@ def _set(s: State, trail: I64, mark: int, j: int, least: int, need: int) -> int:
 
 
 @jit
-def _put(p: Instance, s: State, part: I64, i: int, trail: I64, mark: int) -> int:
+def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
     """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else."""
     at = s.least[i]
     for j in part:
@@ -261,7 +258,7 @@ def _put(p: Instance, s: State, part: I64, i: int, trail: I64, mark: int) -> int
 
 
 @jit
-def _refute(p: Instance, s: State, part: I64, i: int, trail: I64, mark: int) -> int:
+def _refute(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
     """Neither `i` nor what is like it lies where `i` was put."""
     at = s.least[i]
     for j in part:
@@ -271,7 +268,7 @@ def _refute(p: Instance, s: State, part: I64, i: int, trail: I64, mark: int) -> 
 
 
 @jit
-def _take_back(s: State, trail: I64, mark: int, until: int) -> int:
+def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
     while mark > until:
         mark -= 1
         j = trail[0, mark]
@@ -303,7 +300,9 @@ def _remove(part: I64, i: int) -> None:
 
 
 @jit
-def _next(p: Instance, s: State, frame: I64, f: int, trail: I64, mark: int, top: int) -> tuple[int, int, I64, int]:
+def _next(
+    p: PackingInstance, s: PackingState, frame: I64, f: int, trail: I64, mark: int, top: int
+) -> tuple[int, int, I64, int]:
     """Go back from frame to frame until one has another buffer to put; return which, what, the trail, its length."""
     while f >= 0:
         part = s.items[frame[0, f] : frame[1, f]]
@@ -321,8 +320,8 @@ def _next(p: Instance, s: State, frame: I64, f: int, trail: I64, mark: int, top:
 
 @jit
 def _search(
-    p: Instance,
-    s: State,
+    p: PackingInstance,
+    s: PackingState,
     frame: I64,
     waits: I64,
     rule: int,
@@ -377,7 +376,7 @@ def _search(
         _remove(part, i)
 
 
-def pack(p: Instance, rule: int, every: bool, noise: F64, *, fails: int, work: int) -> tuple[int, int, I64]:
+def pack(p: PackingInstance, rule: int, every: bool, noise: F64, *, fails: int, work: int) -> tuple[int, int, I64]:
     """Look for offsets below the ceilings; return `SOLVED`, `IMPOSSIBLE` or `GAVE_UP`, the work done, the offsets.
 
     Gives up after `fails` failures or when about `work` buffers and sections were looked at. `every`: rank at each
@@ -386,7 +385,7 @@ def pack(p: Instance, rule: int, every: bool, noise: F64, *, fails: int, work: i
     count, n = len(p.size), p.sections + 1
     least, need, bound, offset = np.zeros((4, count), np.int64)
     total, group, cross = np.zeros((3, n), np.int64)
-    s = State(least, need, bound, np.zeros(count), np.arange(count), total, group, cross)
+    s = PackingState(least, need, bound, np.zeros(count), np.arange(count), total, group, cross)
     frame, waits = np.zeros((7, count + 1), np.int64), np.zeros((4, 2 * count + 1), np.int64)
     status, spent = _search(p, s, frame, waits, rule, every, noise, fails, work, offset)
     return status, spent, offset

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpumem.arcs import meet
 from gpumem.columns import I64
 from gpumem.placement import Placement
-from gpumem.pool.search._canonical import Instance
+from gpumem.pool.search._canonical import PackingInstance
 from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
 from gpumem.trace import Trace
 
@@ -18,7 +19,7 @@ REST = 40  # work for each buffer that is placed around others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class PlacementProblem:
     """What is to be placed, and what no placement goes below.
 
     Buffers alive all the time share their bytes with nobody, so they go to the bottom, or to the top where the padding
@@ -37,7 +38,7 @@ class Problem:
     lowest: int  # bytes that no placement goes below
 
     @classmethod
-    def of(cls, trace: Trace, alignment: int, fixed: Mapping[int, int] | None = None) -> Problem:
+    def of(cls, trace: Trace, alignment: int, fixed: Mapping[int, int] | None = None) -> PlacementProblem:
         """Take a trace apart; raise ValueError for what is fixed where it cannot be."""
         if not 1 <= alignment <= MAX_ALIGNMENT:
             raise ValueError(f"alignment: {alignment} is not in [1, 2**40]")
@@ -92,7 +93,7 @@ class Problem:
         first, last = np.searchsorted(points, start), np.searchsorted(points, end)
         return first, np.where(last <= first, last + len(points), last), max(len(points), 1)
 
-    def instance(self, ids: I64, height: int) -> Instance:
+    def instance(self, ids: I64, height: int) -> PackingInstance:
         """Return the search's instance for some of the free buffers, below a height of the pool."""
         b, a = self.trace.buffers, self.alignment
         most = height - self.base
@@ -105,7 +106,7 @@ class Problem:
         held = self.fixed[::-1]
         solid = (self.units[held], first[len(ids) :][::-1], last[len(ids) :][::-1], self.at[held] // a)
         twin = index[inverse.reshape(-1)].astype(np.int64)
-        return Instance(*columns, twin, np.stack(solid), sections)
+        return PackingInstance(*columns, twin, np.stack(solid), sections)
 
     def around(self, ids: I64, offset: I64) -> Placement:
         """Place the rest around some free buffers, in units, by the better of best fit and first fit."""
@@ -150,11 +151,10 @@ def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
         if not 0 <= offset < FAR or offset % alignment:
             raise ValueError(f"fixed: offset {offset} of buffer {j} is not a multiple of {alignment} from 0 on")
     ids = sorted(fixed, key=lambda j: (fixed[j], j))
-    length = b.end - b.start
     for k, i in enumerate(ids):
         for j in ids[k + 1 :]:
-            meets = (b.start[j] - b.start[i]) % trace.n < length[i] or (b.start[i] - b.start[j]) % trace.n < length[j]
-            if meets and b.size[j] and fixed[j] < fixed[i] + b.size[i]:
+            together = meet(b.start[i], b.end[i], b.start[j], b.end[j], trace.n)
+            if together and b.size[j] and fixed[j] < fixed[i] + b.size[i]:
                 raise ValueError(f"fixed: buffers {i} and {j} overlap at byte {fixed[j]}")
     return np.array(ids, np.int64)
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._jit import jit
+from gpumem.arcs import meet
 from gpumem.columns import F64, I64
 
 DRAWS = 6  # random numbers a move: see `anneal`
@@ -31,18 +32,16 @@ DEPTH = 1 / math.log(0.7)  # a walk down the stack goes on with probability 0.7
 @jit
 def meetings(start: I64, end: I64, n: int) -> NDArray[np.uint8]:
     """Return the matrix that says which arcs meet."""
-    meet = np.zeros((len(start), len(start)), np.uint8)
+    found = np.zeros((len(start), len(start)), np.uint8)
     for x in range(len(start)):
         for y in range(x):
-            s, e, t, f = start[x], end[x], start[y], end[y]
-            if (s < f and t < e) or s + n < f or t + n < e:
-                meet[x, y] = meet[y, x] = 1
-    return meet
+            found[x, y] = found[y, x] = meet(start[x], end[x], start[y], end[y], n)
+    return found
 
 
 @jit
 def refit(
-    size: I64, meet: NDArray[np.uint8], order: I64, first: int, limit: float, offset: I64, top: I64, stack: I64
+    size: I64, meets: NDArray[np.uint8], order: I64, first: int, limit: float, offset: I64, top: I64, stack: I64
 ) -> tuple[int, int]:
     """Place `order[first:]` by first fit; return the height and the placed buffers looked at.
 
@@ -53,7 +52,7 @@ def refit(
         height = max(height, top[order[k]])
     for count in range(first, len(order)):
         x = order[count]
-        row, floor, k = meet[x], 0, 0
+        row, floor, k = meets[x], 0, 0
         while k < count:
             y = stack[k]
             if row[y]:
@@ -85,7 +84,7 @@ def above(offset: I64, top: I64, target: int) -> float:
 
 
 @jit
-def _pick(meet: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: float, u: float) -> int:
+def _pick(meets: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: float, u: float) -> int:
     """Return a buffer that reaches above `over`, or one `depth` places down the stack that holds it up."""
     found = np.empty(len(top), np.int64)
     count = 0
@@ -101,7 +100,7 @@ def _pick(meet: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: floa
             return x
         depth, count = depth - 1, 0
         for y in range(len(top)):
-            if meet[x, y] and top[y] == offset[x]:
+            if meets[x, y] and top[y] == offset[x]:
                 found[count] = y
                 count += 1
 
@@ -119,7 +118,7 @@ def _move(order: I64, new: I64, here: int, there: int, swap: bool) -> None:
 
 @jit
 def anneal(
-    size: I64, meet: NDArray[np.uint8], order: I64, draws: F64, heat: float, effort: int, target: int, best: I64
+    size: I64, meets: NDArray[np.uint8], order: I64, draws: F64, heat: float, effort: int, target: int, best: I64
 ) -> tuple[int, int]:
     """Walk from `order` at one temperature; return the least height met and the work done.
 
@@ -129,7 +128,7 @@ def anneal(
     """
     count = len(order)
     offset, top, stack, rank = np.empty((4, count), np.int64)
-    height, work = refit(size, meet, order, 0, np.inf, offset, top, stack)
+    height, work = refit(size, meets, order, 0, np.inf, offset, top, stack)
     cost = height + OVERFLOW * above(offset, top, target)
     least = height
     best[0], best[1] = order, offset
@@ -139,7 +138,7 @@ def anneal(
         if least <= target or work >= effort:
             break
         over = height - 1 if u[1] < 0.5 else target
-        here = rank[_pick(meet, offset, top, over, math.log(1 - u[3]) * DEPTH, u[2])]
+        here = rank[_pick(meets, offset, top, over, math.log(1 - u[3]) * DEPTH, u[2])]
         swap = u[4] < 0.5
         there = int(u[5] * (count if swap else here))
         work += 6 * count
@@ -153,7 +152,7 @@ def anneal(
                 k += 1
         other[:], new_top[:] = offset, top
         most = cost - heat * math.log(1 - u[0])  # what the move may cost to be accepted
-        reached, done = refit(size, meet, new, first, most, other, new_top, new_stack)
+        reached, done = refit(size, meets, new, first, most, other, new_top, new_stack)
         work += done
         if reached > most:
             continue

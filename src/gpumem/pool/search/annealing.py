@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpumem.columns import I64
 from gpumem.placement import Placement
-from gpumem.pool.search._problem import REST, Problem
+from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search._reorder import DRAWS, anneal, meetings, refit
 from gpumem.pool.search.greedy import ORDERS
 
@@ -29,7 +29,7 @@ MOVES = 4096  # random moves drawn at a time
 class OrderWalk:
     """A walk through orders, and the lowest placement met; not for problems where something is fixed."""
 
-    problem: Problem
+    problem: PlacementProblem
     best: Placement
     target: int  # bytes
     rng: np.random.Generator

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.columns import F64, I64
 from gpumem.placement import Placement
-from gpumem.pool.search._problem import Problem
+from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
 
 Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) of a circle of n; the greatest first
@@ -51,11 +51,11 @@ def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | Non
     Zhang et al. 2019, section III-C (size). Pisarchyk, Lee: Efficient memory management for deep neural net
     inference, 2020 (size, breadth). TVM's unified static memory planner (conflicts).
     """
-    problem = Problem.of(trace, alignment, fixed)
+    problem = PlacementProblem.of(trace, alignment, fixed)
     return min(placements(problem), key=lambda p: p.height)
 
 
-def placements(problem: Problem, orders: Mapping[str, Order] | None = None) -> list[Placement]:
+def placements(problem: PlacementProblem, orders: Mapping[str, Order] | None = None) -> list[Placement]:
     """Return a placement for each order, by best fit and by first fit."""
     none, found = np.empty(0, np.int64), []
     first, last, sections = problem.sections(problem.free)

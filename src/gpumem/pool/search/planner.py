@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
-from gpumem.pool.search._problem import REST, Problem
+from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.greedy import ORDERS, by_size, placements
 from gpumem.trace import Trace
@@ -132,7 +132,7 @@ def searched(
     for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
         if value is not None and not 0 <= value < math.inf:
             raise ValueError(f"{name}: {value} is not a finite number >= 0")
-    problem = Problem.of(trace, alignment, fixed)
+    problem = PlacementProblem.of(trace, alignment, fixed)
     best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
     if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
         others = {name: order for name, order in ORDERS.items() if order is not by_size}
@@ -147,7 +147,7 @@ def searched(
 class Search:
     """The lowest placement so far, and what no placement goes below."""
 
-    problem: Problem
+    problem: PlacementProblem
     best: Placement
     work: float
     seconds: float | None
@@ -239,7 +239,7 @@ class Search:
         return replace(self.best, bound=min(self.lowest, self.best.height))
 
 
-def _within(problem: Problem, work: float) -> int:
+def _within(problem: PlacementProblem, work: float) -> int:
     """Return how many of the largest free buffers one way down can take in."""
     low, high = 0, len(problem.free)
     while low < high:
@@ -248,7 +248,7 @@ def _within(problem: Problem, work: float) -> int:
     return low
 
 
-def _way_down(problem: Problem, count: int) -> float:
+def _way_down(problem: PlacementProblem, count: int) -> float:
     """Return about what it takes to place that many of the largest buffers without failing."""
     b, n, ids = problem.trace.buffers, problem.trace.n, problem.free[:count]
     points = np.unique(np.concatenate([b.start[ids], b.end[ids]]) % n)
