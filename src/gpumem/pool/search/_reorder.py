@@ -35,7 +35,8 @@ def meetings(start: I64, end: I64, n: int) -> NDArray[np.uint8]:
     found = np.zeros((len(start), len(start)), np.uint8)
     for x in range(len(start)):
         for y in range(x):
-            found[x, y] = found[y, x] = meet(start[x], end[x], start[y], end[y], n)
+            if meet(start[x], end[x], start[y], end[y], n):
+                found[x, y] = found[y, x] = 1
     return found
 
 
