@@ -16,13 +16,13 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.columns import I64, Buffers, Ops
 from gpumem.errors import CheckError
-from gpumem.kernels import _placement, reference
+from gpumem.kernels import _shapes, reference
 from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.trace import Trace
 
-CODES = {"offsets": _placement.ON_HOST, "alignment": _placement.MISPLACED, "height": _placement.TOO_HIGH}
-CODES["overlap"] = _placement.OVERLAP
+CODES = {"offsets": _shapes.ON_HOST, "alignment": _shapes.MISPLACED, "height": _shapes.TOO_HIGH}
+CODES["overlap"] = _shapes.OVERLAP
 
 
 @st.composite
@@ -84,27 +84,27 @@ def test_a_placement_is_refused_for_the_reason_of_the_oracle(case: tuple[Trace, 
         check.placement(trace, replace(placed, height=limits[2]))
     except CheckError as error:
         assert code == CODES[error.rule]
-        if code != _placement.OVERLAP:
+        if code != _shapes.OVERLAP:
             assert (i, j) == (*error.buffers, -1)
             return
         pair = np.zeros(2, np.int64)
         reference.overlap(None, *columns(trace, placed.offset), trace.n, pair)
         assert [i, j] == pair.tolist() <= list(error.buffers)  # the oracle goes by offset, this by index
     else:
-        assert (code, i, j) == (_placement.FINE, -1, -1)
+        assert (code, i, j) == (_shapes.FINE, -1, -1)
 
 
 def test_every_reason_is_found_and_the_least_buffer_named() -> None:
     zeros, one = np.zeros(3, np.int64), np.ones(3, np.int64)
     size, host, found = 4 * one, np.array([False, False, True]), np.zeros(3, np.int64)
     for offset, expected in (
-        ([0, 4, -1], [_placement.FINE, -1, -1]),
-        ([0, 4, 0], [_placement.ON_HOST, 2, -1]),
-        ([0, 4, -2], [_placement.ON_HOST, 2, -1]),
-        ([0, 3, 8], [_placement.MISPLACED, 1, -1]),
-        ([-4, 3, 8], [_placement.MISPLACED, 0, -1]),
-        ([8, 3, -1], [_placement.TOO_HIGH, 0, -1]),
-        ([4, 4, -1], [_placement.OVERLAP, 0, 1]),
+        ([0, 4, -1], [_shapes.FINE, -1, -1]),
+        ([0, 4, 0], [_shapes.ON_HOST, 2, -1]),
+        ([0, 4, -2], [_shapes.ON_HOST, 2, -1]),
+        ([0, 3, 8], [_shapes.MISPLACED, 1, -1]),
+        ([-4, 3, 8], [_shapes.MISPLACED, 0, -1]),
+        ([8, 3, -1], [_shapes.TOO_HIGH, 0, -1]),
+        ([4, 4, -1], [_shapes.OVERLAP, 0, 1]),
     ):
         reference.placement(None, np.array(offset), size, zeros, one, host, 1, 4, 8, found)
         assert found.tolist() == expected
@@ -116,7 +116,7 @@ def test_offsets_near_the_end_of_64_bits_do_not_overflow() -> None:
     reference.overlap(None, at, size, start, start + 1, 1, pair)
     assert pair.tolist() == [0, 1]
     reference.placement(None, at, size, start, start + 1, start > 0, 1, 1, 2**62, found)
-    assert found.tolist() == [_placement.TOO_HIGH, 0, -1]
+    assert found.tolist() == [_shapes.TOO_HIGH, 0, -1]
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def timeline(
     count = line.first + line.cycle + 1
     start, end = naive_clock(trace, duration, placement=placement, capacity=capacity, duplex=duplex, iterations=count)
     origin = start[line.first].min()
-    for rule, have, want in (("start", line.start, start[line.first] - origin), ("wait", line.wait, None)):
-        want = _waits(trace, start, end, duplex)[line.first] if want is None else want
+    waits = _waits(trace, start, end, duplex)[line.first]
+    for rule, have, want in (("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)):
         wrong = np.flatnonzero(have != want)
         if len(wrong):
             i = int(wrong[0])

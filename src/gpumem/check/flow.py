@@ -113,18 +113,16 @@ class _State:
             reads = self._by_original(op.id, op.reads)
             luck = (iteration, op.id if role == RECOMPUTE else -1) if ops.rng[op.id] else ()
             key = (op.of, luck, tuple(sorted(reads.items())))
-            for j, of in self._originals(op.writes):
-                self.value[j] = self.symbol(key, of)
+            for j in op.writes:
+                self.value[j] = self.symbol(key, int(b.of[j]))
             if role != RECOMPUTE:
                 seen[op.of] = (op.id, reads)
         return seen
 
-    def _originals(self, buffers: tuple[int, ...]) -> list[tuple[int, int]]:
-        return [(j, int(self.trace.buffers.of[j])) for j in buffers]
-
     def _by_original(self, i: int, buffers: tuple[int, ...]) -> dict[int, int]:
         reads: dict[int, int] = {}
-        for j, of in self._originals(buffers):
+        for j in buffers:
+            of = int(self.trace.buffers.of[j])
             if reads.setdefault(of, self.value[j]) != self.value[j]:
                 told = f"op {i}: reads two different values of recorded buffer {of}"
                 raise CheckError("value", told, ops=[i], buffers=[of])

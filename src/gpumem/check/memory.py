@@ -12,11 +12,6 @@ from gpumem.trace import Trace
 def placement(trace: Trace, placed: Placement) -> None:
     """Check that a placement is one.
 
-    Parameters
-    ----------
-    trace : Trace
-    placed : Placement
-
     Raises
     ------
     CheckError

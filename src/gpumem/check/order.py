@@ -23,11 +23,6 @@ DURING = ("hold", "free", "out", "out_end", "in", "in_end", "passive")
 def order(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     """Check that time does not run backwards, and that each job runs each op once an iteration, in issue order.
 
-    Parameters
-    ----------
-    log, traces
-        As in `gpumem.check.jobs`.
-
     Raises
     ------
     CheckError

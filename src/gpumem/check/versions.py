@@ -23,11 +23,6 @@ INITIAL: Version = (-1, -1)  # what the job starts from
 def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
     """Check the data flow of a log whose ops and memory are in order.
 
-    Parameters
-    ----------
-    log, traces
-        As in `gpumem.check.jobs`.
-
     Raises
     ------
     CheckError

@@ -13,7 +13,7 @@ from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
 from gpumem.placement import Placement
-from gpumem.report import Report, Run, human, human_ns
+from gpumem.report import Report, Run, human, human_ns, versus
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -75,22 +75,17 @@ class Comparison:
             f"{r['trace']}: {self.report.before.trace.n} ops on {self.where}, {self.iterations} iterations{goal}",
             "",
             f"{'':26}{'unmanaged':>14}{'planned':>14}{'change':>10}",
-            _line("device bytes held", b.device, a.device, human),
-            _line("pinned host bytes held", b.host, a.host, human),
-            _line("bytes copied an iteration", b.moved, a.moved, human),
-            _line("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
-            _line("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
+            versus("device bytes held", b.device, a.device, human),
+            versus("pinned host bytes held", b.host, a.host, human),
+            versus("bytes copied an iteration", b.moved, a.moved, human),
+            versus("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
+            versus("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
             "",
             f"{'swapped':26}{r['swaps']} gaps by {r['score'] or self.report.planner}",
             f"{'copies overlapped':26}{'not measured' if a.overlap is None else f'{a.overlap:.0%} of their time'}",
             f"{'state afterwards':26}{same}",
         ]
         return "\n".join(lines)
-
-
-def _line(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
-    change = _overhead(before, after)
-    return f"{what:26}{show(before):>14}{show(after):>14}{'' if change is None else f'{change:+.1%}':>10}"
 
 
 def _overhead(before: int, after: int) -> float | None:
@@ -146,15 +141,14 @@ def compare(
             overlap = _overlap(half.trace, program.run(2))
         moved = (half.copied(COPY_OUT) + half.copied(COPY_IN)) * unit
         sides.append(Side(*slabs, moved, line.makespan, half.timeline.makespan, overlap))
-    names = names or {}
     b = report.before.trace.buffers
     lost = set(b.of[b.persistent].tolist()) - set(left[1])
     held = sorted(carried(report.before.trace))
     wrong = [of for of in held if of in lost or not np.array_equal(left[0][of], left[1].get(of, left[0][of]))]
     ops = [f"what op {i} read" for i in np.flatnonzero(read[0] != read[1]).tolist()]
-    compared = tuple(names.get(of, f"buffer {of}") for of in held)
-    differing = (*(names.get(of, f"buffer {of}") for of in wrong), *ops)
-    return Comparison(report, where, iterations, sides[0], sides[1], compared, differing)
+    called = {of: (names or {}).get(of, f"buffer {of}") for of in held}
+    differing = (*(called[of] for of in wrong), *ops)
+    return Comparison(report, where, iterations, sides[0], sides[1], tuple(called.values()), differing)
 
 
 def _ready(half: Run, backend: Backend, launch: Launch, host: Placement | None, state: State) -> Program:

@@ -119,10 +119,8 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
     >>> overhead_at(trace, Machine.named("gtx1080ti"), autoswap, trace.peak_load * 7 // 10)
     0.0
     """
-    try:
-        return _planned(trace, machine, planner, limit, simulate(trace, machine))[1]
-    except (Infeasible, NotReached):
-        return None
+    found = _attempt(trace, machine, planner, limit, simulate(trace, machine))
+    return found[1] if isinstance(found, tuple) else None
 
 
 def knee(
@@ -141,10 +139,8 @@ def knee(
 
     Parameters
     ----------
-    trace : Trace
-    machine : Machine
-    planner : callable
-        `planner(trace, machine, limit) -> Plan`.
+    trace, machine, planner
+        As in `overhead_at`.
     free : float
         An overhead, by the capacity clock at the limit.
     step : float
@@ -286,11 +282,6 @@ def _limits(peak: int, step: float) -> list[int]:
     return [limit for limit in dict.fromkeys(found) if 0 < limit < peak]
 
 
-def _planned(trace: Trace, machine: Machine, planner: Planner, limit: int, base: Timeline) -> tuple[Plan, float]:
-    plan = planner(trace, machine, limit)
-    return plan, _judged(trace, machine, plan, limit, base)
-
-
 def _judged(trace: Trace, machine: Machine, plan: Plan, limit: int, base: Timeline) -> float:
     return simulate(plan.apply(trace), machine, capacity=limit).overhead(base)
 
@@ -299,6 +290,7 @@ def _attempt(
     trace: Trace, machine: Machine, planner: Planner, limit: int, base: Timeline
 ) -> tuple[Plan, float] | NotReached | Infeasible:
     try:
-        return _planned(trace, machine, planner, limit, base)
+        plan = planner(trace, machine, limit)
+        return plan, _judged(trace, machine, plan, limit, base)
     except (NotReached, Infeasible) as stop:
         return stop

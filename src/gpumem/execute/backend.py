@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,7 @@ def _aligned(size: int, alignment: int = 256) -> Bytes:
 def nbytes(block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> int:
     """The bytes of such an array, if it fits into the block and is aligned there."""
     item = np.dtype(dtype).itemsize
-    count = item
-    for side in shape:
-        count *= side
+    count = prod(shape, start=item)
     if count > block.size:
         raise ValueError(f"{block}: an array of {np.dtype(dtype)} {shape} takes {count} bytes")
     if count and block.offset % item:

@@ -25,16 +25,7 @@ class _Task:
     def __init__(self, number: int, work: Work, after: Sequence[int]) -> None:
         self.number, self.work, self.after = number, work, after
         self.start = self.end = -1
-        self.deaths: list[_Death] = []
-
-
-class _Death:
-    """A block to poison once the last of the ops that touch its buffer has run."""
-
-    __slots__ = ("block", "left")
-
-    def __init__(self, block: Block, left: int) -> None:
-        self.block, self.left = block, left
+        self.deaths: list[tuple[Block, set[_Task]]] = []  # what to poison once the last of these ops has run
 
 
 class Emulator(HostMemory):
@@ -95,12 +86,7 @@ class Emulator(HostMemory):
             self.races.begin(iterations * len(works))
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
-        """Queue an op; the token is its number in issue order, also where it is submitted behind later ones.
-
-        Raises
-        ------
-        Race
-        """
+        """Queue an op, or raise a `Race`; the token is its number in issue order, even if later ones came before."""
         with self.lock:
             number = self.issued[work.op] * len(self.issued) + work.op
             self.issued[work.op] += 1
@@ -117,11 +103,10 @@ class Emulator(HostMemory):
 
     def _die(self, block: Block) -> None:
         """The buffer's lifetime ends with the op just queued: poison it when all who touch it are done."""
-        users = [task for task in self.touching[block.buffer] if task.end < 0]
+        users = {task for task in self.touching[block.buffer] if task.end < 0}
         self.touching[block.buffer] = []
-        death = _Death(block, len(users))
         for task in users:
-            task.deaths.append(death)
+            task.deaths.append((block, users))
 
     def wait(self, token: Token) -> Span:
         """Run queued ops until this one has run."""
@@ -149,7 +134,7 @@ class Emulator(HostMemory):
             except Exception as error:
                 raise ExecutionError(task.work.op, task.work.name, str(error)) from error
         task.end = time.perf_counter_ns()
-        for death in task.deaths:
-            death.left -= 1
-            if not death.left and self.poison is not None:
-                self.bytes(death.block)[:] = self.poison
+        for block, users in task.deaths:
+            users.remove(task)
+            if not users and self.poison is not None:
+                self.bytes(block)[:] = self.poison

@@ -70,14 +70,8 @@ class Races:
         self.last = np.full(self.streams, -1, np.int64)
 
     def issue(self, k: int, work: Work, after: Sequence[int]) -> None:
-        """Op `work` is issued as number `k`, after those numbered `after`.
-
-        Raises
-        ------
-        Race
-        """
-        waits = np.array(after, np.int64)
-        touched = self.rows[work.op]
+        """Op `work` is issued as number `k`, after those numbered `after`; raise the `Race` that this makes."""
+        waits, touched = np.array(after, np.int64), self.rows[work.op]
         y, piece = _observe(k, self.stream, waits, touched, self.clock, self.last, self.wrote, self.read)
         if y >= 0:
             raise self._race(int(y) % len(self.rows), work, int(piece))

@@ -63,9 +63,10 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
             raise ValueError(f"line {line}: id {key[:40]!r} was already used in line {ids[key]}")
         ids[key] = line
         table.append([_cell(row[k], column, line) for k, column in zip(at, wanted)])
+        if table[-1][0] >= table[-1][1]:
+            raise ValueError(f"line {line}: lower {table[-1][0]} is not below upper {table[-1][1]}")
     if not table:
         raise ValueError("no buffers")
-    _check_rows(table, list(ids.values()))
     columns = np.array(table, np.int64).T
     start, end, size = columns[:3]
     trace = Trace(Buffers.make(size, start, end, name=list(ids)), Ops.make([], []), int(end.max()), name=name)
@@ -79,12 +80,6 @@ def _cell(text: str, column: str, line: int) -> int:
     if len(digits) > 40 or not 0 <= int(digits) < 2**62:
         raise ValueError(f"line {line}: {column} {digits[:40]} is not in [0, 2**62)")
     return int(digits)
-
-
-def _check_rows(table: list[list[int]], lines: list[int]) -> None:
-    for (lower, upper, *_), line in zip(table, lines):
-        if lower >= upper:
-            raise ValueError(f"line {line}: lower {lower} is not below upper {upper}")
 
 
 def write(path: str | Path, trace: Trace, placement: Placement | None = None) -> None:

@@ -80,7 +80,7 @@ def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
             text = data.decode()
         except UnicodeDecodeError:
             raise ValueError("neither JSON nor CSV text") from None
-        trace, placement = minimalloc.parse(text, name=_stem(path))
+        trace, placement = minimalloc.parse(text, name=path.name.split(".")[0])
         return Loaded(trace, placement)
     file = decode(data, File, "file")
     meta = decode(file.meta, dict[str, Any], "meta")
@@ -93,7 +93,3 @@ def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
     if not len(trace.buffers):
         raise ValueError("buffers: empty, nothing to plan")
     return Loaded(trace, placement, meta)
-
-
-def _stem(path: Path) -> str:
-    return path.name.split(".")[0]

@@ -27,20 +27,6 @@ else:
     except ImportError as error:
         raise ImportError("gpumem.kernels.device needs numba-cuda: pip install 'gpumem[cu13]' (or [cu12])") from error
 
-__all__ = [
-    "SIMULATOR",
-    "THREADS",
-    "TILE",
-    "block_max",
-    "block_sum",
-    "cuda",
-    "device",
-    "each",
-    "kernel",
-    "launch",
-    "modular",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 TILE = 16  # blocks of TILE x TILE threads for matrices

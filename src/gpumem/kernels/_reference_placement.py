@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _placement
-from gpumem.kernels._placement import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
+from gpumem.kernels import _shapes
+from gpumem.kernels._shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
 
 Ints = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ def overlap(stream: object, offset: Ints, size: Ints, start: Ints, end: Ints, st
     >>> pair.tolist()
     [0, 2]
     """
-    count = _placement.overlap(offset, size, start, end, steps, pair)
+    count = _shapes.overlap(offset, size, start, end, steps, pair)
     pair[:] = -1
     solid = (offset >= 0) & (size > 0)
     for i in np.flatnonzero(solid).tolist():
@@ -45,7 +45,7 @@ def load_profile(stream: object, size: Ints, start: Ints, end: Ints, out: Ints) 
     >>> out.tolist()
     [6, 4, 2]
     """
-    _, steps = _placement.load_profile(size, start, end, out)
+    _, steps = _shapes.load_profile(size, start, end, out)
     out[:] = 0
     wraps = end > steps
     np.add.at(out, start, size)
@@ -79,7 +79,7 @@ def placement(
     >>> found.tolist()
     [3, 1, -1]
     """
-    _placement.placement(offset, size, start, end, host, steps, alignment, height, found)
+    _shapes.placement(offset, size, start, end, host, steps, alignment, height, found)
     code = np.where(size > height - offset, TOO_HIGH, FINE)
     code[(offset < 0) | (offset % alignment != 0)] = MISPLACED
     code[host] = np.where(offset[host] != -1, ON_HOST, FINE)

@@ -1,9 +1,13 @@
-"""Checks of shapes, on the host and before any launch, shared by `reference` and `device`."""
+"""Checks of arguments, on the host and before any launch, shared by `reference` and `device`."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any, Protocol
+
+import numpy as np
+
+FINE, ON_HOST, MISPLACED, TOO_HIGH, OVERLAP = (np.int64(code) for code in range(5))  # found[0] of `placement`
 
 
 class Shaped(Protocol):
@@ -16,7 +20,6 @@ class Shaped(Protocol):
 def expect(name: str, array: Shaped, shape: tuple[int, ...]) -> None:
     """Raise a ValueError that names the argument and both shapes, unless they agree.
 
-    >>> import numpy as np
     >>> expect("out", np.zeros((2, 3)), (2, 4))
     Traceback (most recent call last):
     ValueError: out has the shape (2, 3), expected (2, 4)
@@ -149,3 +152,37 @@ def workspace(array: Shaped, x: Shaped, w: Shaped, padding: int, stride: int) ->
     if len(array.shape) != 1 or array.shape[0] < floats:
         raise ValueError(f"workspace has the shape {tuple(array.shape)}, expected at least ({floats},)")
     return floats
+
+
+def buffers(steps: int, offset: Any, **columns: Any) -> int:
+    """Check that there is a step and that all columns are flat and of one length; return that."""
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, expected at least 1")
+    axes("offset", offset, "B")
+    return same(offset=offset, **columns)
+
+
+def overlap(offset: Any, size: Any, start: Any, end: Any, steps: int, pair: Any) -> int:
+    """Return the number of buffers."""
+    expect("pair", pair, (2,))
+    return buffers(steps, offset, size=size, start=start, end=end)
+
+
+def load_profile(size: Any, start: Any, end: Any, out: Any) -> tuple[int, int]:
+    """Return the number of buffers and of steps, at least one."""
+    (steps,) = axes("out", out, "n")
+    axes("size", size, "B")
+    if steps < 1:
+        raise ValueError(f"out has the shape ({steps},), expected at least one step")
+    return same(size=size, start=start, end=end), steps
+
+
+def placement(
+    offset: Any, size: Any, start: Any, end: Any, host: Any, steps: int, alignment: int, height: int, found: Any
+) -> int:
+    """Return the number of buffers."""
+    for name, value, least in (("alignment", alignment, 1), ("height", height, 0)):
+        if value < least:
+            raise ValueError(f"{name} is {value}, expected at least {least}")
+    expect("found", found, (3,))
+    return buffers(steps, offset, size=size, start=start, end=end, host=host)

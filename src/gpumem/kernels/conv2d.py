@@ -13,7 +13,8 @@ _ZERO = np.float32(0)
 
 
 @device
-def _unravel(i: Any, shape: Any) -> Any:
+def unravel(i: Any, shape: Any) -> Any:
+    """Return the four indices of element i."""
     rest = i // shape[3]
     return rest // shape[2] // shape[1], rest // shape[2] % shape[1], rest % shape[2], i % shape[3]
 
@@ -21,7 +22,7 @@ def _unravel(i: Any, shape: Any) -> Any:
 @kernel
 def _forward(x: Any, w: Any, out: Any, padding: Any, stride: Any) -> None:
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        n, k, p, q = _unravel(i, out.shape)
+        n, k, p, q = unravel(i, out.shape)
         total = _ZERO
         for c in range(w.shape[1]):
             for r in range(w.shape[2]):
@@ -37,7 +38,7 @@ def _forward(x: Any, w: Any, out: Any, padding: Any, stride: Any) -> None:
 @kernel
 def _input_gradient(dy: Any, w: Any, dx: Any, padding: Any, stride: Any) -> None:
     for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        n, c, h, v = _unravel(i, dx.shape)
+        n, c, h, v = unravel(i, dx.shape)
         total = _ZERO
         for r in range(w.shape[2]):
             p = (h + padding - r) // stride
@@ -54,7 +55,7 @@ def _input_gradient(dy: Any, w: Any, dx: Any, padding: Any, stride: Any) -> None
 def _weight_gradient(x: Any, dy: Any, dw: Any, padding: Any, stride: Any) -> None:
     places = dy.shape[2] * dy.shape[3]
     for i in range(cuda.blockIdx.x, dw.size, cuda.gridDim.x):  # a block for each weight
-        k, c, r, s = _unravel(i, dw.shape)
+        k, c, r, s = unravel(i, dw.shape)
         total = _ZERO
         for j in range(cuda.threadIdx.x, dy.shape[0] * places, THREADS):
             n, p, q = j // places, j % places // dy.shape[3], j % dy.shape[3]

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpumem.kernels import _shapes
 from gpumem.kernels._numba import cuda, each, kernel
+from gpumem.kernels.conv2d import unravel
 from gpumem.kernels.matmul import flat, product
 
 _ZERO = np.float32(0)
@@ -29,8 +30,7 @@ def _im2col(x: Any, columns: Any, window_h: Any, window_w: Any, p_n: Any, q_n: A
 @kernel
 def _col2im(columns: Any, dx: Any, window_h: Any, window_w: Any, p_n: Any, q_n: Any, padding: Any, stride: Any) -> None:
     for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        h, v = i // dx.shape[3] % dx.shape[2], i % dx.shape[3]
-        plane = i // dx.shape[3] // dx.shape[2]
+        n, c, h, v = unravel(i, dx.shape)
         total = _ZERO
         for r in range(window_h):
             p = (h + padding - r) // stride
@@ -38,8 +38,8 @@ def _col2im(columns: Any, dx: Any, window_h: Any, window_w: Any, p_n: Any, q_n: 
                 for s in range(window_w):
                     q = (v + padding - s) // stride
                     if q * stride == v + padding - s and 0 <= q < q_n:
-                        total += columns[(((plane * window_h + r) * window_w + s) * p_n + p) * q_n + q]
-        dx[plane // dx.shape[1], plane % dx.shape[1], h, v] = total
+                        total += columns[((((n * dx.shape[1] + c) * window_h + r) * window_w + s) * p_n + p) * q_n + q]
+        dx[n, c, h, v] = total
 
 
 def _geometry(w: Any, y: Any, padding: int, stride: int) -> list[np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpumem.kernels import _shapes
 from gpumem.kernels._numba import cuda, each, kernel
+from gpumem.kernels.conv2d import unravel
 
 _ZERO = np.float32(0)
 
@@ -15,9 +16,7 @@ _ZERO = np.float32(0)
 @kernel
 def _max_pool(x: Any, out: Any, index: Any, size: Any, stride: Any) -> None:
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        p, q = i // out.shape[3] % out.shape[2], i % out.shape[3]
-        plane = i // out.shape[3] // out.shape[2]
-        n, c = plane // out.shape[1], plane % out.shape[1]
+        n, c, p, q = unravel(i, out.shape)
         best, where = x[n, c, p * stride, q * stride], p * stride * x.shape[3] + q * stride
         for h in range(p * stride, p * stride + size):
             for v in range(q * stride, q * stride + size):
@@ -30,9 +29,7 @@ def _max_pool(x: Any, out: Any, index: Any, size: Any, stride: Any) -> None:
 @kernel
 def _max_pool_gradient(dy: Any, index: Any, dx: Any, size: Any, stride: Any) -> None:
     for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        h, v = i // dx.shape[3] % dx.shape[2], i % dx.shape[3]
-        plane = i // dx.shape[3] // dx.shape[2]
-        n, c = plane // dx.shape[1], plane % dx.shape[1]
+        n, c, h, v = unravel(i, dx.shape)
         total = _ZERO
         for p in range(max(0, (h - size) // stride + 1), min(dy.shape[2], h // stride + 1)):  # windows over the element
             for q in range(max(0, (v - size) // stride + 1), min(dy.shape[3], v // stride + 1)):

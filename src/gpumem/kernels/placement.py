@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _placement
+from gpumem.kernels import _shapes
 from gpumem.kernels._numba import THREADS, cuda, device, each, kernel, launch
+from gpumem.kernels._shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
 
 _ZERO, _NONE = np.int64(0), np.int64(2**63 - 1)
-_ON_HOST, _MISPLACED, _TOO_HIGH = (
-    np.int64(code) for code in (_placement.ON_HOST, _placement.MISPLACED, _placement.TOO_HIGH)
-)
-_OVERLAP, _FINE, _CODES = np.int64(_placement.OVERLAP), np.int64(_placement.FINE), np.int64(_placement.OVERLAP)
 
 
 @kernel
@@ -56,7 +53,7 @@ def _sums(out: Any) -> None:
 
 def load_profile(stream: object, size: Any, start: Any, end: Any, out: Any) -> None:
     """Set out[t] to the bytes alive during step t: size, start, end int64 (B,), out int64 (n,) for a circle of n."""
-    count, steps = _placement.load_profile(size, start, end, out)
+    count, steps = _shapes.load_profile(size, start, end, out)
     each(_set, steps, stream, out, _ZERO)
     each(_changes, count, stream, size, start, end, out)
     launch(_sums, 1, THREADS, stream, out)
@@ -93,7 +90,7 @@ def _pair(least: Any, count: Any) -> None:
 
 def overlap(stream: object, offset: Any, size: Any, start: Any, end: Any, steps: int, pair: Any) -> None:
     """As in `reference`; a thread for each i looks at all j."""
-    count = _placement.overlap(offset, size, start, end, steps, pair)
+    count = _shapes.overlap(offset, size, start, end, steps, pair)
     launch(_set, 1, 1, stream, pair, _NONE)
     each(_overlap, count, stream, offset, size, start, end, np.int64(steps), pair)
     launch(_pair, 1, 1, stream, pair, np.int64(count))
@@ -102,25 +99,25 @@ def overlap(stream: object, offset: Any, size: Any, start: Any, end: Any, steps:
 @kernel
 def _alone(offset: Any, size: Any, host: Any, alignment: Any, height: Any, found: Any) -> None:
     for j in range(cuda.grid(1), offset.size, cuda.gridsize(1)):
-        code = _FINE
+        code = FINE
         if host[j]:
             if offset[j] != -1:
-                code = _ON_HOST
+                code = ON_HOST
         elif offset[j] < 0 or offset[j] % alignment != 0:
-            code = _MISPLACED
+            code = MISPLACED
         elif size[j] > height - offset[j]:
-            code = _TOO_HIGH
-        if code != _FINE:
-            cuda.atomic.min(found, 0, j * _CODES + code)  # the least j, whatever the order
+            code = TOO_HIGH
+        if code != FINE:
+            cuda.atomic.min(found, 0, j * OVERLAP + code)  # the least j, whatever the order
 
 
 @kernel
 def _verdict(found: Any) -> None:
     key = found[0]
     if key != _NONE:
-        found[0], found[1], found[2] = key % _CODES, key // _CODES, -1
+        found[0], found[1], found[2] = key % OVERLAP, key // OVERLAP, -1
     else:
-        found[0] = _FINE if found[1] < 0 else _OVERLAP
+        found[0] = FINE if found[1] < 0 else OVERLAP
 
 
 def placement(
@@ -136,7 +133,7 @@ def placement(
     found: Any,
 ) -> None:
     """As in `reference`."""
-    count = _placement.placement(offset, size, start, end, host, steps, alignment, height, found)
+    count = _shapes.placement(offset, size, start, end, host, steps, alignment, height, found)
     overlap(stream, offset, size, start, end, steps, found[1:])
     launch(_set, 1, 1, stream, found[:1], _NONE)
     each(_alone, count, stream, offset, size, host, np.int64(alignment), np.int64(height), found)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         human as human,
         human_ns as human_ns,
         percent as percent,
+        versus as versus,
     )
 
 face(__name__)

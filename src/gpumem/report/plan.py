@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.placement import Placement
-from gpumem.report.text import human, human_ns
+from gpumem.report.text import human, human_ns, percent, versus
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -90,20 +90,15 @@ class Report:
             f"{r['trace']}: {r['ops']} ops, {r['buffers']} buffers, on {r['machine']}, {', '.join(goals)}",
             "",
             f"{'':26}{'before':>14}{'after':>14}{'change':>10}",
-            _pair("peak load", r["peak_load"], r["peak_load_after"], human),
-            _pair("footprint", r["footprint"], r["footprint_after"], human),
+            versus("peak load", r["peak_load"], r["peak_load_after"], human),
+            versus("footprint", r["footprint"], r["footprint_after"], human),
             f"{'competitive ratio':26}{r['ratio']:>14.4f}{r['ratio_after']:>14.4f}",
-            _pair(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
+            versus(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
             "",
             f"{'swapped':26}{r['swaps']} gaps by {r['score'] or r['planner']}: "
             f"{human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration",
             *([f"{'recomputed':26}{r['recomputed']} gaps"] if r["recomputed"] else []),
-            f"{'overhead':26}" + ("infinite" if r["overhead"] is None else f"{r['overhead']:.2%}"),
+            f"{'overhead':26}{percent(r['overhead'])}",
             f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
         ]
         return "\n".join(lines)
-
-
-def _pair(what: str, before: int, after: int, show: Any) -> str:
-    change = f"{after / before - 1:+.1%}" if before else ""
-    return f"{what:26}{show(before):>14}{show(after):>14}{change:>10}"

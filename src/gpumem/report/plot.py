@@ -127,20 +127,18 @@ def layout(ax: Axes, trace: Trace, placement: Placement) -> None:
     ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
     ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies)")
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
-    used = [kind for kind in _COLOURS if kind in trace.buffers.kind]
-    for kind in used:
+    for kind in (kind for kind in _COLOURS if kind in trace.buffers.kind):
         ax.plot([], [], "s", color=_COLOURS[kind], label=kind)
     ax.legend(loc="upper right", fontsize="small")
 
 
 def streams(ax: Axes, trace: Trace, timeline: Timeline) -> None:
     """Draw one steady iteration: a bar an op, a row a stream."""
-    for k, stream in enumerate(trace.ops.streams):
+    for k in range(len(trace.ops.streams)):
         mine = np.flatnonzero(trace.ops.stream == k)
         bars = [(timeline.start[i] / 1e6, (timeline.end[i] - timeline.start[i]) / 1e6) for i in mine.tolist()]
         colours = [_ROLES[trace.ops[i].role] for i in mine.tolist()]
         ax.broken_barh(bars, (k - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
-        del stream
     ax.set_yticks(range(len(trace.ops.streams)), trace.ops.streams)
     ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
     ax.invert_yaxis()

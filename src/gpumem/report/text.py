@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def human_ns(ns: int) -> str:
         if abs(ns) >= scale:
             return f"{ns / scale:.2f} {unit}"
     return f"{ns} ns"
+
+
+def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
+    """Write a figure before and after as a line of a table, with the change.
+
+    >>> versus("load", 4096, 3072, human)
+    'load                            4.00 KiB      3.00 KiB    -25.0%'
+    """
+    change = f"{after / before - 1:+.1%}" if before > 0 else ""
+    return f"{what:26}{show(before):>14}{show(after):>14}{change:>10}"
 
 
 def percent(part: float | None) -> str:
