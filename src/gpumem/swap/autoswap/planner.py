@@ -111,16 +111,14 @@ def best_plan(
         if chosen.tobytes() in seen:  # there are no more to take
             continue
         seen.add(chosen.tobytes())
-        swaps = schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line)
-        plan = Plan.of(trace, host.settle(swaps))
-        if not judge:
-            return plan, 0
-        makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan
+        plan = Plan.of(trace, schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line))
+        makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan if judge else 0
         if best is None or makespan < best[1]:
-            best = plan, makespan
+            best, holds = (plan, makespan), host
         if makespan <= found.line.makespan:
             break
     assert best is not None
+    holds.settle(best[0].swaps)
     return best
 
 
