@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -50,17 +52,11 @@ def _exists(path: str) -> bool:
         return False
 
 
-def tell_when_compiling() -> None:
-    """Say so when a loop is compiled for the first time on this machine."""
-    from gpumem._jit import on_first_compile
-
-    on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
-
-
 class Progress:
     """Says on stderr what a command is at, once it has been running for two seconds, and whenever that changes.
 
-    A thread does the talking, so that one long step is no silence (compiled loops release the GIL).
+    That a loop is compiled for the first time on this machine is said at once. A thread does the talking, so that one
+    long step is no silence (compiled loops release the GIL).
     """
 
     def __init__(self, seconds: float = 2) -> None:
@@ -73,6 +69,9 @@ class Progress:
         self.text = text
 
     def __enter__(self) -> Progress:
+        from gpumem._jit import on_first_compile
+
+        on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
         self.thread.start()
         return self
 
@@ -105,9 +104,13 @@ def check_name(out: str | None) -> None:
         raise ValueError("--out: the name is empty")
 
 
-def tell_without_pictures() -> None:
-    """Say so where no pictures can be drawn."""
+@contextmanager
+def out_folder(out: str, *, pictures: bool = True) -> Iterator[Path]:
+    """The folder of `--out`, written as a whole or not; say so where pictures belong there and none can be drawn."""
+    from gpumem.io import staged
     from gpumem.report import plot
 
-    if not plot.available():
+    with staged(out, "--out") as folder:
+        yield folder
+    if pictures and not plot.available():
         tell("no pictures: matplotlib is not installed (pip install 'gpumem[plot]')")

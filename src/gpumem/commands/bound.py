@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any
 
-from gpumem.commands.args import Commands, Progress, machine_of, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, machine_of
 from gpumem.commands.planning import SIZE, read_with_ops, source_of
 from gpumem.evaluate.options import amount
 
@@ -24,7 +24,6 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
-    tell_when_compiling()
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress)
@@ -38,10 +37,8 @@ def run(args: argparse.Namespace) -> int:
         row["zero_stall_limit"] = zero_stall_limit(trace, target, progress=progress).limit
         if load is not None:
             progress("bounding the stall at the limit")
-            stall, base = (
-                least_stall(trace, target, load, progress=progress).stall_ns,
-                simulate(trace, target).makespan,
-            )
+            stall = least_stall(trace, target, load, progress=progress).stall_ns
+            base = simulate(trace, target).makespan
             overhead = stall / base if base else None
             row |= {"load_limit": load, "least_stall_ns": stall, "least_overhead": overhead}
         row["seconds"] = time.perf_counter() - begin

@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> dict[str, Any]:
     """Return what was found: name -> `ok` (found), `what` (version or reason), `hint` (what installs it)."""
-    rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
-    rows["driver"], rows["device"], rows["compiler"] = _cuda(rows)
+    rows = _found()
     kernels = rows["numba-cuda"]["ok"]
     rows["simulator"] = _row(kernels, "NUMBA_ENABLE_CUDASIM=1 runs kernels on the CPU" if kernels else "none", CUDA)
     cc = shutil.which("cc") or shutil.which("gcc")
@@ -59,9 +58,7 @@ def examine() -> dict[str, Any]:
 
 def why_no_cuda(rows: dict[str, dict[str, Any]] | None = None) -> str:
     """Return why programs cannot run on CUDA here, or nothing if they can."""
-    if rows is None:
-        rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
-        rows["driver"], rows["device"], rows["compiler"] = _cuda(rows)
+    rows = _found() if rows is None else rows
     for name in ("cuda-bindings", "cuda-core", "numba-cuda", "driver", "device", "compiler"):
         if not rows[name]["ok"]:
             return f"{name}: {rows[name]['what']}; {rows[name]['hint']}"
@@ -79,20 +76,21 @@ def _package(name: str, hint: str) -> dict[str, Any]:
         return _row(False, "not installed", hint)
 
 
-def _cuda(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Driver, device, compiler."""
+def _found() -> dict[str, dict[str, Any]]:
+    """Packages, driver, device, compiler."""
+    rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
     try:
         from gpumem.execute import cuda
     except ImportError:
-        unknown = _row(False, "unknown without cuda-core", CUDA)
-        return unknown, unknown, unknown
+        return rows | dict.fromkeys(("driver", "device", "compiler"), _row(False, "unknown without cuda-core", CUDA))
     version, why = cuda.driver()
-    driver = _row(not why, version or why, "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)")
+    hint = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"
+    rows["driver"] = _row(not why, version or why, hint)
     devices = cuda.devices() if not why else []
-    device = _row(bool(devices), "; ".join(devices) or "none", "a CUDA device that the driver can see")
+    rows["device"] = _row(bool(devices), "; ".join(devices) or "none", "a CUDA device that the driver can see")
     lacking = cuda.compiler()
-    compiler = _row(not lacking, lacking or "nvrtc, nvvm, nvjitlink", CUDA)
-    return driver, device, compiler
+    rows["compiler"] = _row(not lacking, lacking or "nvrtc, nvvm, nvjitlink", CUDA)
+    return rows
 
 
 def _text(found: dict[str, Any]) -> str:
@@ -102,7 +100,5 @@ def _text(found: dict[str, Any]) -> str:
     for name, row in found["found"].items():
         mark = "ok" if row["ok"] else "missing"
         lines.append(f"{name:14}{mark:9}{row['what']}" + (f"  ->  {row['hint']}" if row["hint"] else ""))
-    lines.append("")
     where = "on CUDA" if found["cuda"] else f"on the emulator: {found['why']}"
-    lines.append(f"gpumem run works {where}")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"gpumem run works {where}"])

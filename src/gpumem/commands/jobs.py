@@ -10,9 +10,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell, tell_unchecked, tell_when_compiling
-from gpumem.commands.planning import SIZE, read_with_ops, source_of
-from gpumem.evaluate.options import amount, choice, moment, taken
+from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell, tell_unchecked
+from gpumem.commands.planning import SIZE, of_use, read_with_ops, source_of
+from gpumem.evaluate.options import amount, choice, moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,6 @@ def add_tensile(p: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
-    tell_when_compiling()
     from gpumem.evaluate import verify
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
 
@@ -117,10 +116,7 @@ def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     planner = choice(args.planner, PLANNERS, "--planner")
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
     for name in given:
-        if not taken(planner, {name: 0}):
-            raise ValueError(
-                f"--{name if name in ('link', 'accounting', 'least') else 'no-' + name}: no use to {args.planner}"
-            )
+        of_use(f"--{'no-' if given[name] is False else ''}{name}", name, {args.planner: planner})
     return partial(planner, **given)
 
 
@@ -218,6 +214,7 @@ def report(
 
 
 def _table(row: dict[str, Any]) -> str:
+    from gpumem.papers.tensile import cells
     from gpumem.report import columns, human, human_ns
 
     head = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
@@ -230,14 +227,10 @@ def _table(row: dict[str, Any]) -> str:
         sizes = [human(r[key]) for key in ("peak_load", "budget", "peak")]
         waited = r["launch"] - r["arrive"]
         times = [human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
-        lines.append([r["job"], *sizes, *times, str(r["passive"]), *_cells(r)])
+        lines.append([r["job"], *sizes, *times, str(r["passive"]), *cells(r, 2)])
     t = row["together"]
     whole = [human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
-    lines.append(["together", human(t["peak_unmanaged"]), "", human(t["peak"]), "", *whole, "", *_cells(t)])
+    lines.append(["together", human(t["peak_unmanaged"]), "", human(t["peak"]), "", *whole, "", *cells(t, 2)])
     about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {human(row['capacity'])}"
     told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up."
     return f"{about}\n\n{columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."
-
-
-def _cells(r: dict[str, Any]) -> list[str]:
-    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.2f}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumem.commands.args import Commands, Progress, check_name, machine_of, tell_when_compiling, tell_without_pictures
+from gpumem.commands.args import Commands, Progress, check_name, machine_of, out_folder
 from gpumem.commands.planning import add_options, make, read_with_ops, source_of
 
 
@@ -22,16 +22,12 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan swaps and a placement, simulate the iteration with and without them, check, and report."""
     check_name(args.out)
-    tell_when_compiling()
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
         planned = make(read_with_ops(source, target, progress), target, args, progress)
     if args.out is not None:
-        from gpumem.io import staged
-
-        with staged(args.out, "--out") as folder:
+        with out_folder(args.out) as folder:
             planned.write(folder, source.name)
-        tell_without_pictures()
     report = planned.report()
     print(json.dumps(report.row()) if args.json else report.table())
     return 0

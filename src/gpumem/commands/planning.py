@@ -68,9 +68,14 @@ def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., A
         if not 0 < given.get(name, 1) < math.inf:
             raise ValueError(f"--{name}: {given[name]} is not positive and finite")
     for name in given:
-        if not any(taken(planner, {name: 0}) for planner in planners.values()):
-            raise ValueError(f"--{name}: no use to {', '.join(planners)}")
+        of_use(f"--{name}", name, planners)
     return given
+
+
+def of_use(option: str, name: str, planners: Mapping[str, Callable[..., Any]]) -> None:
+    """Refuse an option that none of the planners has the keyword `name` for."""
+    if not any(taken(planner, {name: 0}) for planner in planners.values()):
+        raise ValueError(f"{option}: no use to {', '.join(planners)}")
 
 
 def source_of(file: str | None) -> Path:
@@ -124,8 +129,8 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
     scores = choices(args.score, SCORES, "--score")
     threshold = amount(args.threshold, trace.peak_load, "--threshold", least=0)
     options = taken(planner, {"peaks": args.peaks, "threshold": threshold})
-    if args.score != "all" and not taken(planner, {"score": ""}):
-        raise ValueError(f"--score: no use to {args.swap}")
+    if args.score != "all":
+        of_use("--score", "score", {args.swap: planner})
     score = None if args.score == "all" else scores
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
     planned = plan(trace, machine, planner=args.swap, score=score, **options)

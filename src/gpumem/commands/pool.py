@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, tell, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, tell
 from gpumem.commands.planning import add_search, own_options
 from gpumem.evaluate.options import amount, chosen
 
@@ -36,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     """Place the buffers of each file with each planner; compare footprint, peak load and what is provably least."""
     if args.out is not None:
         _check_out(args.out, len(args.file))
-    tell_when_compiling()
     from gpumem import pool
 
     planners = chosen(args.planner, pool.PLANNERS, "--planner")

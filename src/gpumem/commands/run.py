@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Progress, machine_of, tell, tell_when_compiling
+from gpumem.commands.args import Commands, Progress, machine_of, tell
 from gpumem.commands.planning import add_options, make
 from gpumem.evaluate.options import choice
 
@@ -43,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{option}: {given} is below {least}")
     if args.load_limit is not None:
         raise ValueError("--load-limit: a run needs addresses, so only --limit, the size of the pool, applies")
-    tell_when_compiling()
     device = _device(args)
     target = machine_of(args.machine)
     with Progress() as progress:

@@ -12,10 +12,9 @@ from gpumem.commands.args import (
     Progress,
     check_name,
     machine_of,
+    out_folder,
     tell,
     tell_unchecked,
-    tell_when_compiling,
-    tell_without_pictures,
 )
 from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
 from gpumem.evaluate.options import chosen
@@ -46,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
     check_name(args.out)
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load")
-    tell_when_compiling()
     from gpumem.evaluate import Case
     from gpumem.swap import PLANNERS
 
@@ -66,8 +64,13 @@ def run(args: argparse.Namespace) -> int:
                     progress(f"{name}: checking the plan")
                     tell_unchecked(planned.verified().checked)
     if args.out is not None and found:
-        _write(args.out, rows, found, source.name)
-        tell_without_pictures()
+        from gpumem.io import write_text
+
+        with out_folder(args.out) as folder:
+            for name, planned in found.items():
+                (folder / name).mkdir()
+                planned.write(folder / name, source.name)
+            write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows) if args.json else _table(case, rows))
     return 0 if found else 3
 
@@ -92,16 +95,6 @@ def _try(
     known = {key: full[key] for key in ("bytes_out", "bytes_in", "overhead")}
     known |= {"peak_load": full["peak_load_after"], "footprint": full["footprint_after"]}
     return row | known | {"feasible": True, "seconds": seconds}, planned
-
-
-def _write(out: str, rows: list[dict[str, Any]], found: dict[str, Planned], source: str) -> None:
-    from gpumem.io import staged, write_text
-
-    with staged(out, "--out") as folder:
-        for name, planned in found.items():
-            (folder / name).mkdir()
-            planned.write(folder / name, source)
-        write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
 
 
 def _table(case: Case, rows: list[dict[str, Any]]) -> str:

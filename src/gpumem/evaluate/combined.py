@@ -110,15 +110,15 @@ def settle(
 
     Parameters
     ----------
-    limit : int
-        Bytes of the pool.
+    limit, pool, progress
+        As in `in_pool`.
     first : Combined
         A plan whose placement fits.
     swaps : iterable of callable
-        `swap(trace, load_limit) -> Plan`, each with another plan for the same load: those that do not wait are
-        equal swaps, among which the placement chooses.
-    pool, judge : callable
-        Place a trace; run a plan by the clock that counts.
+        As `swap` in `in_pool`, each with another plan for the same load: those that do not wait are equal swaps, among
+        which the placement chooses.
+    judge : callable
+        Runs a plan by the clock that counts.
     least : int
         Nanoseconds that no plan can beat, so that the search ends there.
     above : int
@@ -141,35 +141,26 @@ def settle(
                 found = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):
                 continue
-            if found.placement.height > limit:
-                continue
-            makespan = judge(found).makespan
-            if makespan < shortest:
-                best, shortest = found, makespan
-            break
+            if found.placement.height <= limit:
+                if (makespan := judge(found).makespan) < shortest:
+                    best, shortest = found, makespan
+                break
     return best
 
 
 def cheapest(
     names: Iterable[str], solve: Callable[[str], Combined], judge: Callable[[Combined], Timeline], *, least: int = 0
 ) -> tuple[str, Combined, Timeline]:
-    """Solve in several ways and keep the one whose iteration is shortest; ties go to the earlier name.
+    """Solve by each name, say of a score, and keep what has the shortest iteration; ties go to the earlier name.
 
-    Parameters
-    ----------
-    names : iterable of str
-        What to hand to `solve`, say the names of scores.
-    solve, judge : callable
-        Make a plan and place it; run it by the clock that counts.
-    least : int
-        Nanoseconds that no way can beat, so that the search ends there.
+    `judge` and `least` are as in `settle`.
 
     Raises
     ------
     Infeasible, NotReached
         No way gets to the limit: what the one that came closest raised.
     """
-    best: tuple[str, Combined, Timeline] | None = None
+    ways: list[tuple[str, Combined, Timeline]] = []
     stops: list[NotReached] = []
     for name in names:
         try:
@@ -177,11 +168,9 @@ def cheapest(
         except NotReached as stop:
             stops.append(stop)
             continue
-        line = judge(found)
-        if best is None or line.makespan < best[2].makespan:
-            best = name, found, line
-        if line.makespan <= least:
+        ways.append((name, found, judge(found)))
+        if ways[-1][2].makespan <= least:
             break
-    if best is None:
+    if not ways:
         raise min(stops, key=lambda stop: stop.reached)
-    return best
+    return min(ways, key=lambda way: way[2].makespan)

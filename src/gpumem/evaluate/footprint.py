@@ -71,15 +71,7 @@ class Footprint:
 
 
 def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "") -> Footprint:
-    """Place with a planner and measure.
-
-    Parameters
-    ----------
-    trace : Trace
-    planner : callable
-        `planner(trace) -> Placement`; give options by `functools.partial`.
-    name : str
-        For people.
+    """Place with `planner(trace)` and measure; `name` is for people.
 
     Returns
     -------
@@ -105,15 +97,7 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
 
 
 def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footprint:
-    """Replay through an online allocator and measure.
-
-    Parameters
-    ----------
-    trace : Trace
-    make : callable
-        Returns a fresh allocator.
-    name : str
-        For people.
+    """Replay through a fresh allocator, which `make` returns, and measure; `name` is for people.
 
     Returns
     -------
@@ -159,8 +143,7 @@ def by_planners(
     found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
     for name, planner in planners.items():
         told = partial(_told, progress, f"{trace.name}: {name}")
-        more = taken(planner, {**options, "progress": told})
-        call = partial(planner, alignment=unit, **more)
+        call = partial(planner, alignment=unit, **taken(planner, {**options, "progress": told}))
         call(Trace.from_lifetimes([1], [0], [1]))
         told("placing")
         found.append(placed(trace, call, name=name))

@@ -30,7 +30,7 @@ Planners = Mapping[str, Callable[..., Plan]]
 
 MIB = 2**20
 TWO = (0.77, 0.62)  # of the peak load: the paper's 500 and 400 of 647 MB
-PAPER = {"vgg16": (647, 447), "resnet50": (4418, 2906)}  # Table II in MB, as far as section VI-B4 quotes it
+PAPER = {"vgg16": 1 - 447 / 647, "resnet50": 1 - 2906 / 4418}  # Table II, from MB, as far as section VI-B4 quotes it
 STRETCHES = 21  # lines of figure 8 as a table
 OVERHEADS = (0.005, 0.15)  # of figure 10: none to speak of, and the paper's 15 %
 
@@ -161,36 +161,33 @@ def _schemes(study: Study, limits: list[int], planners: Planners) -> list[int]:
     return [case.trace.peak_load, cnmem.size, case.placement.height, *swapped]
 
 
+def _curves(head: str, names: list[str], figure: Figure, cells: Callable[[Series], Iterable[str]]) -> str:
+    """A table with a column a curve."""
+    return columns([list(row) for row in zip([head, *names], *([s.name, *cells(s)] for s in figure.series))])
+
+
 def batch_table(figure: Figure) -> str:
     """Return a line a batch size, a column a way: MiB, and how far below CnMem."""
     base = next(s for s in figure.series if s.name == "cnmem")
-    rows = [["batch", *(s.name for s in figure.series)]]
-    for k, factor in enumerate(base.x):
-        cells = []
-        for s in figure.series:
-            size, whole = s.y[k] or 0.0, base.y[k] or 1.0
-            cells.append(f"{size:.1f}" if s is base else f"{size:.1f} ({100 * (size / whole - 1):+.1f} %)")
-        rows.append([f"{factor:g}", *cells])
-    return columns(rows)
+
+    def cells(s: Series) -> list[str]:
+        sizes = [(y or 0.0, whole or 1.0) for y, whole in zip(s.y, base.y)]
+        return [f"{y:.1f}" + ("" if s is base else f" ({100 * (y / whole - 1):+.1f} %)") for y, whole in sizes]
+
+    return _curves("batch", [f"{factor:g}" for factor in base.x], figure, cells)
 
 
 def profile_table(figure: Figure) -> str:
     """Return the largest load in each of some stretches of the iteration."""
     n = len(figure.series[0].x)
-    edges = sorted({n * k // STRETCHES for k in range(STRETCHES + 1)})
-    rows = [["ops", *(s.name for s in figure.series)]]
-    for low, high in pairwise(edges):
-        rows.append([f"{low}-{high - 1}", *(f"{max(v or 0 for v in s.y[low:high]):.1f}" for s in figure.series)])
-    rows.append(["peak", *(f"{max(v or 0 for v in s.y):.1f}" for s in figure.series)])
-    return columns(rows)
+    stretches = [*pairwise(sorted({n * k // STRETCHES for k in range(STRETCHES + 1)})), (0, n)]
+    names = [*(f"{low}-{high - 1}" for low, high in stretches[:-1]), "peak"]
+    return _curves("ops", names, figure, lambda s: [f"{max(v or 0 for v in s.y[a:b]):.1f}" for a, b in stretches])
 
 
 def shared_table(figure: Figure) -> str:
     """Return a line an `x`, a column a curve; all curves have the same `x`."""
-    rows = [["limit %", *(s.name for s in figure.series)]]
-    for k, x in enumerate(figure.series[0].x):
-        rows.append([f"{x:.1f}", *(_cell(s.y[k]) for s in figure.series)])
-    return columns(rows)
+    return _curves("limit %", [f"{x:.1f}" for x in figure.series[0].x], figure, lambda s: map(_cell, s.y))
 
 
 def point_table(figure: Figure) -> str:
@@ -205,15 +202,9 @@ def depths(knees: Iterable[Knee]) -> list[dict[str, Any]]:
     """Return Table II: for each VGG and ResNet and each planner, the largest reduction of the load for nothing."""
     rows = []
     for k in knees:
-        net = re.match(r"(vgg|resnet)\d+", k.trace)
-        if net is None:
-            continue
-        paper = PAPER.get(net[0])
-        quoted = None if paper is None else 1 - paper[1] / paper[0]
-        rows.append(
-            {"net": k.trace, "planner": k.planner, "peak_load": k.peak_load, "limit": k.limit}
-            | {"reduction": k.reduction, "paper_reduction": quoted}
-        )
+        if net := re.match(r"(vgg|resnet)\d+", k.trace):
+            sizes = {"peak_load": k.peak_load, "limit": k.limit, "reduction": k.reduction}
+            rows.append({"net": k.trace, "planner": k.planner, **sizes, "paper_reduction": PAPER.get(net[0])})
     return rows
 
 
@@ -224,9 +215,8 @@ def depth_table(rows: list[dict[str, Any]]) -> str:
     for net in dict.fromkeys(r["net"] for r in rows):
         mine = {r["planner"]: r for r in rows if r["net"] == net}
         first = next(iter(mine.values()))
-        paper = first["paper_reduction"]
-        cells = [_cell(_hundred(mine[p]["reduction"]), 1) if p in mine else "-" for p in planners]
-        lines.append([net, f"{first['peak_load'] / MIB:.1f}", *cells, _cell(_hundred(paper), 1)])
+        parts = [*(mine[p]["reduction"] if p in mine else None for p in planners), first["paper_reduction"]]
+        lines.append([net, f"{first['peak_load'] / MIB:.1f}", *(_cell(_hundred(part), 1) for part in parts)])
     return columns(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -79,16 +80,7 @@ def call_costs(
         "smartpool": lambda: SmartPool.of(trace, planned),
     }
     found = costs(trace, makes, replays=replays)
-    return [
-        {
-            "trace": c.trace,
-            "allocator": c.allocator,
-            "pairs": c.pairs,
-            "ns": c.ns,
-            "relative": c.ns / (found[0].ns or 1),
-        }
-        for c in found
-    ]
+    return [{**asdict(c), "relative": c.ns / (found[0].ns or 1)} for c in found]
 
 
 def cost_table(rows: list[dict[str, Any]]) -> str:

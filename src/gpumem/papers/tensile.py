@@ -11,7 +11,7 @@ from typing import Any
 from gpumem import swap
 from gpumem.errors import Infeasible
 from gpumem.evaluate import verify
-from gpumem.jobs import Job, JobRun, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
+from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
 from gpumem.machine import Machine
 from gpumem.models import mlp
 from gpumem.report import Figure, Series, columns, human_ns
@@ -115,8 +115,7 @@ def mlps(setting: Setting) -> list[Row]:
     rows = []
     for batch in (128, 512, 2048, 8192):
         setting.progress(f"an MLP of batch {batch}")
-        trace = mlp(batch=batch, features=256, hidden=(1024,) * 12).trace
-        rows.append(mlp_row(trace, setting))
+        rows.append(mlp_row(mlp(batch=batch, features=256, hidden=(1024,) * 12).trace, setting))
     return rows
 
 
@@ -137,34 +136,29 @@ def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
     setting.progress(f"{trace.name}: arrivals")
     out = setting.checked(simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown), jobs, capacity)
-    rows = []
+    rows, part = [], capacity / (3 * trace.peak_load)
     for k, job in enumerate(jobs):
         mine = out[job.name]
-        waited = max((_turns(out[other.name], job.arrival, mine.launch) for other in jobs[:k]), default=0)
-        part = capacity / (3 * trace.peak_load)
+        ended = [sum(job.arrival < end <= mine.launch for end in out[other.name].end) for other in jobs[:k]]
         row = {"trace": trace.name, "job": job.name, "arrive": job.arrival, "launch": mine.launch, "limit": part}
-        rows.append(row | {"iterations_waited": waited, "passive": sum(mine.passive), "refused": mine.refused})
+        row |= {"iterations_waited": max(ended, default=0), "passive": sum(mine.passive), "refused": mine.refused}
+        rows.append(row)
     return rows
-
-
-def _turns(job: JobRun, since: int, until: int) -> int:
-    """How many boundaries of a job's iterations lie between two moments."""
-    return sum(since < end <= until for end in job.end)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Methods by task count, next to the paper's figures."""
     lines = [["trace", "tasks", "method", "MSR", "EOR", "CBR", "passive", "paper: MSR", "EOR", "CBR"]]
     for r in rows:
-        mine = [r["trace"], str(r["tasks"]), r["method"], *_cells(r), str(r["passive"])]
-        paper = r["paper"]
-        theirs = ["", "", ""] if paper is None else [f"{x:.4f}" for x in paper] + [f"{paper[0] / paper[1]:.4f}"]
-        lines.append(mine + theirs)
+        msr, eor = r["paper"] or (0, 1)
+        theirs = [f"{x:.4f}" if r["paper"] else "" for x in (msr, eor, msr / eor)]
+        lines.append([r["trace"], str(r["tasks"]), r["method"], *cells(r, 4), str(r["passive"]), *theirs])
     return columns(lines)
 
 
-def _cells(r: Mapping[str, Any]) -> list[str]:
-    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.4f}"]
+def cells(r: Mapping[str, Any], digits: int) -> list[str]:
+    """MSR, EOR and CBR, the last with some digits."""
+    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.{digits}f}"]
 
 
 def bound_table(rows: Sequence[Row]) -> str:
@@ -172,8 +166,8 @@ def bound_table(rows: Sequence[Row]) -> str:
     keys = [key for key in rows[0] if key not in ("trace", "free_msr")] if rows else []
     lines = [["trace", "MSR without a stall", *(f"least EOR at MSR {key[7:]}" for key in keys)]]
     for r in rows:
-        cells = ["no plan" if r[key] is None else f"{r[key]:.4f}" for key in keys]
-        lines.append([r["trace"], f"{r['free_msr']:.4f}", *cells])
+        least = ["no plan" if r[key] is None else f"{r[key]:.4f}" for key in keys]
+        lines.append([r["trace"], f"{r['free_msr']:.4f}", *least])
     return columns(lines)
 
 
@@ -181,9 +175,8 @@ def mlp_table(rows: Sequence[Row]) -> str:
     """MLPs and the claim."""
     lines = [["trace", "MSR", "EOR", f"{MLP_SAVING} at {MLP_EXTRA}", "MSR without a stall, at most"]]
     for r in rows:
-        lines.append(
-            [r["trace"], f"{r['msr']:.4f}", f"{r['eor']:.4f}", "yes" if r["met"] else "no", f"{r['free_msr']:.4f}"]
-        )
+        msr, eor, free = (f"{r[key]:.4f}" for key in ("msr", "eor", "free_msr"))
+        lines.append([r["trace"], msr, eor, "yes" if r["met"] else "no", free])
     return columns(lines)
 
 

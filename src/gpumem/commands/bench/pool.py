@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumem import papers
 from gpumem.commands.args import Parser, Progress
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_search, own_options, source_of
 from gpumem.evaluate.options import chosen
-
-if TYPE_CHECKING:
-    from gpumem.trace import Trace
 
 PARTS = {
     "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",
@@ -37,6 +34,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     from gpumem import pool
     from gpumem.evaluate.footprint import by_planners
     from gpumem.evaluate.task import QUICK
+    from gpumem.io import load
 
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = chosen(args.allocator, pool.ALLOCATORS, "--allocator")
@@ -44,7 +42,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     results: Results = {part: [] for part in PARTS}
     files, folder = _files(args)
     for path in [*files, *folder]:
-        trace, bare = _read(path, progress), path in folder
+        progress(f"reading {path}")
+        trace, bare = load(path).trace, path in folder
         if "table1" in parts and not bare:
             results["table1"].append(papers.smartpool.ratios(trace, progress))
         if "instances" in parts and (bare or args.file or not folder):
@@ -75,13 +74,6 @@ def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     if not folder:
         raise ValueError(f"--instances: {args.instances!r} is no folder with .csv files")
     return files, folder
-
-
-def _read(path: Path, progress: Progress) -> Trace:
-    from gpumem.io import load
-
-    progress(f"reading {path}")
-    return load(path).trace
 
 
 SUITE = Suite("pool", "pool planners and allocators", PARTS, options, measure, table)

@@ -1,9 +1,4 @@
-"""What the suites share: parts that are measured one trace after another, tables for people, rows for programs, files.
-
-A suite has parts with titles, its own options, `measure(args, parts, progress)`, and `table(part, rows)`. Measuring
-returns for each part a list: of rows, which make one table, or, where the part is called `fig...`, of figures with the
-name of their trace, which make a table and a picture each.
-"""
+"""What the suites share: parts that are measured, tables for people, rows for programs, files."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Commands, Parser, Progress, check_name, tell_when_compiling, tell_without_pictures
+from gpumem.commands.args import Commands, Parser, Progress, check_name, out_folder
 from gpumem.evaluate.options import choices
 
 if TYPE_CHECKING:
@@ -36,7 +31,9 @@ class Suite:
     options : callable
         Adds the suite's own to a parser.
     measure : callable
-        `measure(args, parts, progress)` returns the lists of the parts, and of what else goes into the JSON.
+        `measure(args, parts, progress)` returns a list for each part, and for what else goes into the JSON: of rows,
+        which make one table, or, where the part is called `fig...`, of pairs of a trace's name and a figure, which
+        make a table and a picture each.
     table : callable
         `table(part, rows)`, or `table(part, figure)`.
     pictures : callable, optional
@@ -64,7 +61,6 @@ class Suite:
     def run(self, args: argparse.Namespace) -> int:
         """Measure what was asked for, print it, write it."""
         check_name(args.out)
-        tell_when_compiling()
         from gpumem.report import header
 
         parts = choices(args.what, self.parts, "--what")
@@ -88,18 +84,16 @@ class Suite:
 
     def _write(self, out: str, results: Results, found: str, text: str) -> None:
         """Write text, JSON and, where matplotlib is there, pictures."""
-        from gpumem.io import staged, write_text
+        from gpumem.io import write_text
         from gpumem.report import plot
 
         drawn = [(f"{f.name}-{trace}", f) for part in results if _figures(part) for trace, f in results[part]]
         drawn += self.pictures(results)
-        with staged(out, "--out") as folder:
+        with out_folder(out, pictures=bool(drawn)) as folder:
             write_text(folder / "bench.txt", text + "\n")
             write_text(folder / "bench.json", found + "\n")
             for stem, figure in drawn if plot.available() else ():
                 plot.curves(_unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem)), figure)
-        if drawn:
-            tell_without_pictures()
 
 
 def _figures(part: str) -> bool:

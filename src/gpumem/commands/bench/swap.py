@@ -94,33 +94,26 @@ def _figure(part: str, study: Study, limits: list[int], factors: list[float], pl
 
 def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
     """The knee of each planner, next to the bound, checked."""
+    from gpumem.evaluate.knee import knee, knee_of
     from gpumem.swap import zero_stall_limit
+    from gpumem.swap.search.planner import lowest
 
-    trace, machine = study.case.trace, study.case.machine
-    bound = zero_stall_limit(trace, machine, progress=lambda text: study.progress(f"{trace.name}: bound: {text}")).limit
-    found = []
+    def told(who: str, text: str) -> None:
+        study.progress(f"{trace.name}: {who}: {text}")
+
+    trace, machine, found = study.case.trace, study.case.machine, []
+    bound = zero_stall_limit(trace, machine, progress=partial(told, "bound")).limit
     for name, planner in planners.items():
-        found.append(_knee(study, name, planner, bound, step))
+        progress = partial(told, name)
+        options = {**study.options, "progress": progress}
+        if name == "search":  # it looks for the lowest limit itself
+            own = partial(lowest, **taken(lowest, options))
+            found.append(knee_of(trace, machine, own, name=name, bound=bound))
+        else:
+            call = partial(planner, **taken(planner, options))
+            found.append(knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress))
         study.verify(found[-1])
     return found
-
-
-def _knee(study: Study, name: str, planner: Callable[..., Plan], bound: int, step: float) -> Knee:
-    from gpumem.evaluate.knee import knee, knee_of
-
-    trace, machine = study.case.trace, study.case.machine
-
-    def told(text: str) -> None:
-        study.progress(f"{trace.name}: {name}: {text}")
-
-    options = {**study.options, "progress": told}
-    if name == "search":  # it looks for the lowest limit itself
-        from gpumem.swap.search.planner import lowest
-
-        own = partial(lowest, **taken(lowest, options))
-        return knee_of(trace, machine, own, name=name, bound=bound)
-    call = partial(planner, **taken(planner, options))
-    return knee(trace, machine, call, step=step, name=name, bound=bound, progress=told)
 
 
 def table(part: str, rows: Any) -> str:
