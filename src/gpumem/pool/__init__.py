@@ -1,8 +1,8 @@
 """Pool planners: `Trace -> Placement`, and online allocators.
 
-Read `smartpool` first, the paper's two fits, then `online`: the protocol of allocators, and `replay`. `search` goes
-below greedy, `allocators` are those of the frameworks, `runtime` is SmartPool without a trace. `PLANNERS` and
-`ALLOCATORS` name them for the command line.
+Read `smartpool` first, the paper's two fits (`_index` makes them fast), then `online`: the protocol of allocators, the
+order in which a trace asks them, and `replay`. `search` goes below greedy, `allocators` are those of the frameworks,
+`runtime` is SmartPool as an allocator, which finds the iteration itself. `PLANNERS` and `ALLOCATORS` name them.
 """
 
 from typing import TYPE_CHECKING

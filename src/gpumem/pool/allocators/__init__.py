@@ -1,7 +1,7 @@
 """Online allocators as the frameworks have them: a file each, all under the protocol of `pool.online`.
 
 `native` is cudaMalloc, `cnmem` the pool of Theano and SINGA, `bfc` TensorFlow's, `caching` PyTorch's, `buddy` a binary
-buddy system. `_blocks`, `_segments` and `_last_use` are what they share.
+buddy system. Read `native` first. `_blocks` and `_last_use` are what they share, `_segments` is `caching`'s.
 """
 
 from typing import TYPE_CHECKING

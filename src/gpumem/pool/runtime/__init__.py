@@ -1,7 +1,7 @@
 """SmartPool as it runs: requests in, addresses out, without a trace.
 
-Read `smartpool` first: the allocator. `_observer` finds the iteration, `_table` plans it, `_cursor` follows it,
-`_region` holds the planned bytes, `_deviations` counts what was not planned.
+Read `smartpool` first: the allocator. `_observer` finds the iteration, `_table` is its plan, a request a row, `_cursor`
+says where in it the program is, `_region` has the planned bytes, `_deviations` counts what was not as planned.
 """
 
 from typing import TYPE_CHECKING
