@@ -525,7 +525,7 @@ def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str
     assert all(".visible .entry" in code for codes in ptx.values() for code in codes)
 
 
-ATOMICS = {"checksum._checksum", "placement._changes", "placement._overlap", "placement._alone"}
+ATOMICS = {"words._checksum", "placement._changes", "placement._overlap", "placement._alone"}
 
 
 def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str]]) -> None:

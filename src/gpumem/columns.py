@@ -1,7 +1,7 @@
 """Columns inside, records at the edges: the buffers and the ops of a trace.
 
-Compiled loops read the columns directly (`buffers.size` is an int64 array); people read records
-(`buffers[3]`). Units: bytes, op index, integer nanoseconds.
+Compiled loops read the columns directly (`trace.buffers.size` is an int64 array); people read records
+(`trace.buffers[3]`, `trace.ops[3]`). Units: bytes, op index, integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -52,6 +52,15 @@ def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise ValueError(f"{what}: {int(array.max())} does not fit in 64 bits")
     return np.ascontiguousarray(array, np.int64)
+
+
+def first(bad: Bool) -> int:
+    """Return the first place where `bad` holds, or -1.
+
+    >>> first(np.array([False, True, True]))
+    1
+    """
+    return int(np.argmax(bad)) if bad.any() else -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

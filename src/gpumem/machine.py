@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN
+from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
 from gpumem.trace import Trace
 
 GIB = 2**30
@@ -128,8 +128,7 @@ class Machine:
         """
         ops = trace.ops
         wide = self.roofline_ns(ops.flops, ops.moved)
-        if not (wide < MAX_NS).all():
-            i = int(np.argmin(wide < MAX_NS))
+        if (i := first(~(wide < MAX_NS))) >= 0:
             raise ValueError(f"op {i}: {ops.flops[i]:g} flops and {ops.moved[i]:g} bytes take too long to count in ns")
         result = np.where(ops.role == SYNC, 0, np.rint(wide).astype(np.int64))
         for role, link in ((COPY_OUT, self.out), (COPY_IN, self.into)):

@@ -9,7 +9,7 @@ from operator import index
 
 import numpy as np
 
-from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops
+from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
 from gpumem.trace import Trace
 
 NEVER = 2**62  # `free` of a block that outlives the recording
@@ -41,17 +41,14 @@ class Recording:
 
     def __post_init__(self) -> None:
         for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
-            bad = np.flatnonzero((rows.idx < 0) | (rows.idx >= len(self.size)))
-            if len(bad):
-                op, block = rows.rows()[bad[0]], rows.idx[bad[0]]
-                raise ValueError(f"op {op}: {verb} buffer {block}, but there are {len(self.size)} buffers")
-            op_of, block_of = rows.rows(), rows.idx
-            bad = np.flatnonzero((op_of < self.alloc[block_of]) | (op_of > self.free[block_of]))
-            if len(bad):
-                op, block = op_of[bad[0]], block_of[bad[0]]
-                when = "before it is allocated" if op < self.alloc[block] else "after it is freed"
-                lives = f"[{self.alloc[block]}, {self.free[block]}]"
-                raise ValueError(f"op {op}: {verb} buffer {block} {when}: it lives during ops {lives}")
+            op, block = rows.rows(), rows.idx
+            if (k := first((block < 0) | (block >= len(self.size)))) >= 0:
+                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]}, but there are {len(self.size)} buffers")
+            begin, end = self.alloc[block], self.free[block]
+            if (k := first((op < begin) | (op > end))) >= 0:
+                when = "before it is allocated" if op[k] < begin[k] else "after it is freed"
+                lives = f"[{begin[k]}, {end[k]}]"
+                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]} {when}: it lives during ops {lives}")
 
     def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
         """Cut ops `[lo, hi)` out as one iteration that repeats.
@@ -83,9 +80,8 @@ class Recording:
         for old, new in twin.items():
             end[new] = n + self.free[old] + 1 - lo
         keep = np.flatnonzero(through | inside)
-        too_long = keep[end[keep] - start[keep] > n]
-        if len(too_long):
-            j = int(too_long[0])
+        if (k := first(end[keep] - start[keep] > n)) >= 0:
+            j = keep[k]
             fate = "is never freed" if end[j] == NEVER - lo else f"lives {end[j] - start[j]} ops"
             raise ValueError(
                 f"buffer {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "

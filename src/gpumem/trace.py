@@ -1,12 +1,7 @@
 """One iteration of a training job: which memory it holds when, and what each op touches.
 
-Columns inside, small records at the edges::
-
-    trace.buffers.size        int64 column            trace.ops.duration    int64 column
-    trace.buffers[3]          Buffer record           trace.ops[3]          Op record
-
-Units: bytes, op index, integer nanoseconds. An iteration repeats, so a lifetime is an arc of the
-circle of `n` steps: half-open `[start, end)`, `0 <= start < n`, `start < end <= start + n`::
+An iteration repeats, so a lifetime is an arc of the circle of `n` steps: half-open `[start, end)`,
+`0 <= start < n`, `start < end <= start + n`::
 
     step   0     start        n      end                     a buffer is held during step i iff
            |-------[==========|=======)------|               (i - start) % n < end - start
@@ -30,6 +25,7 @@ from gpumem.columns import (
     Buffers,
     Csr,
     Ops,
+    first,
     int_column,
 )
 
@@ -201,22 +197,17 @@ def _check_columns(table: Buffers | Ops, what: str) -> None:
             raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(getattr(table, column))}")
 
 
-def _first(bad: Bool) -> int:
-    """The first place where `bad` holds, or -1."""
-    return int(np.argmax(bad)) if bad.any() else -1
-
-
 def _check_buffers(b: Buffers, n: int) -> None:
     size, start, end = b.size, b.start, b.end
-    if (i := _first(size < 0)) >= 0:
+    if (i := first(size < 0)) >= 0:
         raise ValueError(f"buffer {i}: size {size[i]} is negative")
     if float(size.sum(dtype=np.float64)) >= MAX_BYTES:
         raise ValueError(f"buffers: sizes add up to 2**62 bytes or more (the largest is {size.max()})")
-    if (i := _first((start < 0) | (start >= n))) >= 0:
+    if (i := first((start < 0) | (start >= n))) >= 0:
         raise ValueError(f"buffer {i}: start {start[i]} is not in [0, {n})")
-    if (i := _first((end <= start) | (end > start + n))) >= 0:
+    if (i := first((end <= start) | (end > start + n))) >= 0:
         raise ValueError(f"buffer {i}: lifetime [{start[i]}, {end[i]}) must last 1 to {n} steps")
-    if (i := _first(b.persistent & (end <= n) & (end - start < n))) >= 0:
+    if (i := first(b.persistent & (end <= n) & (end - start < n))) >= 0:
         raise ValueError(f"buffer {i}: persistent, but [{start[i]}, {end[i]}) does not cross the boundary at {n}")
 
 
@@ -224,18 +215,18 @@ def _check_ops(ops: Ops, count: int) -> None:
     for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
         if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
-        if (k := _first((rows.idx < 0) | (rows.idx >= count))) >= 0:
+        if (k := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
             raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
-    if (i := _first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
+    if (i := first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
         raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
-    if (i := _first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
+    if (i := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
         raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
     if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:
         raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
-    if (i := _first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
+    if (i := first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
         raise ValueError(f"op {i}: role {ops.role[i]}, but there are {len(ROLES)} roles")
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
-        if (i := _first(~(np.isfinite(column) & (column >= 0)))) >= 0:
+        if (i := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
             raise ValueError(f"op {i}: {what} {column[i]} is not a finite number >= 0")
 
 
@@ -244,7 +235,7 @@ def _check_lifetimes(trace: Trace) -> None:
     for verb, rows in (("reads", trace.ops.reads), ("writes", trace.ops.writes)):
         op, buffer = rows.rows(), rows.idx
         dead = (op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer]
-        if (k := _first(dead)) >= 0:
+        if (k := first(dead)) >= 0:
             i, j = int(op[k]), int(buffer[k])
             when = "before it is allocated" if i < b.start[j] and b.end[j] <= trace.n else "after it is freed"
             raise ValueError(f"op {i}: {verb} buffer {j} {when}: it lives during [{b.start[j]}, {b.end[j]})")

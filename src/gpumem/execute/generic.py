@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._jit import jit
-from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Op
+from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
 from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
@@ -108,12 +108,9 @@ def _values(trace: Trace) -> list[list[int]]:
     """The recorded buffers that each op reads a value of: written before in this lifetime, or eternal."""
     b, n, first = trace.buffers, trace.n, _first_write(trace)
     op, buffer = trace.ops.reads.rows(), trace.ops.reads.idx
-    known = (op - b.start[buffer]) % n > first[buffer]
-    rows: list[list[int]] = [[] for _ in range(n)]
-    for i, of in zip(op[known].tolist(), b.of[buffer[known]].tolist()):
-        if of not in rows[i] and of != UNKNOWN:
-            rows[i].append(of)
-    return rows
+    known = ((op - b.start[buffer]) % n > first[buffer]) & (b.of[buffer] != UNKNOWN)
+    rows = Csr.grouped(op[known], b.of[buffer[known]], n).tolist()
+    return [list(dict.fromkeys(row)) for row in rows]
 
 
 def _first_write(trace: Trace) -> I64:

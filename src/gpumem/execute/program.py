@@ -193,19 +193,18 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
     trace, blocks, n = layout.trace, layout.blocks, layout.trace.n
     signals = np.zeros(n, np.bool_)
     signals[layout.waits.after.idx % n] = True
-    ends: list[list[Block]] = [[] for _ in range(n)]
     b = trace.buffers
     written = np.zeros(len(b), np.bool_)  # of the others nobody reads, and no op orders what ends them
     written[trace.ops.writes.idx] = True
-    for i in np.flatnonzero(written & ~trace.eternal).tolist():
-        ends[int(b.end[i] - 1) % n].append(blocks[i])
-    reads, writes = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes))
+    gone = np.flatnonzero(written & ~trace.eternal)
+    ending = Csr.grouped((b.end[gone] - 1) % n, gone, n)
+    reads, writes, ends = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes, ending))
     works = []
     for op, mine, yours in zip(trace.ops, reads, writes):
         call = _call(op, trace, backend, launch, mine, yours)
         k = op.id
         stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
-        works.append(Work(k, op.name, stream, role, call, bool(signals[k]), tuple(ends[k])))
+        works.append(Work(k, op.name, stream, role, call, bool(signals[k]), ends[k]))
     return Program(layout, backend, works, reads, writes, layout.waits.after.tolist())
 
 

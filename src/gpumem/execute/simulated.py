@@ -61,8 +61,7 @@ class Simulator(Backend):
         """Compute when the op runs; the token is its span."""
         copies = work.role in (COPY_OUT, COPY_IN)
         engine = LINK if copies and not self.machine.duplex else work.stream
-        start = max((span.end for span in after), default=0)
-        start = max(start, self.free.get(engine, 0))
+        start = max([self.free.get(engine, 0), *(span.end for span in after)])
         self.free[engine] = start + self.duration[work.op]
         return Span(work.op, start, self.free[engine])
 

@@ -1,4 +1,4 @@
-"""Checksums that see positions, bytes that depend on a checksum: the generic op of a trace."""
+"""Ops on 64-bit words: checksums that see positions, bytes that depend on a checksum, a loop that takes time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._hash import GOLDEN, ONE, S56, mix, seed
+from gpumem.kernels._hash import GOLDEN, LCG_FACTOR, LCG_TERM, ONE, S56, mix, seed
 from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular
 
 _BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
+_FACTOR, _TERM = np.uint64(LCG_FACTOR), np.uint64(LCG_TERM)
 _mix = modular(mix)
 
 
@@ -60,6 +61,19 @@ def _clear(digest: Any) -> None:
     digest[0] = np.uint64(0)
 
 
+@modular
+def _next(state: Any) -> Any:
+    return state * _FACTOR + _TERM
+
+
+@kernel
+def _delay(steps: Any, out: Any) -> None:
+    state = np.uint64(0)
+    for _ in range(steps):  # one thread, each step needs the one before
+        state = _next(state)
+    out[0] = state
+
+
 def checksum(stream: object, x: Any, digest: Any, salt: int = 0) -> None:
     """Add the sum of (x[i] + 1) * w(i, salt) to digest[0], modulo 2**64: x uint8[k], digest uint64[1]."""
     (n,) = _shapes.axes("x", x, "k")
@@ -78,3 +92,9 @@ def clear(stream: object, digest: Any) -> None:
     """Set digest[0] to 0: digest uint64[1]."""
     _shapes.one(digest=digest)
     launch(_clear, 1, 1, stream, digest)
+
+
+def delay(stream: object, steps: int, out: Any) -> None:
+    """Set out[0] to the state of a 64-bit LCG, `steps` steps from 0: out uint64[1]."""
+    _shapes.delay(steps, out)
+    launch(_delay, 1, 1, stream, np.int64(steps), out)
