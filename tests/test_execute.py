@@ -203,7 +203,7 @@ def caught(
 
 
 @pytest.mark.jit
-@pytest.mark.parametrize("name", ["vgg16", "resnet18"])
+@pytest.mark.parametrize("name", ["vgg16", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_no_wait_of_a_real_plan_can_be_spared(name: str) -> None:
     whole, there, trace, placement = planned(name)
     want = outcome(whole, whole, there, in_issue_order)
