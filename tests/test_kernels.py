@@ -101,14 +101,14 @@ def test_kernels_agree_with_numpy_at_both_ends(device: ModuleType, name: str, si
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - BARRIERS))
 @given(data=st.data(), seed=st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_kernels_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:
     compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
 
 
 @pytest.mark.parametrize("name", sorted(BARRIERS))
 @given(data=st.data(), seed=st.integers(0, 99))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:
     compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
 

@@ -19,7 +19,15 @@ from gpumem.trace import Trace
 from .conftest import SHARED, shared
 from .strategies import traces
 
-INSTANCES = [*shared("traces/*.json.gz"), *shared("traces/csv/*.csv.gz"), *shared("dsa/*/*.csv")]
+INSTANCES = [
+    pytest.param(path, id=f"{path.parent.name}/{path.name.split('.')[0]}", marks=marks)
+    for pattern, marks in (
+        ("traces/*.json.gz", ()),
+        ("traces/csv/*.csv.gz", pytest.mark.slow),  # the first iterations of these, without ops
+        ("dsa/*/*.csv", ()),
+    )
+    for path in shared(pattern)
+]
 ALIGNMENTS = st.sampled_from([1, 2, 8, 256])
 
 
@@ -193,7 +201,7 @@ def test_nested_lifetimes_are_stacked(monkeypatch: pytest.MonkeyPatch, width: in
 
 @pytest.mark.jit
 @pytest.mark.shared
-@pytest.mark.parametrize("path", INSTANCES, ids=lambda p: f"{p.parent.name}/{p.name.split('.')[0]}")
+@pytest.mark.parametrize("path", INSTANCES)
 def test_both_ways_agree_on_every_shared_instance(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     trace = load(path).trace
     for planner in (best_fit, first_fit):
@@ -243,7 +251,7 @@ def test_the_papers_ratio_holds_on_the_bundled_traces(name: str) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("path", INSTANCES, ids=lambda p: f"{p.parent.name}/{p.name.split('.')[0]}")
+@pytest.mark.parametrize("path", INSTANCES)
 def test_every_shared_instance_is_placed_validly(path: Path) -> None:
     trace = load(path).trace
     quick = {name: {"effort": 0.02} if name in ("search", "exact") else {} for name in PLANNERS}

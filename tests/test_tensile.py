@@ -336,11 +336,20 @@ def test_bad_input_is_named(machine: Machine) -> None:
 
 @pytest.mark.shared
 @pytest.mark.jit
-@pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name.split(".")[0])
-def test_shared_traces_to_the_byte(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path, option, value",
+    [
+        pytest.param(path, *option, id=f"{path.name.split('.')[0]}-{option[0]}", marks=pytest.mark.slow if late else ())
+        for k, path in enumerate(shared("traces/*.json.gz"))
+        for option, late in (
+            (("least", True), k % 2),
+            (("rest", False), k % 2 == 0),
+        )  # in turn; both with the slow ones
+    ],
+)
+def test_shared_traces_to_the_byte(path: Path, option: str, value: bool) -> None:
     trace = read(path)
-    for options in ({"least": True}, {"rest": False}):
-        (found,) = schedule([Task(trace, RTX.durations(trace))], RTX, trace.peak_load // 2, **options)
-        swapped = found.plan.apply(trace)
-        assert swapped.peak_load == found.peak < trace.peak_load
-        check.data_flow(trace, swapped)
+    (found,) = schedule([Task(trace, RTX.durations(trace))], RTX, trace.peak_load // 2, **{option: value})
+    swapped = found.plan.apply(trace)
+    assert swapped.peak_load == found.peak < trace.peak_load
+    check.data_flow(trace, swapped)
