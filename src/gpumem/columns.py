@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,6 +53,13 @@ def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise ValueError(f"{what}: {int(array.max())} does not fit in 64 bits")
     return np.ascontiguousarray(array, np.int64)
+
+
+def _column(values: ArrayLike | None, count: int, default: float, what: str = "") -> NDArray[Any]:
+    """Return `values` as a column of the default's type; the default `count` times where there are none."""
+    if values is None:
+        return np.full(count, default)
+    return int_column(values, what) if type(default) is int else np.ascontiguousarray(values, type(default))
 
 
 def first(bad: Bool) -> int:
@@ -181,15 +189,12 @@ class Buffers:
         """Build the columns; what is left out is False, `""` and the position."""
         sizes = int_column(size, "buffers: size")
         count = len(sizes)
-        flags = [
-            np.zeros(count, np.bool_) if f is None else np.ascontiguousarray(f, np.bool_) for f in (persistent, host)
-        ]
         return cls(
             sizes,
             int_column(start, "buffers: start"),
             int_column(end, "buffers: end"),
-            flags[0],
-            flags[1],
+            _column(persistent, count, False),
+            _column(host, count, False),
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
             ("",) * count if name is None else tuple(name),
@@ -258,25 +263,18 @@ class Ops:
         r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
         w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
         n = len(r)
-
-        def ints(values: ArrayLike | None, default: int, what: str) -> I64:
-            return np.full(n, default, np.int64) if values is None else int_column(values, f"ops: {what}")
-
-        def floats(values: ArrayLike | None) -> F64:
-            return np.zeros(n) if values is None else np.ascontiguousarray(values, np.float64)
-
         return cls(
             ("",) * n if name is None else tuple(name),
             r,
             w,
-            ints(stream, 0, "stream"),
+            _column(stream, n, 0, "ops: stream"),
             tuple(streams),
-            ints(duration, UNKNOWN, "duration"),
-            floats(flops),
-            floats(moved),
-            ints(role, COMPUTE, "role"),
+            _column(duration, n, UNKNOWN, "ops: duration"),
+            _column(flops, n, 0.0),
+            _column(moved, n, 0.0),
+            _column(role, n, COMPUTE, "ops: role"),
             np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
-            np.zeros(n, np.bool_) if rng is None else np.ascontiguousarray(rng, np.bool_),
+            _column(rng, n, False),
         )
 
     @property

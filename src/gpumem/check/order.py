@@ -56,7 +56,6 @@ class _Job:
     running: tuple[str, int] | None = None  # how the event that ends the running op must look like
 
     def follow(self, e: LoggedEvent) -> None:
-        """Do what the event says."""
         before, after = LIFE.get(e.kind, ((RUNNING,), RUNNING))
         if self.where not in before:
             raise Wrong("life", f"the job {self.where}")
@@ -85,14 +84,12 @@ class _Job:
         self.running = RUN[e.kind], e.op
 
     def end(self, e: LoggedEvent) -> None:
-        """The running op ends."""
         if self.running != (e.kind, e.op) or e.iteration != self.iteration:
             raise Wrong("order", f"op {e.op} of iteration {e.iteration} is not running")
         self.running = None
         self.op += e.kind == "end"
 
     def next_iteration(self, e: LoggedEvent) -> None:
-        """The iteration ends."""
         if self.running or self.op != self.n or e.iteration != self.iteration:
             told = f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
             raise Wrong("order", told)

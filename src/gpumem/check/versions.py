@@ -140,7 +140,6 @@ class _Job:
                 self.host[j] = INITIAL
 
     def follow(self, e: LoggedEvent) -> None:
-        """Do what the event says."""
         if e.kind in RUN:
             self.begin(e)
         elif e.kind in RUN.values():

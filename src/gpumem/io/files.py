@@ -53,19 +53,15 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
                     yield packed  # type: ignore[misc]
             else:
                 yield file
-        Path(temporary).chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(target)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise ValueError(f"{path}: cannot write ({error.strerror})") from error
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: str | Path, text: str) -> None:

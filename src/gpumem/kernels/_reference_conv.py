@@ -60,12 +60,13 @@ def _matrices(workspace: Array, x: Array, w: Array, padding: int, stride: int) -
     return workspace[:floats].reshape(x.shape[0], w.size // w.shape[0], rows * columns)
 
 
-def _im2col(
-    x: Array, matrices: Array, window: tuple[int, ...], out: tuple[int, ...], padding: int, stride: int
-) -> None:
-    view = matrices.reshape(x.shape[0], x.shape[1], *window, *out)
-    for r, s, part in _taps(_pad(x, padding), window, out, stride):
+def _im2col(workspace: Array, x: Array, w: Array, out: Array, padding: int, stride: int) -> Array:
+    """Fill the workspace with the taps of x; return it as matrices."""
+    matrices = _matrices(workspace, x, w, padding, stride)
+    view = matrices.reshape(*x.shape[:2], *w.shape[2:], *out.shape[2:])
+    for r, s, part in _taps(_pad(x, padding), w.shape[2:], out.shape[2:], stride):
         view[:, :, r, s] = part
+    return matrices
 
 
 def conv2d_im2col(
@@ -73,8 +74,7 @@ def conv2d_im2col(
 ) -> None:
     """Do as `conv2d`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
-    matrices = _matrices(workspace, x, w, padding, stride)
-    _im2col(x, matrices, w.shape[2:], out.shape[2:], padding, stride)
+    matrices = _im2col(workspace, x, w, out, padding, stride)
     out[...] = (w.reshape(len(w), -1) @ matrices).reshape(out.shape)
 
 
@@ -97,8 +97,7 @@ def conv2d_weight_gradient_im2col(
 ) -> None:
     """Do as `conv2d_weight_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
-    matrices = _matrices(workspace, x, dw, padding, stride)
-    _im2col(x, matrices, dw.shape[2:], dy.shape[2:], padding, stride)
+    matrices = _im2col(workspace, x, dw, dy, padding, stride)
     products = dy.reshape(*dy.shape[:2], matrices.shape[2]) @ matrices.transpose(0, 2, 1)
     dw[...] = products.sum(axis=0).reshape(dw.shape)
 

@@ -104,7 +104,7 @@ def windows(name: str, length: int, window: int, padding: int, stride: int) -> i
 
 
 def conv_output(x: tuple[int, ...], w: tuple[int, ...], padding: int, stride: int) -> tuple[int, ...]:
-    """Return the shape of a convolution's output, (N, K, P, Q)."""
+    """Return the shape of what windows (K, C, R, S) make of x (N, C, H, W): (N, K, P, Q)."""
     rows = windows("the image's height", x[2], w[2], padding, stride)
     return x[0], w[0], rows, windows("the image's width", x[3], w[3], padding, stride)
 
@@ -128,9 +128,8 @@ def conv2d(x: Shaped, w: Shaped, y: Shaped, padding: int, stride: int, names: tu
 
 def max_pool(name: str, x: Shaped, y: str, out: Shaped, index: Shaped, window: int, stride: int) -> None:
     """Check x (N, C, H, W) and two arrays with one element for each window; `name` and `y` are the caller's names."""
-    images, planes, height, width = axes(name, x, "NCHW")
-    rows = windows("the image's height", height, window, 0, stride)
-    shape = (images, planes, rows, windows("the image's width", width, window, 0, stride))
+    image = axes(name, x, "NCHW")
+    shape = conv_output(image, (image[1], 1, window, window), 0, stride)
     expect(y, out, shape)
     expect("index", index, shape)
 
