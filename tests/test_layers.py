@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "gpumem"
 
 # A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
-    ["errors", "columns", "arcs", "_jit", "_face", "kernels"],
+    ["errors", "columns", "arcs", "_jit", "_face", "_version", "kernels"],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],
@@ -95,8 +95,8 @@ def home(name: str) -> str:
 
 
 def ours(path: Path) -> set[str]:
-    """Modules of gpumem that a file imports from; the version is everybody's."""
-    return {home(name) for name in imports(path) if name.startswith("gpumem.") and name != "gpumem.__version__"}
+    """Modules of gpumem that a file imports from."""
+    return {home(name) for name in imports(path) if name.startswith("gpumem.")}
 
 
 def faces() -> list[Path]:

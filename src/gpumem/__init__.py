@@ -12,6 +12,7 @@ that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 from typing import TYPE_CHECKING
 
 from gpumem._face import face
+from gpumem._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gpumem import check as check
@@ -28,7 +29,5 @@ if TYPE_CHECKING:
     from gpumem.swap.autoswap import autoswap as autoswap
     from gpumem.timeline import Timeline as Timeline
     from gpumem.trace import Trace as Trace
-
-__version__ = "0.1.0"
 
 face(__name__)

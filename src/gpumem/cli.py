@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from gpumem import __version__
+from gpumem._version import __version__
 from gpumem.commands import bench, bound, doctor, info, jobs, plan, pool, run, swap
 from gpumem.commands.args import Parser, tell
 from gpumem.errors import ExecutionError, Infeasible, NotReached

@@ -94,7 +94,7 @@ def _found() -> dict[str, dict[str, Any]]:
 
 
 def _text(found: dict[str, Any]) -> str:
-    from gpumem import __version__
+    from gpumem._version import __version__
 
     lines = [f"gpumem {__version__}, Python {found['python']}, {found['system']}", ""]
     for name, row in found["found"].items():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from gpumem import __version__
+from gpumem._version import __version__
 
 
 def columns(rows: list[list[str]]) -> str:
