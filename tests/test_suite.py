@@ -1,9 +1,10 @@
-"""A suite of the bench is its parts, `measure` and `table`; the rest is the same for all."""
+"""A suite of the bench is its parts, `measure` and `tables`; the rest is the same for all."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def options(p: Parser) -> None:
 
 def ran(capsys: pytest.CaptureFixture[str], *given: object) -> str:
     titles = {"last": "The last", "fig1": "Figure 1", "speed": "The speed"}
-    mine = Suite("mine", "made up", titles, options, measure, table, lambda results: [("extra 1", FIGURE)])
+    tables = {part: partial(table, part) for part in titles}
+    mine = Suite("mine", "made up", titles, options, measure, lambda: tables, lambda results: [("extra 1", FIGURE)])
     parser = Parser(prog="bench")
     mine.add(parser.add_subparsers(parser_class=Parser))
     args = parser.parse_args(["mine", *map(str, given)], argparse.Namespace(command="gpumem bench mine"))

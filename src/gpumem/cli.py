@@ -36,11 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, MemoryError) as error:
         tell(f"error: {' '.join(str(error).split()) or 'out of memory'}")
         return 2
-    except ExecutionError as error:
-        tell(f"error: {' '.join(str(error).split())}")
-        return 1
     except RuntimeError as error:
-        tell(f"internal error: {' '.join(str(error).split())}")
+        kind = "error" if isinstance(error, ExecutionError) else "internal error"
+        tell(f"{kind}: {' '.join(str(error).split())}")
         return 1
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from gpumem.evaluate.verify import Checked
     from gpumem.machine import Machine
 
     Commands = argparse._SubParsersAction["Parser"]
@@ -90,12 +89,6 @@ class Progress:
 def tell(text: str) -> None:
     """Say something to the person, without disturbing what the command prints."""
     print(f"gpumem: {text}", file=sys.stderr, flush=True)
-
-
-def tell_unchecked(checked: Checked) -> None:
-    """Say so where oracles were left out."""
-    if checked.left_out:
-        tell(str(checked))
 
 
 def check_name(out: str | None) -> None:

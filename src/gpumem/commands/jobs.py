@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell, tell_unchecked
+from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell
 from gpumem.commands.planning import SIZE, of_use, read_with_ops, source_of
 from gpumem.evaluate.options import amount, choice, moment
 
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         after = clock(jobs, capacity=capacity, policy=policy)
         if not args.no_check:
             progress("checking the event log")
-            tell_unchecked(verify.jobs(after, jobs, target, capacity, args.slowdown))
+            verify.jobs(after, jobs, target, capacity, args.slowdown).told(tell)
     row = report(args.planner, jobs, target, capacity, before, after)
     if args.log is not None:
         from gpumem.io import write_text
@@ -149,10 +149,10 @@ def _jobs(args: argparse.Namespace, machine: Machine, progress: Progress) -> lis
     count = len(args.file)
     known: dict[str, Trace] = {}
     jobs: list[Job] = []
-    arrive = _each(args.arrive, count, "--arrive", lambda text: moment(text, "--arrive"))
-    turns = _each(args.iterations, count, "--iterations", lambda text: _count(text, "--iterations"))
-    leave = _each(args.leave or "-", count, "--leave", lambda text: None if text == "-" else moment(text, "--leave"))
-    ratio = _each(args.ratio, count, "--ratio", lambda text: _part(text, "--ratio"))
+    arrive = _each(args.arrive, count, "--arrive", moment)
+    turns = _each(args.iterations, count, "--iterations", _count)
+    leave = _each(args.leave or "-", count, "--leave", lambda text, what: None if text == "-" else moment(text, what))
+    ratio = _each(args.ratio, count, "--ratio", _part)
     for k, file in enumerate(args.file):
         if file not in known:
             trace = read_with_ops(source_of(file), machine, progress)
@@ -165,9 +165,9 @@ def _jobs(args: argparse.Namespace, machine: Machine, progress: Progress) -> lis
     return jobs
 
 
-def _each(text: str, count: int, what: str, read: Callable[[str], T]) -> list[T]:
+def _each(text: str, count: int, what: str, read: Callable[[str, str], T]) -> list[T]:
     """One value for each job; the last one given counts for the rest."""
-    values = [read(part.strip()) for part in text.split(",")]
+    values = [read(part.strip(), what) for part in text.split(",")]
     if len(values) > count:
         raise ValueError(f"{what}: {len(values)} values for {count} jobs")
     return values + values[-1:] * (count - len(values))

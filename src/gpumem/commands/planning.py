@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import Parser, Progress, tell, tell_unchecked
+from gpumem.commands.args import Parser, Progress, tell
 from gpumem.evaluate.options import amount, choice, choices, taken
 
 if TYPE_CHECKING:
@@ -135,5 +135,5 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
     planned = plan(trace, machine, planner=args.swap, score=score, **options)
     if not args.no_check:
-        tell_unchecked(planned.checked)
+        planned.checked.told(tell)
     return planned

@@ -11,9 +11,6 @@ from gpumem.commands.planning import add_search, own_options
 from gpumem.evaluate.options import amount, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gpumem.evaluate.footprint import Allocators, Planners
     from gpumem.placement import Placement
     from gpumem.trace import Trace
 
@@ -37,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _check_out(args.out, len(args.file))
     from gpumem import pool
+    from gpumem.evaluate.footprint import by_allocators, by_planners
+    from gpumem.io import load
 
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = {} if args.allocator is None else chosen(args.allocator, pool.ALLOCATORS, "--allocator")
@@ -45,7 +44,16 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         for path in args.file:
             progress(f"placing {path}")
-            rows += _place(path, planners, allocators, options, args, progress)
+            trace = load(path).trace
+            capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
+            found = by_planners(trace, planners, options, progress, alignment=args.alignment)
+            found += by_allocators(trace, allocators, progress)
+            best = min((f.placement for f in found), key=lambda p: p.height)
+            if capacity is not None and best.height > capacity:
+                tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
+            elif args.out:
+                _write(args.out, path, trace, best, capacity)
+            rows += [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]
     print(json.dumps(rows) if args.json else _table(rows))
     fitting = {row["file"] for row in rows if row["feasible"]}
     return 0 if fitting.issuperset(args.file) else 3
@@ -56,29 +64,6 @@ def _check_out(out: str, files: int) -> None:
         raise ValueError(f"--out: one placement goes into {out!r}, but there are {files} files")
     if not out.endswith((".csv", ".json", ".json.gz")):
         raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
-
-
-def _place(
-    path: str,
-    planners: Planners,
-    allocators: Allocators,
-    options: Mapping[str, Any],
-    args: argparse.Namespace,
-    progress: Progress,
-) -> list[dict[str, Any]]:
-    from gpumem.evaluate.footprint import by_allocators, by_planners
-    from gpumem.io import load
-
-    trace = load(path).trace
-    capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
-    found = by_planners(trace, planners, options, progress, alignment=args.alignment)
-    found += by_allocators(trace, allocators, progress)
-    best = min((f.placement for f in found), key=lambda p: p.height)
-    if capacity is not None and best.height > capacity:
-        tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
-    elif args.out:
-        _write(args.out, path, trace, best, capacity)
-    return [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]
 
 
 def _write(out: str, source: str, trace: Trace, placement: Placement, capacity: int | None) -> None:

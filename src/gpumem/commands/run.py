@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpumem.commands import doctor
 from gpumem.commands.args import Commands, Progress, machine_of, tell
 from gpumem.commands.planning import add_options, make
 from gpumem.evaluate.options import choice
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpumem.evaluate.comparison import Comparison
     from gpumem.execute import Backend
     from gpumem.machine import Machine
-    from gpumem.placement import Placement
 
 DEVICES = ("auto", "emulate", "cuda")
 
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     device = _device(args)
     target = machine_of(args.machine)
     with Progress() as progress:
-        found = _model(args, device, target, progress)
+        found = _compared(args, device, target, progress)
     print(json.dumps(found.row()) if args.json else found.table())
     if found.differing:
         tell("the planned run left other bytes than the unmanaged one: please report this")
@@ -57,12 +56,7 @@ def _device(args: argparse.Namespace) -> str:
     """Return `emulate` or `cuda`; `auto` takes CUDA where it works."""
     if args.device not in DEVICES:
         raise ValueError(f"--device: {args.device!r} is unknown; there are {', '.join(DEVICES)}")
-    if args.device == "emulate":
-        missing = "not asked for"
-    else:
-        from gpumem.commands.doctor import why_no_cuda
-
-        missing = why_no_cuda()
+    missing = "not asked for" if args.device == "emulate" else doctor.why_no_cuda()
     if missing and args.device == "cuda":
         raise ValueError(f"--device: no CUDA here: {missing} (see gpumem doctor)")
     if missing and args.graph:
@@ -97,16 +91,24 @@ class _Room:
         return Emulator(self.args.seed)
 
 
-def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Progress) -> Comparison:
+def _compared(args: argparse.Namespace, device: str, machine: Machine, progress: Progress) -> Comparison:
     from gpumem import pool
     from gpumem.evaluate.comparison import compare
     from gpumem.models import MODELS
-    from gpumem.models.measure import measured, measured_machine
 
     placer = choice(args.pool or "best-fit", pool.PLANNERS, "--pool")
     room = _Room(device, args)
-    if args.model not in MODELS:
-        return _trace(args, room, machine, placer, progress)
+    program = (_model if args.model in MODELS else _trace)(args, room, machine, progress)
+    progress("running")
+    host = partial(placer, alignment=args.alignment // program.get("unit", 1))
+    return compare(make=room, where=room.name, iterations=args.iterations, host=host, **program)
+
+
+def _model(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> dict[str, Any]:
+    """What to compare, as keywords of `compare`: a model, planned for by the times that its ops and copies take."""
+    from gpumem.models import MODELS
+    from gpumem.models.measure import measured, measured_machine
+
     model = MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     launch = model.launch(room.library)
     progress("measuring ops and copies")
@@ -114,22 +116,15 @@ def _model(args: argparse.Namespace, device: str, machine: Machine, progress: Pr
         trace = measured(model.trace, backend, launch, state=model.initial)
     with room(True) as backend:
         machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
-    report = make(trace, machine, args, progress).report()
-    progress("running")
-    names = {i: name for name, i in model.names.items()}
-    host = partial(placer, alignment=args.alignment)
-    options: dict[str, Any] = {"iterations": args.iterations, "host": host, "names": names}
-    return compare(report, room, lambda: launch, model.initial, where=room.name, **options)
+    report, names = make(trace, machine, args, progress).report(), {i: name for name, i in model.names.items()}
+    return {"report": report, "launch": lambda: launch, "state": model.initial, "names": names}
 
 
-def _trace(
-    args: argparse.Namespace, room: _Room, machine: Machine, placer: Callable[..., Placement], progress: Progress
-) -> Comparison:
-    """A trace file runs with generic ops; on the emulator a byte stands for each unit of alignment."""
+def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> dict[str, Any]:
+    """The same of a trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
     from dataclasses import replace
     from pathlib import Path
 
-    from gpumem.evaluate.comparison import compare
     from gpumem.execute import GenericOp, initial, scaled
     from gpumem.io import load
     from gpumem.models import MODELS
@@ -143,20 +138,11 @@ def _trace(
     trace = load(args.model).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
-    report = make(trace, machine, args, progress).report()
+    report, unit, library = make(trace, machine, args, progress).report(), 1, room.library
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")
         halves = [Run(*scaled(half.trace, half.placement), half.timeline) for half in (report.before, report.after)]
-        report = replace(report, before=halves[0], after=halves[1])
-    progress("running")
+        report, unit, library = replace(report, before=halves[0], after=halves[1]), args.alignment, None
     whole = report.before.trace
-    return compare(
-        report,
-        room,
-        lambda: GenericOp(whole, room.library if room.cuda else None),
-        initial(whole, args.seed),
-        where=room.name,
-        iterations=args.iterations,
-        host=partial(placer, alignment=args.alignment if room.cuda else 1),
-        unit=1 if room.cuda else args.alignment,
-    )
+    state = initial(whole, args.seed)
+    return {"report": report, "launch": lambda: GenericOp(whole, library), "state": state, "unit": unit}

@@ -14,7 +14,6 @@ from gpumem.commands.args import (
     machine_of,
     out_folder,
     tell,
-    tell_unchecked,
 )
 from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
 from gpumem.evaluate.options import chosen
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 found[name] = planned
                 if not args.no_check:
                     progress(f"{name}: checking the plan")
-                    tell_unchecked(planned.verified().checked)
+                    planned.verified().checked.told(tell)
     if args.out is not None and found:
         from gpumem.io import write_text
 

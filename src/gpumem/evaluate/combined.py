@@ -12,6 +12,7 @@ from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 STEPS = 200  # load limits are tried 1/200 of the peak load apart
+ABOVE = 2  # steps above the first load limit that are tried as well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,6 @@ def in_pool(
     pool: Callable[[Trace], Placement],
     load_limit: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
-    steps: int = STEPS,
 ) -> Combined:
     """Lower the load limit until the placement fits a pool of `limit` bytes.
 
@@ -55,8 +55,6 @@ def in_pool(
         Bytes to start from; `limit` where left out.
     progress : callable
         Told what is being tried.
-    steps : int
-        The load limit is lowered by 1/steps of the peak load at a time.
 
     Raises
     ------
@@ -67,7 +65,8 @@ def in_pool(
 
     Notes
     -----
-    A plain search: the highest load limit that fits, in steps. Zhang et al. 2019, sections V and VI-C.
+    A plain search: the highest load limit that fits, in steps of 1/200 of the peak load. Zhang et al. 2019, sections V
+    and VI-C.
 
     Examples
     --------
@@ -76,7 +75,7 @@ def in_pool(
     >>> in_pool(trace, 1000, swap=lambda t, n: Plan(), pool=best_fit).placement.height
     258
     """
-    step = max(trace.peak_load // steps, 1)
+    step = max(trace.peak_load // STEPS, 1)
     load_limit, lowest = limit if load_limit is None else min(load_limit, limit), 2**62
     while load_limit > 0:
         progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
@@ -103,7 +102,6 @@ def settle(
     pool: Callable[[Trace], Placement],
     judge: Callable[[Combined], Timeline],
     least: int = 0,
-    above: int = 2,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Combined:
     """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
@@ -113,7 +111,7 @@ def settle(
     limit, pool, progress
         As in `in_pool`.
     first : Combined
-        A plan whose placement fits.
+        A plan whose placement fits. Its load limit, and two that are up to 1/100 of the peak load above it, are tried.
     swaps : iterable of callable
         As `swap` in `in_pool`, each with another plan for the same load: those that do not wait are equal swaps, among
         which the placement chooses.
@@ -121,8 +119,6 @@ def settle(
         Runs a plan by the clock that counts.
     least : int
         Nanoseconds that no plan can beat, so that the search ends there.
-    above : int
-        Load limits that are tried above that of `first`, each by 1/200 of the peak load.
 
     Returns
     -------
@@ -132,7 +128,7 @@ def settle(
     step = max(trace.peak_load // STEPS, 1)
     best, shortest = first, judge(first).makespan
     for swap in swaps:
-        for level in range(above, -1, -1):
+        for level in range(ABOVE, -1, -1):
             if shortest <= least:
                 return best
             load_limit = min(first.load_limit + level * step, limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,6 +36,11 @@ class Checked:
         if self.left_out:
             parts.append("not checked: " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items()))
         return "; ".join(parts)
+
+    def told(self, tell: Callable[[str], None]) -> None:
+        """Say so where oracles were left out."""
+        if self.left_out:
+            tell(str(self))
 
 
 UNCHECKED = Checked((), dict.fromkeys(ORACLES, "not asked for"))

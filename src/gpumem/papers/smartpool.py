@@ -114,3 +114,6 @@ def instance_table(rows: list[dict[str, Any]]) -> str:
 def _groups(rows: list[dict[str, Any]], count: int) -> list[list[dict[str, Any]]]:
     """Cut rows into those of one trace each: names do not say, two may have the same."""
     return [rows[k : k + count] for k in range(0, len(rows), count)]
+
+
+TABLES: Mapping[str, Callable[[Any], str]] = {"table1": ratio_table, "instances": instance_table, "cost": cost_table}

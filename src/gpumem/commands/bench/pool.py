@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from gpumem import papers
 from gpumem.commands.args import Parser, Progress
@@ -56,13 +55,6 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     return results | means
 
 
-def table(part: str, rows: list[dict[str, Any]]) -> str:
-    """Return a part as text."""
-    paper = papers.smartpool
-    tables = {"table1": paper.ratio_table, "instances": paper.instance_table, "cost": paper.cost_table}
-    return tables[part](rows)
-
-
 def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     """The files that were given, or the bundled ones; and what is in the folder of instances."""
     from gpumem.io import BUNDLED
@@ -76,4 +68,4 @@ def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     return files, folder
 
 
-SUITE = Suite("pool", "pool planners and allocators", PARTS, options, measure, table)
+SUITE = Suite("pool", "pool planners and allocators", PARTS, options, measure, lambda: papers.smartpool.TABLES)

@@ -34,8 +34,8 @@ class Suite:
         `measure(args, parts, progress)` returns a list for each part, and for what else goes into the JSON: of rows,
         which make one table, or, where the part is called `fig...`, of pairs of a trace's name and a figure, which
         make a table and a picture each.
-    table : callable
-        `table(part, rows)`, or `table(part, figure)`.
+    tables : callable
+        Returns what writes a part's rows, or one of its figures, as a table; nothing of the papers is loaded before.
     pictures : callable, optional
         Further figures to draw, with the stem of the file's name, from the results.
     """
@@ -45,7 +45,7 @@ class Suite:
     parts: Mapping[str, str]
     options: Callable[[Parser], None]
     measure: Callable[[argparse.Namespace, list[str], Progress], Results]
-    table: Callable[[str, Any], str]
+    tables: Callable[[], Mapping[str, Callable[[Any], str]]]
     pictures: Callable[[Results], Iterable[tuple[str, Figure]]] = lambda results: ()
 
     def add(self, suites: Commands) -> None:
@@ -78,9 +78,10 @@ class Suite:
         return 0
 
     def _blocks(self, part: str, mine: list[Any]) -> list[str]:
+        title, table = self.parts[part], self.tables()[part]
         if _figures(part):
-            return [f"{self.parts[part]}: {trace}\n\n{self.table(part, figure)}" for trace, figure in mine]
-        return [f"{self.parts[part]}\n\n{self.table(part, mine)}"]
+            return [f"{title}: {trace}\n\n{table(figure)}" for trace, figure in mine]
+        return [f"{title}\n\n{table(mine)}"]
 
     def _write(self, out: str, results: Results, found: str, text: str) -> None:
         """Write text, JSON and, where matplotlib is there, pictures."""

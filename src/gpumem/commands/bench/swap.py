@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumem import papers
 from gpumem.commands.args import Parser, Progress, machine_of, tell
@@ -116,22 +116,6 @@ def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
     return found
 
 
-def table(part: str, rows: Any) -> str:
-    """Return a part as text."""
-    from gpumem.evaluate.knee import table as knees
-
-    paper = papers.autoswap
-    tables: dict[str, Callable[[Any], str]] = {
-        "knees": knees,
-        "fig8": paper.profile_table,
-        "fig9": paper.shared_table,
-        "fig10": paper.batch_table,
-        "fig11": paper.point_table,
-        "table2": paper.depth_table,
-    }
-    return tables[part](rows)
-
-
 def _limits(args: argparse.Namespace, trace: Trace) -> list[int]:
     text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
     return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
@@ -149,4 +133,4 @@ def _factors(args: argparse.Namespace) -> list[float]:
     return factors
 
 
-SUITE = Suite("swap", "swap planners", PARTS, options, measure, table)
+SUITE = Suite("swap", "swap planners", PARTS, options, measure, lambda: papers.autoswap.TABLES)

@@ -69,16 +69,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     return {part: rows[part]() for part in parts}
 
 
-def table(part: str, rows: list[dict[str, Any]]) -> str:
-    """Return a part as text."""
-    paper = papers.tensile
-    others = {"bounds": paper.bound_table, "mlp": paper.mlp_table, "arrivals": paper.arrival_table}
-    return others.get(part, paper.table)(rows)
-
-
 def pictures(results: Results) -> list[tuple[str, Figure]]:
     """Figure 6: three for each trace."""
     return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
 
 
-SUITE = Suite("tensile", "several jobs on one GPU", PARTS, options, measure, table, pictures)
+SUITE = Suite("tensile", "several jobs on one GPU", PARTS, options, measure, lambda: papers.tensile.TABLES, pictures)
