@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
 
@@ -245,8 +245,7 @@ class Recorder:
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        columns: Iterable[tuple[object, ...]] = zip(*self._ops) if self._ops else [()] * 7
-        name, reads, writes, stream, duration, flops, moved = (list(c) for c in columns)
+        name, reads, writes, stream, duration, flops, moved = ([op[k] for op in self._ops] for k in range(7))
         number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
         free = np.array(self._free, np.int64)
         alloc = np.array(self._alloc, np.int64)
@@ -257,9 +256,9 @@ class Recorder:
             name=name,  # type: ignore[arg-type]
             stream=[number[s] for s in stream],
             streams=list(number) or ["compute"],  # type: ignore[arg-type]
-            duration=duration,  # type: ignore[arg-type]
-            flops=flops,  # type: ignore[arg-type]
-            moved=moved,  # type: ignore[arg-type]
+            duration=duration,
+            flops=flops,
+            moved=moved,
         )
         return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
 

@@ -234,8 +234,7 @@ def _check_lifetimes(trace: Trace) -> None:
     b = trace.buffers
     for verb, rows in (("reads", trace.ops.reads), ("writes", trace.ops.writes)):
         op, buffer = rows.rows(), rows.idx
-        dead = (op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer]
-        if (k := first(dead)) >= 0:
+        if (k := first((op - b.start[buffer]) % trace.n >= (b.end - b.start)[buffer])) >= 0:
             i, j = int(op[k]), int(buffer[k])
             when = "before it is allocated" if i < b.start[j] and b.end[j] <= trace.n else "after it is freed"
             raise ValueError(f"op {i}: {verb} buffer {j} {when}: it lives during [{b.start[j]}, {b.end[j]})")

@@ -49,16 +49,8 @@ class LoggedEvent(Protocol):
         """The piece of the buffer."""
 
 
-class Wrong(Exception):
-    """What an oracle finds wrong with the event that it looks at: a rule, and the reason in one line."""
-
-    def __init__(self, rule: str, reason: str) -> None:
-        self.rule, self.reason = rule, reason
-        super().__init__(reason)
-
-
 def objection(rule: str, reason: str, index: int, event: LoggedEvent | None = None) -> CheckError:
-    """Say where in the log it is.
+    """Return what an oracle finds wrong as a `CheckError` that says where in the log it is.
 
     Parameters
     ----------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumem.check.log import RUN, LoggedEvent, Wrong, objection
+from gpumem.check.log import RUN, LoggedEvent, objection
+from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 AWAY, WAITING, RUNNING, GONE = "has not arrived", "is waiting", "runs", "is gone"
@@ -40,8 +41,8 @@ def order(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
             raise objection("event", "there is no such job", i, e)
         try:
             jobs[e.job].follow(e)
-        except Wrong as wrong:
-            raise objection(wrong.rule, wrong.reason, i, e) from None
+        except CheckError as wrong:
+            raise objection(wrong.rule, str(wrong), i, e) from None
     for name, job in jobs.items():
         if job.where != GONE:
             raise objection("life", f"the log ends, but job {name!r} {job.where}", len(log))
@@ -58,7 +59,7 @@ class _Job:
     def follow(self, e: LoggedEvent) -> None:
         before, after = LIFE.get(e.kind, ((RUNNING,), RUNNING))
         if self.where not in before:
-            raise Wrong("life", f"the job {self.where}")
+            raise CheckError("life", f"the job {self.where}")
         self.where = after
         if e.kind in RUN:
             self.begin(e)
@@ -69,33 +70,33 @@ class _Job:
         elif e.kind in ("leave", "adopt"):
             self.at_boundary()
         elif e.kind not in (*LIFE, *DURING):
-            raise Wrong("event", "there is no such kind of event")
+            raise CheckError("event", "there is no such kind of event")
 
     def begin(self, e: LoggedEvent) -> None:
         """An op starts, or one that ran in this iteration starts once more."""
         if self.running:
-            raise Wrong("order", f"op {e.op} starts before op {self.running[1]} has ended")
+            raise CheckError("order", f"op {e.op} starts before op {self.running[1]} has ended")
         if e.iteration != self.iteration:
-            raise Wrong("order", f"op {e.op} of iteration {e.iteration} starts in iteration {self.iteration}")
+            raise CheckError("order", f"op {e.op} of iteration {e.iteration} starts in iteration {self.iteration}")
         if e.kind == "start" and e.op != self.op:
-            raise Wrong("order", f"op {e.op} starts, the next one is {self.op} of {self.n}")
+            raise CheckError("order", f"op {e.op} starts, the next one is {self.op} of {self.n}")
         if e.kind == "recompute" and not 0 <= e.op < self.op:
-            raise Wrong("order", f"op {e.op} is run again, but has not run in this iteration")
+            raise CheckError("order", f"op {e.op} is run again, but has not run in this iteration")
         self.running = RUN[e.kind], e.op
 
     def end(self, e: LoggedEvent) -> None:
         if self.running != (e.kind, e.op) or e.iteration != self.iteration:
-            raise Wrong("order", f"op {e.op} of iteration {e.iteration} is not running")
+            raise CheckError("order", f"op {e.op} of iteration {e.iteration} is not running")
         self.running = None
         self.op += e.kind == "end"
 
     def next_iteration(self, e: LoggedEvent) -> None:
         if self.running or self.op != self.n or e.iteration != self.iteration:
             told = f"iteration {e.iteration} ends in iteration {self.iteration} before op {self.op} of {self.n}"
-            raise Wrong("order", told)
+            raise CheckError("order", told)
         self.iteration, self.op = self.iteration + 1, 0
 
     def at_boundary(self) -> None:
         """No iteration is under way."""
         if self.running or self.op:
-            raise Wrong("life", f"in the middle of iteration {self.iteration}")
+            raise CheckError("life", f"in the middle of iteration {self.iteration}")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpumem.check.log import COPY, RUN, LoggedEvent, Wrong, objection
+from gpumem.check.log import COPY, RUN, LoggedEvent, objection
+from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 Version = tuple[int, int]
@@ -43,8 +44,8 @@ def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
                 jobs[e.job].launch(e.ns, _first_moved_in(log, i))
             elif e.job in jobs:
                 jobs[e.job].follow(e)
-        except Wrong as wrong:
-            raise objection(wrong.rule, wrong.reason, i, e) from None
+        except CheckError as wrong:
+            raise objection(wrong.rule, str(wrong), i, e) from None
 
 
 def _first_moved_in(log: Sequence[LoggedEvent], launch: int) -> set[int]:
@@ -110,7 +111,7 @@ class _Part:
     def use(self, who: str, *, write: bool) -> None:
         for other, writes in self.users.items():
             if write or writes:
-                raise Wrong("race", f"{who} {_verb(write)} buffer {self.buffer} while {other} {_verb(writes)} it")
+                raise CheckError("race", f"{who} {_verb(write)} buffer {self.buffer} while {other} {_verb(writes)} it")
         self.users[who] = write
 
 
@@ -150,11 +151,11 @@ class _Job:
         elif e.kind == "free":
             part = self.of(e.buffer).pop(e.part)
             if part.users:
-                raise Wrong("race", f"buffer {e.buffer} is freed while {next(iter(part.users))} uses it")
+                raise CheckError("race", f"buffer {e.buffer} is freed while {next(iter(part.users))} uses it")
             self.freed[e.buffer] = part.value
         elif e.kind in COPY or e.kind in COPY.values():
             if e.part not in self.of(e.buffer):
-                raise Wrong("held", f"part {e.part} of buffer {e.buffer} is not held")
+                raise CheckError("held", f"part {e.part} of buffer {e.buffer} is not held")
             self.copy(e, self.of(e.buffer)[e.part])
         elif e.kind == "adopt":
             self.boundary = e.ns
@@ -174,10 +175,10 @@ class _Job:
         reads, writes = self.unswapped.touched(e.op)
         for j in sorted(reads | writes):
             if not self.of(j):
-                raise Wrong("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
+                raise CheckError("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
             part, want = list(self.of(j).values())[-1], self.read[e.op].get(j)
             if j in reads and want is not None and part.value != want:
-                raise Wrong("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
+                raise CheckError("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
             part.use(f"op {e.op}", write=j in writes)
             self.using.append(part)
 
@@ -208,4 +209,4 @@ class _Job:
         for j in self.unswapped.crossing():
             want = self.unswapped.value[j]
             if want not in (None, self.host.get(j), *(p.value for p in self.of(j).values())):
-                raise Wrong("lost value", f"nobody holds version {want} of buffer {j}, which crosses the boundary")
+                raise CheckError("lost value", f"nobody holds version {want} of buffer {j}, which crosses the boundary")

@@ -33,7 +33,7 @@ class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):
     kind: str
     space: Literal["device", "host"]
     offset: Count | None = None
-    of: Index | None = None
+    of: Index | None = UNKNOWN
 
 
 class _Op(msgspec.Struct, gc=False, omit_defaults=True):
@@ -44,7 +44,7 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True):
     writes: list[Count]
     duration_ns: Count
     role: Literal["compute", "copy_out", "copy_in", "recompute", "sync"]
-    of: Index | None = None
+    of: Index | None = UNKNOWN
     rng: bool = False
 
 
@@ -158,11 +158,9 @@ def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]
     offset = [NOWHERE] * len(trace.buffers) if placement is None else placement.offset.tolist()
     for b, at in zip(trace.buffers, offset):
         space: Literal["device", "host"] = "host" if b.space == "host" else "device"
-        of = None if b.of == UNKNOWN else b.of
-        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, None if at == NOWHERE else at, of)
+        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, None if at == NOWHERE else at, b.of)
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
     for o, ns, rng in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist()):
-        of = None if o.of == UNKNOWN else o.of
-        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, of, rng)  # type: ignore[arg-type]
+        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, rng)  # type: ignore[arg-type]
