@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first
 from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
@@ -38,34 +38,29 @@ def timeline(
     CheckError
         The first op that is wrong, or the makespan.
     """
-    wrong = np.flatnonzero(line.end - line.start != duration)
-    if len(wrong):
-        i = int(wrong[0])
+    if (i := first(line.end - line.start != duration)) >= 0:
         raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
     start, end = naive_clock(trace, duration, placement=placement, capacity=capacity, duplex=duplex, iterations=count)
     origin = start[line.first].min()
     waits = _waits(trace, start, end, duplex)[line.first]
     for rule, have, want in (("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)):
-        wrong = np.flatnonzero(have != want)
-        if len(wrong):
-            i = int(wrong[0])
+        if (i := first(have != want)) >= 0:
             raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
     _check_regime(line, end)
 
 
 def _check_regime(line: Timeline, end: I64) -> None:
     done = np.maximum.accumulate(end.max(axis=1))
-    first, cycle = line.first, line.cycle
+    begin, cycle = line.first, line.cycle
     if cycle:
-        makespan = Fraction(int(done[first + cycle] - done[first]), cycle)
-        moved = np.flatnonzero(end[first + cycle] - done[first + cycle] != end[first] - done[first])
-        if len(moved):
-            told = f"op {moved[0]}: does not repeat after {cycle} iterations from iteration {first}"
-            raise CheckError("cycle", told, ops=[int(moved[0])])
+        makespan = Fraction(int(done[begin + cycle] - done[begin]), cycle)
+        if (i := first(end[begin + cycle] - done[begin + cycle] != end[begin] - done[begin])) >= 0:
+            told = f"op {i}: does not repeat after {cycle} iterations from iteration {begin}"
+            raise CheckError("cycle", told, ops=[i])
     else:
-        half = first // 2
-        makespan = Fraction(int(done[first] - done[half]), first - half) if first else Fraction(int(done[0]))
+        half = begin // 2
+        makespan = Fraction(int(done[begin] - done[half]), begin - half) if begin else Fraction(int(done[0]))
     if round(makespan) != line.makespan:
         raise CheckError("makespan", f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import Buffers, Ops, first
 from gpumem.io.files import write_text
 from gpumem.placement import Placement
 from gpumem.trace import Trace
@@ -92,9 +92,7 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
     """
     b = trace.buffers
     device = np.flatnonzero(~b.host)
-    wraps = device[b.end[device] > trace.n]
-    if len(wraps):
-        j = int(wraps[0])
+    if (j := first(~b.host & (b.end > trace.n))) >= 0:
         raise ValueError(
             f"{path}: buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
         )
