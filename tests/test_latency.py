@@ -29,7 +29,6 @@ from gpumem.latency.predict import (
     LEAST,
     SOURCES,
     Predictor,
-    durations,
     estimates,
     estimator,
     fit,
@@ -424,15 +423,15 @@ def test_refusals() -> None:
         fit([Measurement(Sample("relu", (n,), (n,)), 0, 9) for n in range(20)], features=shapes)
     for bad in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match=f"utilisation: {bad}"):
-            durations(trace, MACHINE, fit([]), bad)
+            estimates(trace, MACHINE, fit([]), bad)
         with pytest.raises(ValueError, match=f"utilisation: \\[{bad}"):
             fit([]).ns([rows[0].sample], [bad])
     for bad in (-1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"slowdown: {bad}"):
-            durations(trace, MACHINE, fit([]), 0, slowdown=bad)
+            estimates(trace, MACHINE, fit([]), 0, slowdown=bad)
     named = Trace(trace.buffers, replace(trace.ops, name=("relu",) * trace.n))
     with pytest.raises(ValueError, match="features=sizes"):
-        durations(named, MACHINE, trained(shapes), 0)
+        estimates(named, MACHINE, trained(shapes), 0)
 
 
 # ---- durations of traces
@@ -472,7 +471,6 @@ def test_durations_of_a_recorded_trace() -> None:
         assert few < LEAST and predictor.why(name) == f"only {few} were measured"
     assert predictor.why("nonsense") == "none was measured"
     assert predictor.why("convolution.default") == "beyond what was measured"
-    assert np.array_equal(durations(trace, MACHINE, predictor, 0.5), found.ns)
     job = SimpleNamespace(trace=trace)
     assert np.array_equal(estimator(MACHINE, predictor)(job, 0.5), found.ns)
     slowed = estimator(MACHINE, predictor, slowdown=2)(job, 0.5)
@@ -512,9 +510,9 @@ def test_roles() -> None:
 def test_times_that_cannot_be_counted_are_refused() -> None:
     ops = Ops.make([[0]], [[0]], duration=[2**52])
     trace = Trace(Buffers.make([4], [0], [1]), ops, name="long")
-    assert durations(trace, MACHINE, fit([]), 0.5, slowdown=1)[0] == 3 * 2**51
+    assert estimates(trace, MACHINE, fit([]), 0.5, slowdown=1).ns[0] == 3 * 2**51
     with pytest.raises(ValueError, match=r"'long'.*op 0"):
-        durations(trace, MACHINE, fit([]), 1, slowdown=1)
+        estimates(trace, MACHINE, fit([]), 1, slowdown=1)
 
 
 def test_measured_kernels_and_the_trace_of_their_model_meet_in_one_predictor() -> None:

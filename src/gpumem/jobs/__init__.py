@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from gpumem.jobs.outcome import Event as Event, JobRun as JobRun, Outcome as Outcome
     from gpumem.jobs.planners import PLANNERS as PLANNERS, separately as separately, unmanaged as unmanaged
     from gpumem.jobs.policy import TENSILE as TENSILE, Estimate as Estimate, Planner as Planner, Policy as Policy
-    from gpumem.jobs.runtime import (
-        Instructions as Instructions,
-        ewma as ewma,
-        instructions as instructions,
-        roofline as roofline,
-    )
-    from gpumem.jobs.worlds import run_jobs as run_jobs, simulate_jobs as simulate_jobs
+    from gpumem.jobs.runtime.forecast import ewma as ewma, roofline as roofline
+    from gpumem.jobs.runtime.instructions import Instructions as Instructions, instructions as instructions
+    from gpumem.jobs.worlds.real import run_jobs as run_jobs
+    from gpumem.jobs.worlds.simulated import simulate_jobs as simulate_jobs
 
 face(__name__)

@@ -160,13 +160,47 @@ class Estimates:
 def estimates(
     trace: Trace, machine: Machine, predictor: Predictor, utilisation: float, *, slowdown: float = 0.0
 ) -> Estimates:
-    """Do as `durations`, and say for each op where its duration comes from.
+    """Estimate how long each op of `trace` will take while other jobs keep the GPU busy.
 
+    Parameters
+    ----------
+    trace : Trace
+    machine : Machine
+        Its roofline counts where no network can tell, its link for copies.
+    predictor : Predictor
+        Trained on `sizes`, which a trace knows.
+    utilisation : float
+        Share of the time, in [0, 1], during which other jobs' kernels run.
+    slowdown : float
+        In the stated model; it counts for the roofline and for durations that the trace has. The networks have
+        learned their own.
+
+    Returns
+    -------
+    Estimates
+
+    Raises
+    ------
+    ValueError
+        A utilisation outside [0, 1], a slowdown below 0; networks that look at shapes; 2**53 ns or more.
+
+    Notes
+    -----
+    O(n). A duration in the trace was measured on a GPU of its own: it stands, slowed down by the stated model.
+
+    Examples
+    --------
     >>> import gpumem
-    >>> trace, nobody = gpumem.bundled("mlp3"), fit([])
-    >>> found = estimates(trace, Machine.named("v100"), nobody, 0.5)
+    >>> trace, machine, nobody = gpumem.bundled("mlp3"), Machine.named("v100"), fit([])
+    >>> bool((estimates(trace, machine, nobody, 0).ns == machine.durations(trace)).all())
+    True
+    >>> found = estimates(trace, machine, nobody, 0.5)
     >>> found.left.most_common(2), nobody.why("add_.Tensor")
     ([('add_.Tensor', 12), ('mul_.Tensor', 6)], 'none was measured')
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4.3.
     """
     if not 0 <= slowdown < math.inf:
         raise ValueError(f"slowdown: {slowdown} is not finite and >= 0")
@@ -185,52 +219,6 @@ def estimates(
     return Estimates(trace, np.rint(ns).astype(np.int64), source.astype(np.int64))
 
 
-def durations(
-    trace: Trace, machine: Machine, predictor: Predictor, utilisation: float, *, slowdown: float = 0.0
-) -> I64:
-    """Return how long each op of `trace` will take while other jobs keep the GPU busy.
-
-    Parameters
-    ----------
-    trace : Trace
-    machine : Machine
-        Its roofline counts where no network can tell (`estimates` says where), its link for copies.
-    predictor : Predictor
-        Trained on `sizes`, which a trace knows.
-    utilisation : float
-        Share of the time, in [0, 1], during which other jobs' kernels run.
-    slowdown : float
-        In the stated model; it counts for the roofline and for durations that the trace has. The networks have
-        learned their own.
-
-    Returns
-    -------
-    int64[n]
-        Nanoseconds.
-
-    Raises
-    ------
-    ValueError
-        A utilisation outside [0, 1], a slowdown below 0; networks that look at shapes; 2**53 ns or more.
-
-    Notes
-    -----
-    O(n). A duration in the trace was measured on a GPU of its own: it stands, slowed down by the stated model.
-
-    Examples
-    --------
-    >>> import gpumem
-    >>> trace, machine = gpumem.bundled("mlp3"), Machine.named("v100")
-    >>> bool((durations(trace, machine, fit([]), 0) == machine.durations(trace)).all())
-    True
-
-    References
-    ----------
-    Zhang et al., TENSILE, section 4.3.
-    """
-    return estimates(trace, machine, predictor, utilisation, slowdown=slowdown).ns
-
-
 class HasTrace(Protocol):
     """A job, as far as its durations go."""
 
@@ -239,8 +227,8 @@ class HasTrace(Protocol):
 
 
 def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) -> Callable[[HasTrace, float], I64]:
-    """Return `durations` as a controller wants it: `estimate(job, others)`; any other job keeps the GPU busy."""
-    return lambda job, others: durations(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown)
+    """Return `estimates` as a controller wants them: `estimate(job, others)`; any other job keeps the GPU busy."""
+    return lambda job, others: estimates(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown).ns
 
 
 def _checked(utilisation: ArrayLike) -> F64:

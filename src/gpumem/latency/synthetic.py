@@ -47,7 +47,7 @@ def synthetic(
     utilisations : sequence of float
         Shares of the time during which other jobs' kernels run.
     slowdown : float
-        As in `durations`.
+        As in `estimates`.
     noise : float
         Standard deviation of the logarithm of the time.
 

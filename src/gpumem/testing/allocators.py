@@ -148,27 +148,23 @@ class Trial:
     def run(self, history: Sequence[Request]) -> None:
         """Raise the first thing that is wrong."""
         largest = self.largest
-        first = self._played(self.witness(), history)
+        first = _played(Player(self.witness()), history)
         repeatable = first.witness.synchronises or not any(getattr(r, "stream", 0) for r in history)
         if repeatable and "recovery" not in self.skip:
             _recovers(first, largest)
-        again = self._played(self.witness(), history)
+        again = _played(Player(self.witness()), history)
         if "deterministic" not in self.skip:
             _same(first, again)
         if repeatable and "growth" not in self.skip:
             _settles(again, history)
 
-    def _played(self, witness: Witness, history: Sequence[Request]) -> Player:
-        player = Player(witness)
-        _round(player, history)
-        return player
 
-
-def _round(player: Player, history: Iterable[Request]) -> None:
+def _played(player: Player, history: Iterable[Request]) -> Player:
     """Play a history and free what is left."""
     for request in history:
         player.perform(request)
     player.free_all()
+    return player
 
 
 def _settles(player: Player, history: Sequence[Request]) -> None:
@@ -178,7 +174,7 @@ def _settles(player: Player, history: Sequence[Request]) -> None:
     for window in range(WINDOWS):
         before = witness.top
         for k in range(1, WINDOW + 1):
-            _round(player, _renumbered(history, (window * WINDOW + k) * blocks))
+            _played(player, _renumbered(history, (window * WINDOW + k) * blocks))
         if witness.top == before or witness.top <= (witness.capacity or 0):  # no further than the capacity anyhow
             return
     told = f"repeated {WINDOW * WINDOWS} times: the highest byte rises from {start} to {witness.top}"

@@ -51,14 +51,22 @@ class Player:
         self._stream: dict[int, int] = {}
 
     def perform(self, request: Request) -> None:
-        """Perform one request; raise a `ContractError` that says what led to it."""
-        if isinstance(request, Allocate):
-            self._allocate(request)
-        elif isinstance(request, Free):
-            if request.block in self.live:
-                self._free(request)
-        elif (offset := self._wrong(request)) is not None:
-            self._refused(request, offset)
+        """Perform one request; raise a `ContractError` that says what led to it, counting requests from 0."""
+        try:
+            if isinstance(request, Allocate):
+                self._allocate(request)
+            elif isinstance(request, Free):
+                if request.block in self.live:
+                    self._free(request)
+            elif (offset := self._wrong(request)) is not None:
+                self._refused(request, offset)
+        except ContractError as broken:
+            told = f"request {len(self.done) - 1}, {broken.reason}"
+            raise ContractError(broken.rule, told, self.log, self.done) from broken.__cause__
+
+    def blocks(self) -> list[int]:
+        """Return the live blocks, lowest address first."""
+        return sorted(self.live, key=self.live.__getitem__)
 
     def free_all(self) -> None:
         """Free every live block on the stream that it was allocated for."""
@@ -66,17 +74,14 @@ class Player:
             self.perform(Free(block, self._stream[block]))
 
     def _allocate(self, request: Allocate) -> None:
-        line = f"p{request.block} = a.allocate({request.size}{_on(request.stream)})"
-        self._write(request, line)
+        self._write(request, f"p{request.block} = a.allocate({request.size}{_on(request.stream)})")
         offset: int | None = None
         try:
             offset = self.witness.allocate(request.size, stream=request.stream)
-        except ContractError as broken:
-            raise self.told(broken) from broken.__cause__
         except (MemoryError, ValueError) as refused:
-            self.log[-1] = f"{line}  # {type(refused).__name__}"
+            self.log[-1] += f"  # {type(refused).__name__}"
         else:
-            self.log[-1] = f"{line}  # {offset}"
+            self.log[-1] += f"  # {offset}"
             self.live[request.block] = offset
             self._stream[request.block] = request.stream
         self.offsets.append(offset)
@@ -84,10 +89,7 @@ class Player:
     def _free(self, request: Free) -> None:
         self._write(request, f"a.free(p{request.block}{_on(request.stream)})")
         offset = self.gone[request.block] = self.live.pop(request.block)
-        try:
-            self.witness.free(offset, stream=request.stream)
-        except ContractError as broken:
-            raise self.told(broken) from broken.__cause__
+        self.witness.free(offset, stream=request.stream)
 
     def _wrong(self, request: WrongFree) -> int | None:
         """Return the offset that it means, None where there is nothing wrong with it."""
@@ -96,22 +98,15 @@ class Player:
         return None if offset in self.witness.live else offset
 
     def _refused(self, request: WrongFree, offset: int) -> None:
-        self._write(request, f"a.free({offset})  # ValueError")
+        self._write(request, f"a.free({offset})")
         try:
             self.witness.free(offset)
-        except ContractError as broken:
-            self.log[-1] = f"a.free({offset})"
-            raise self.told(broken) from broken.__cause__
         except ValueError:
-            pass
+            self.log[-1] += "  # ValueError"
 
     def _write(self, request: Request, line: str) -> None:
         self.done.append(request)
         self.log.append(line)
-
-    def told(self, broken: ContractError) -> ContractError:
-        """Return an error with what led to it, counting requests from 0."""
-        return ContractError(broken.rule, f"request {len(self.done) - 1}, {broken.reason}", self.log, self.done)
 
 
 def _on(stream: int) -> str:

@@ -64,10 +64,6 @@ class Source:
         """Return any stream, mostly the first."""
         return max(0, self.random.randint(1 - self.streams, self.streams - 1))
 
-    def blocks(self) -> list[int]:
-        """Return the live blocks, lowest address first."""
-        return sorted(self.player.live, key=lambda block: self.player.live[block])
-
     def wrong(self) -> Request:
         """Return a request that must be refused."""
         r, player = self.random, self.player
@@ -85,7 +81,7 @@ Pattern = Callable[[Source], Iterator[Request]]
 def mix(s: Source) -> Iterator[Request]:
     """Anything, in any order."""
     for _ in range(s.steps):
-        blocks = s.blocks()
+        blocks = s.player.blocks()
         if blocks and s.random.random() < 0.45:
             yield s.give(s.random.choice(blocks))
         else:
@@ -99,7 +95,7 @@ def fill(s: Source) -> Iterator[Request]:
         yield s.take(size)
         if s.player.offsets[-1] is None:
             break
-    for block in s.blocks()[s.random.randint(0, 1) :: 2]:
+    for block in s.player.blocks()[s.random.randint(0, 1) :: 2]:
         yield s.give(block)
     for extra in (1, 0, -1, 0):
         yield s.take(size + extra)
@@ -113,7 +109,7 @@ def neighbours(s: Source) -> Iterator[Request]:
         stream = s.stream()
         for size in sizes:
             yield s.take(size, stream)
-        blocks = s.blocks()
+        blocks = s.player.blocks()
         first = s.random.randrange(max(1, len(blocks) - 1))
         together = blocks[first : first + s.random.randint(2, 3)]
         room = sum(s.player.witness.live[s.player.live[block]] for block in together)
@@ -134,7 +130,7 @@ def holes(s: Source) -> Iterator[Request]:
         if found and s.random.random() < 0.6:
             low, high = s.random.choice(found)
             yield s.take(high - low + s.random.choice([-1, 0, 0, 1]))
-        elif blocks := s.blocks():
+        elif blocks := s.player.blocks():
             yield s.give(s.random.choice(blocks))
             yield s.take(s.size())
 
@@ -168,13 +164,13 @@ def exchange(s: Source) -> Iterator[Request]:
         size = s.size()
         yield s.take(size)
         yield s.take(size)
-        for block in s.blocks()[: s.random.randint(1, 2)]:
+        for block in s.player.blocks()[: s.random.randint(1, 2)]:
             yield s.give(block, s.random.randrange(s.streams))
         yield s.take(s.random.choice([size, size // 2, size - 1, 2 * size]), s.random.randrange(s.streams))
 
 
 def _free_some(s: Source) -> Iterator[Request]:
-    blocks = s.blocks()
+    blocks = s.player.blocks()
     s.random.shuffle(blocks)
     for block in blocks[: s.random.choice([len(blocks), len(blocks) // 2])]:
         yield s.give(block)

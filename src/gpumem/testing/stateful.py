@@ -31,14 +31,8 @@ def allocator_machine(
 
     Parameters
     ----------
-    factory : callable
-        Returns a new allocator, always in the same state.
-    max_size : int, optional
-        Bytes of one request at most; the capacity where the allocator has one, else 64 MiB.
-    streams : int
-        Streams that requests come from.
-    skip : collection of str
-        Rules that the allocator may break, of `gpumem.testing.OPTIONAL`.
+    factory, max_size, streams, skip
+        As for `check_allocator`.
 
     Returns
     -------
@@ -140,16 +134,13 @@ def allocator_machine(
 
         @rule(start=st.integers(0, 1), step=st.integers(1, 2), stream=stream)
         def free_many(self, start: int, step: int, stream: int) -> None:
-            for block in sorted(self.player.live, key=lambda block: self.player.live[block])[start::step]:
+            for block in self.player.blocks()[start::step]:
                 self.perform(Free(block, stream))
 
         def teardown(self) -> None:
             if not self.broken:
                 trial.run(self.player.done)
 
-    AllocatorMachine.__name__ = AllocatorMachine.__qualname__ = f"AllocatorMachine[{_name(factory)}]"
+    name = getattr(factory, "__name__", type(factory).__name__)
+    AllocatorMachine.__name__ = AllocatorMachine.__qualname__ = f"AllocatorMachine[{name}]"
     return AllocatorMachine
-
-
-def _name(factory: object) -> str:
-    return getattr(factory, "__name__", type(factory).__name__)

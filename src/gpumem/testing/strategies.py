@@ -107,12 +107,10 @@ def traces(
 
     Parameters
     ----------
-    max_ops, max_buffers : int
-        At most so many; at least one of each.
+    max_ops, max_buffers, sizes
+        As for `lifetimes`.
     streams : int
         Compute streams at most.
-    sizes : SearchStrategy of int
-        Bytes of a buffer; by default small ones that often agree, 0 among them.
     host : bool
         Whether some buffers may lie on the host; no op touches these.
 

@@ -4,13 +4,3 @@ Read `controller` first (admission, budgets, plans anew), then `executor`: one j
 budget in `memory` and its copies in `swaps`. `forecast` predicts times beside other jobs and corrects them. `session`
 is a run from start to end, in whatever world.
 """
-
-from typing import TYPE_CHECKING
-
-from gpumem._face import face
-
-if TYPE_CHECKING:
-    from gpumem.jobs.runtime.forecast import ewma as ewma, roofline as roofline
-    from gpumem.jobs.runtime.instructions import Instructions as Instructions, instructions as instructions
-
-face(__name__)

@@ -9,15 +9,14 @@ smaller one makes room::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy
-from gpumem.jobs.runtime.executor import Executor, Record
+from gpumem.jobs.runtime.executor import Executor, World
 from gpumem.jobs.runtime.forecast import Forecast, roofline
 from gpumem.jobs.runtime.instructions import Instructions, Place, instructions
 from gpumem.machine import Machine
@@ -26,35 +25,11 @@ from gpumem.swap.tasks import Scheduled, Task
 TRIES = 4  # plans for ever less, until their placements fit
 
 
-class Launcher(Protocol):
-    """The world, as the controller sees it."""
-
-    @property
-    def now(self) -> int:
-        """Nanoseconds."""
-
-    def log(self, event: Event) -> None:
-        """Note an event."""
-
-    def at(self, ns: int, act: Callable[[], None]) -> None:
-        """Do something at a time."""
-
-    def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
-        """Let a job begin."""
-
-    def soon(self, act: Callable[[], None]) -> None:
-        """Do something that nobody waits for."""
-
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
-        """Return what takes long while others go on."""
-
-
 @dataclass(slots=True, eq=False)
 class Member:
     """One job: how long its ops take as far as known, the ns of all as last planned, its budget, its plans.
 
-    `todo` is the plan in force, `new` a newer one that waits for a boundary. `refused`: the bytes that its plan got
-    down to, alone.
+    `todo` is the plan in force, `new` a newer one that waits for a boundary.
     """
 
     job: Job
@@ -66,8 +41,7 @@ class Member:
     budget: int = 0
     todo: Instructions | None = None
     new: Instructions | None = None
-    record: Record = field(default_factory=Record)
-    refused: int = 0
+    executor: Executor | None = None
 
 
 class GlobalController:
@@ -81,15 +55,13 @@ class GlobalController:
         Who waits until the plans fit, who waits for room, who runs.
     budgets : list of (int, int)
         ns and the sum of the budgets from then on.
-    replans : list of int
-        ns at which running jobs were planned anew.
     """
 
     def __init__(
         self,
         machine: Machine,
         capacity: int,
-        world: Launcher,
+        world: World,
         policy: Policy,
         *,
         slowdown: float = 0.0,
@@ -102,7 +74,6 @@ class GlobalController:
         self.admitted: list[Member] = []
         self.running: list[Member] = []
         self.budgets: list[tuple[int, int]] = []
-        self.replans: list[int] = []
         self.asked = False  # somebody may be admitted
         self.because: Member | None = None  # who wants all to be planned anew
 
@@ -132,7 +103,6 @@ class GlobalController:
             if member in waiting:
                 waiting.remove(member)
                 self._log("leave", member)
-                member.record.leave = self.world.now
                 if waiting is self.admitted:
                     self._ask(member)  # others have smaller plans on its account
                 self.asked = True
@@ -143,18 +113,17 @@ class GlobalController:
             return
         self.asked = False
         while self.queue:
-            before, head = self._waiting(), self.queue[0]
+            before = self._waiting()
             reached = self._admit_some()
             if not reached:
                 continue
             if before[0]:
-                reached = self._instructions([head])[0].budget
+                reached = self._instructions(self.queue[:1])[0].budget
             if before != self._waiting():  # somebody came or went meanwhile
                 self.asked = True
                 break
             if reached <= self.capacity:
                 break
-            head.refused = reached
             self._log("refused", self.queue.pop(0), reached)
         self._launch()
         for member in (*self.queue, *self.admitted):
@@ -175,7 +144,7 @@ class GlobalController:
             total = sum(t.budget for t in todo)
             if total <= self.capacity and (inside, queue) == self._waiting():
                 if self.running:
-                    self._tell_replan(queue[0], total)
+                    self._log("replan", queue[0], total)
                 self.admitted += queue[:count]
                 del self.queue[:count]
                 self._give(members, todo)
@@ -191,7 +160,8 @@ class GlobalController:
                 return
             self.running.append(self.admitted.pop(0))
             self._grant(member, member.todo.budget)
-            member.record = self.world.launch(member.job, member.place, member.todo, self).record
+            member.executor = Executor(member.job, member.place, member.todo, self.world, self, drain=self.policy.drain)
+            self.world.launch(member.executor)
 
     # plans
 
@@ -210,20 +180,15 @@ class GlobalController:
             todo = self._instructions(members)
             total = sum(t.budget for t in todo)
             if members == self._waiting()[0]:  # who came or went meanwhile has had all planned anew as well
-                self._tell_replan(because, total)
+                self._log("replan", because, total)
                 if total <= self.capacity:
                     self._give(members, todo)
                 self.asked = bool(self.queue)  # with what is known now, those who wait may fit
-
-    def _tell_replan(self, because: Member, total: int) -> None:
-        self.replans.append(self.world.now)
-        self._log("replan", because, total)
 
     def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
         """Have jobs planned together."""
         others = len(members) - 1
         tasks = [Task(m.job.trace, m.forecast.beside(others), m.job.ratio) for m in members]
-
         return self.world.aside(partial(self._planned, members, tasks))
 
     def _planned(self, members: Sequence[Member], tasks: Sequence[Task]) -> list[Instructions]:

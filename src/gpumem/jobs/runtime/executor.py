@@ -14,8 +14,8 @@ Whenever the executor must wait for a copy, that copy is due at once; a copy-in 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Protocol
 
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
@@ -50,7 +50,7 @@ class Controller(Protocol):
 
 
 class World(Protocol):
-    """What runs copies and knows the time: simulated or real."""
+    """What runs ops and knows the time, simulated or real, as the controller and its executors see it."""
 
     @property
     def now(self) -> int:
@@ -59,8 +59,17 @@ class World(Protocol):
     def log(self, event: Event) -> None:
         """Note an event."""
 
-    def alarm(self, executor: Executor, transfer: Transfer) -> None:
-        """Call `executor.swaps.due` at `transfer.due`."""
+    def at(self, ns: int, act: Callable[[], None]) -> None:
+        """Do something at a time."""
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Do something that nobody waits for."""
+
+    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
+        """Return what takes long while others go on."""
+
+    def launch(self, executor: Executor) -> None:
+        """Let a job begin."""
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Copy as soon as the engine is free: call `executor.began`, then `executor.swaps.ended`."""
@@ -75,21 +84,6 @@ class World(Protocol):
         """The job leaves the device."""
 
 
-@dataclass(slots=True)
-class Record:
-    """What one job did, iteration by iteration; see `JobRun`."""
-
-    launch: int = -1
-    leave: int = -1
-    start: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    budget: list[int] = field(default_factory=list)
-    peak: list[int] = field(default_factory=list)
-    passive: list[int] = field(default_factory=list)
-    moved: dict[str, int] = field(default_factory=lambda: {"out": 0, "in": 0})
-    waits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAITS, 0))
-
-
 class Executor:
     """One job that has been admitted.
 
@@ -102,7 +96,14 @@ class Executor:
         Its first plan.
     world, controller
     drain : bool
-        Whether the end of an iteration waits for all copies, those included that are planned to run across it.
+        See `Policy`.
+
+    Attributes
+    ----------
+    rows : list of (int, int, int, int)
+        `start`, `budget`, `peak` and `passive` of each iteration that has ended, and
+    waits : dict of str to int
+        ns by cause, as in `JobRun`. The log tells the rest.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Executor:
         self.job, self.place = job, place
         self.world, self.controller, self.drain = world, controller, drain
         self.iteration = self.missing = 0
-        self.record = Record()
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.waits = dict.fromkeys(WAITS, 0)
         self._take(todo)
 
     def _take(self, todo: Instructions) -> None:
@@ -139,7 +141,7 @@ class Executor:
 
     def alarm(self, transfer: Transfer) -> None:
         """Have `swaps.due` called when its time has come."""
-        self.world.alarm(self, transfer)
+        self.world.at(transfer.due, partial(self.swaps.due, transfer))
 
     def ready(self, transfer: Transfer) -> None:
         """Hand a copy to the engines."""
@@ -147,9 +149,7 @@ class Executor:
 
     def began(self, transfer: Transfer) -> None:
         """An engine has taken a copy up."""
-        way = "in" if transfer.into else "out"
-        self.record.moved[way] += transfer.size
-        self.say(way, transfer=transfer)
+        self.say("in" if transfer.into else "out", transfer=transfer)
 
     def arrived(self) -> None:
         """One thing less to wait for."""
@@ -159,31 +159,29 @@ class Executor:
 
     def walk(self) -> Walk:
         """Launch; iterate and change plans; leave."""
-        record = self.record
-        record.launch = self.now
-        record.waits["admission"] = self.now - self.job.arrival
+        self.waits["admission"] = self.now - self.job.arrival
         self._log("launch", size=self.todo.budget)
         self.memory.start(self.todo.device.values())
         yield TURN
         while True:
+            since = self.now
             ns = yield from self._iterate()
             over = self.now
-            yield from self._close()
+            yield from self._close(since)
             if self.controller.leaves(self):
                 yield from self._leave()
-                record.waits["boundary"] += self.now - over
+                self.waits["boundary"] += self.now - over
                 return
             new = self.controller.new_plan(self)
             self.controller.measured(self, ns)
             self.iteration += 1
             if new is not None:
                 yield from self._switch(new)
-            record.waits["boundary"] += self.now - over
+            self.waits["boundary"] += self.now - over
 
     def _iterate(self) -> Generator[int, int, list[int]]:
         """Walk the ops of one iteration; return the ns of those of the job's own trace."""
         todo, memory, last = self.todo, self.memory, self.swaps.last
-        self.record.start.append(self.now)
         memory.peak = memory.used
         ns: dict[int, int] = {}
         for i, role in enumerate(todo.role):
@@ -218,7 +216,7 @@ class Executor:
         yield from self._settle(needs, request, passive=True)
         operands = max((t.end for t in needs), default=since)
         memory = -1 if request is None else request.at
-        self.record.waits["memory" if memory > operands else "copy"] += self.now - since
+        self.waits["memory" if memory > operands else "copy"] += self.now - since
 
     def _settle(self, transfers: Sequence[Transfer], request: Request | None = None, *, passive: bool = False) -> Walk:
         """Wait until copies have ended and memory is granted; the copies become due at once."""
@@ -233,17 +231,12 @@ class Executor:
         self.swaps.hurry(transfers, asked, passive=passive)
         yield WAIT
 
-    def _close(self) -> Walk:
+    def _close(self, since: int) -> Walk:
         """End an iteration: wait for its copies out, whose device parts end within it, then tell."""
-        todo, record = self.todo, self.record
-        for part in todo.ends[-1]:
+        for part in self.todo.ends[-1]:
             self.memory.end(part, self.now)
-        mine = [t for t in self.swaps.open if todo.settles[t.op]]
-        yield from self._settle(list(self.swaps.open) if self.drain else mine)
-        record.end.append(self.now)
-        record.budget.append(self.memory.budget)
-        record.peak.append(self.memory.peak)
-        record.passive.append(self.swaps.passive)
+        yield from self._settle([t for t in self.swaps.open if self.drain or self.todo.settles[t.op]])
+        self.rows.append((since, self.memory.budget, self.memory.peak, self.swaps.passive))
         self.swaps.passive = 0
         self._log("iteration")
         yield TURN
@@ -275,6 +268,5 @@ class Executor:
         self.memory.clear()
         self.world.release(self)
         self._log("leave")
-        self.record.leave = self.now
         yield TURN
         self.controller.left(self)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.policy import Policy
-from gpumem.jobs.runtime.controller import GlobalController, Launcher
+from gpumem.jobs.runtime.controller import GlobalController
+from gpumem.jobs.runtime.executor import WAITS, World
 from gpumem.jobs.runtime.instructions import Place
 from gpumem.machine import Machine
 
 
-class RunnableWorld(Launcher, Protocol):
+class RunnableWorld(World, Protocol):
     """The world, as a session sees it."""
 
-    @property
-    def events(self) -> Sequence[Event]:
-        """What has been noted."""
-
-    def run(self, jobs: Sequence[Job], controller: GlobalController) -> None:
-        """Have the controller expect the jobs; return when all of them are gone."""
+    def run(self, jobs: Sequence[Job], controller: GlobalController) -> Sequence[Event]:
+        """Have the controller expect the jobs; return what was noted when all of them are gone."""
 
 
 def run_session(
@@ -42,41 +41,35 @@ def run_session(
     if capacity < 1:
         raise ValueError(f"capacity: {capacity} bytes is below 1")
     controller = GlobalController(machine, capacity, world, policy, slowdown=slowdown, place=place)
-    world.run(jobs, controller)
-    return _outcome(jobs, controller, tuple(world.events))
+    return _outcome(jobs, controller, tuple(world.run(jobs, controller)))
 
 
 def _outcome(jobs: Sequence[Job], controller: GlobalController, log: tuple[Event, ...]) -> Outcome:
-    """Put together what the executors and the controller have noted."""
+    """Put together what the log says and what the executors have noted besides."""
+    ns, size = defaultdict[tuple[str, str], list[int]](list), Counter[tuple[str, str]]()
+    for event in log:
+        ns[event.job, event.kind].append(event.ns)
+        size[event.job, event.kind] += event.size
     found = []
-    for job in jobs:
-        member = controller.members[job.name]
-        r = member.record
+    for name in (job.name for job in jobs):
+        mine = controller.members[name].executor
+        start, budget, peak, passive = zip(*mine.rows) if mine and mine.rows else ((),) * 4
         found.append(
             JobRun(
-                job.name,
-                r.launch,
-                r.leave,
-                member.refused if member.todo is None else 0,
-                tuple(r.start),
-                tuple(r.end),
-                tuple(r.budget),
-                tuple(r.peak),
-                tuple(r.passive),
-                r.moved["out"],
-                r.moved["in"],
-                r.waits,
+                name,
+                max(ns[name, "launch"], default=-1),
+                max(ns[name, "leave"], default=-1),
+                size[name, "refused"],
+                start,
+                tuple(ns[name, "iteration"]),
+                budget,
+                peak,
+                passive,
+                size[name, "out"],
+                size[name, "in"],
+                mine.waits if mine else dict.fromkeys(WAITS, 0),
             )
         )
-    return Outcome(tuple(found), _peak(log), tuple(controller.budgets), tuple(controller.replans), log)
-
-
-def _peak(log: Iterable[Event]) -> int:
-    held = peak = 0
-    for event in log:
-        if event.kind == "hold":
-            held += event.size
-            peak = max(peak, held)
-        elif event.kind == "free":
-            held -= event.size
-    return peak
+    held = accumulate((e.size if e.kind == "hold" else -e.size for e in log if e.kind in ("hold", "free")), initial=0)
+    replans = tuple(event.ns for event in log if event.kind == "replan")
+    return Outcome(tuple(found), max(held), tuple(controller.budgets), replans, log)

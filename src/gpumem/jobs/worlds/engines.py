@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, lcm
 
@@ -57,14 +58,14 @@ class Links:
         return self.ns[key]
 
 
+@dataclass(slots=True, eq=False)
 class Kernel:
     """A kernel that runs: what is left of it, when it started, when it will end as things are (-1: not known)."""
 
-    __slots__ = ("end", "executor", "left", "start")
-
-    def __init__(self, executor: Executor, left: int, start: int) -> None:
-        self.executor, self.left, self.start = executor, left, start
-        self.end = -1
+    executor: Executor
+    left: int
+    start: int
+    end: int = -1
 
 
 class Kernels:

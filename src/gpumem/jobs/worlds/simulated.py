@@ -115,10 +115,6 @@ class _Clock:
         """Note an event."""
         self.round.append(event)
 
-    def alarm(self, executor: Executor, transfer: Transfer) -> None:
-        """Tell the swap scheduler at the time when a copy is due."""
-        self.at(transfer.due, partial(executor.swaps.due, transfer))
-
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready."""
         self.links.add(self.now, executor, transfer)
@@ -127,12 +123,10 @@ class _Clock:
         """Let an executor go on in this round or the next."""
         self.next[executor.place] = 0
 
-    def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
+    def launch(self, executor: Executor) -> None:
         """Let a job begin."""
-        executor = Executor(job, place, todo, self, controller, drain=controller.policy.drain)
-        self.walks[place] = executor, executor.walk()
-        self.next[place] = None
-        return executor
+        self.walks[executor.place] = executor, executor.walk()
+        self.next[executor.place] = None
 
     def change(self, executor: Executor) -> None:
         """There are no bytes to move."""
@@ -148,7 +142,7 @@ class _Clock:
         """Planning takes no time."""
         return work()
 
-    def run(self, jobs: Sequence[Job], controller: GlobalController) -> None:
+    def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
         """Go from instant to instant until nothing is left to happen."""
         controller.expect(jobs)
         while self.heap:
@@ -156,6 +150,7 @@ class _Clock:
             while self._round(controller) or self._start_copies():
                 self._flush()
             self._flush()
+        return self.events
 
     def _flush(self) -> None:
         """End a round: its events go to the log in the order of their kinds."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -28,7 +29,6 @@ from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import TURN, WAIT, Executor
-from gpumem.jobs.runtime.instructions import Instructions
 from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.jobs.worlds.running import Running, prepared
 from gpumem.machine import Machine
@@ -62,7 +62,7 @@ class Threads:
         self.count = 0
         self.alarms: list[tuple[int, int, Callable[[], None]]] = []
         self.tasks: list[Callable[[], None]] = []
-        self.copies: list[list[tuple[int, int, Executor, Transfer]]] = [[], []]
+        self.copies: list[deque[tuple[Executor, Transfer]]] = [deque(), deque()]
         self.running: dict[int, Running] = {}
         self.threads: list[Thread] = []
 
@@ -83,15 +83,9 @@ class Threads:
         heapq.heappush(self.alarms, (ns, self.count, act))
         self.lock.notify_all()
 
-    def alarm(self, executor: Executor, transfer: Transfer) -> None:
-        """Tell the swap scheduler at the time when a copy is due."""
-        self.at(transfer.due, partial(executor.swaps.due, transfer))
-
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready; the clock never stands still, so first come is first served."""
-        self.count += 1
-        queue = self.copies[transfer.into and self.machine.duplex]
-        heapq.heappush(queue, (self.now, self.count, executor, transfer))
+        self.copies[transfer.into and self.machine.duplex].append((executor, transfer))
         self.lock.notify_all()
 
     def resume(self, executor: Executor) -> None:
@@ -103,11 +97,8 @@ class Threads:
         self.tasks.append(act)
         self.lock.notify_all()
 
-    def aside(self, work: Callable[[], list[Instructions]]) -> list[Instructions]:
+    def aside(self, work: Callable[[], T]) -> T:
         """Do it without the lock."""
-        return self._unlocked(work)
-
-    def _unlocked(self, work: Callable[[], T]) -> T:
         self.lock.release()
         try:
             return work()
@@ -115,11 +106,9 @@ class Threads:
             self.lock.acquire()
             self.tick()
 
-    def launch(self, job: Job, place: int, todo: Instructions, controller: GlobalController) -> Executor:
+    def launch(self, executor: Executor) -> None:
         """Start the thread of an executor."""
-        executor = Executor(job, place, todo, self, controller, drain=controller.policy.drain)
         self._start(partial(self._execute, executor))
-        return executor
 
     def change(self, executor: Executor) -> None:
         """Read what crosses the boundary, lay the device out anew, write it back."""
@@ -131,7 +120,7 @@ class Threads:
             del self.running[at]  # its backend is the new one's from here on
             return prepared(executor, mine.backend, mine.launch, values)
 
-        self.running[at] = self._unlocked(anew)
+        self.running[at] = self.aside(anew)
 
     def release(self, executor: Executor) -> None:
         """Hand the state over, give the device's memory back."""
@@ -145,11 +134,11 @@ class Threads:
             del self.running[executor.place]
             mine.backend.close()
 
-        self._unlocked(over)
+        self.aside(over)
 
     # threads
 
-    def run(self, jobs: Sequence[Job], controller: GlobalController) -> None:
+    def run(self, jobs: Sequence[Job], controller: GlobalController) -> list[Event]:
         """Start all threads, and wait until all jobs are gone."""
         try:
             with self.lock:
@@ -163,6 +152,7 @@ class Threads:
             self._end()
         if self.error is not None:
             raise self.error
+        return self.events
 
     def _end(self) -> None:
         """End all threads, give back what failures have left."""
@@ -224,11 +214,11 @@ class Threads:
             controller.admit()
             self.lock.notify_all()
 
-    def _copy(self, queue: list[tuple[int, int, Executor, Transfer]]) -> None:
+    def _copy(self, queue: deque[tuple[Executor, Transfer]]) -> None:
         """A swap executor: one copy after another."""
         while True:
             self._until(lambda: queue)
-            *_, executor, transfer = heapq.heappop(queue)
+            executor, transfer = queue.popleft()
             executor.began(transfer)
             if transfer.op >= 0:  # a change of plan carries its values over by itself
                 self._submit(executor, transfer.op)
@@ -238,7 +228,7 @@ class Threads:
         """The thread of one executor."""
         job = executor.job
         values = self.state.get(job.name, {})
-        self.running[executor.place] = self._unlocked(
+        self.running[executor.place] = self.aside(
             lambda: prepared(executor, self.backend(), self.new_launch(job), values)
         )
         walk = executor.walk()
@@ -254,6 +244,6 @@ class Threads:
         """Run one op to its end, without the lock; return its ns."""
         mine = self.running[executor.place]
         token = mine.submit(op, executor.iteration)
-        ns = self._unlocked(partial(mine.wait, op, token))
+        ns = self.aside(partial(mine.wait, op, token))
         mine.ended(op, token)
         return ns
