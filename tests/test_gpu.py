@@ -16,7 +16,7 @@ from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.kernels import reference
 from gpumem.machine import Machine
-from gpumem.models import MODELS, measure
+from gpumem.models import MODELS, measured
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
@@ -108,7 +108,8 @@ def test_every_op_is_measured() -> None:
     from gpumem.kernels import device
 
     with backend(timing=True) as cuda:
-        assert (measure(MODELS["cnn"](), cuda, device).ops.duration > 0).all()
+        model = MODELS["cnn"]()
+        assert (measured(model.trace, cuda, model.launch(device), state=model.initial).ops.duration > 0).all()
 
 
 def test_a_slab_that_does_not_fit_is_refused_and_nothing_stays() -> None:

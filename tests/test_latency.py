@@ -20,6 +20,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import gpumem
+from gpumem import models
 from gpumem.columns import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops
 from gpumem.execute import Emulator
 from gpumem.jobs import ewma
@@ -47,7 +48,6 @@ from gpumem.latency.samples import (
 from gpumem.latency.scores import scores
 from gpumem.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
 from gpumem.machine import Machine
-from gpumem.models import MODELS, measure
 from gpumem.trace import Trace
 
 from . import fake_cuda
@@ -172,9 +172,9 @@ def test_a_rewrite_leaves_the_samples_alone() -> None:
     assert len(same) == trace.n and all(same) and rewritten.n > trace.n
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", models.MODELS)
 def test_samples_of_a_model_are_those_of_its_trace_with_shapes(name: str) -> None:
-    model = MODELS[name]()
+    model = models.MODELS[name]()
     for full, bare, step in zip(model_samples(model), samples(model.trace), model.steps):
         assert replace(full, shapes=None, parameters=()) == bare and full.work == bare.work
         assert [4 * math.prod(shape) for shape in full.shapes or ()] == list(full.reads), step.function
@@ -516,8 +516,8 @@ def test_times_that_cannot_be_counted_are_refused() -> None:
 
 
 def test_measured_kernels_and_the_trace_of_their_model_meet_in_one_predictor() -> None:
-    model = MODELS["mlp"](batch=4, features=6, hidden=(5, 7, 9))
-    ns = measure(model, Emulator(), reference).ops.duration
+    model = models.MODELS["mlp"](batch=4, features=6, hidden=(5, 7, 9))
+    ns = models.measured(model.trace, Emulator(), model.launch(reference), state=model.initial).ops.duration
     rows = [Measurement(op, 0, max(int(n), 1)) for op, n in zip(model_samples(model), ns)]
     predictor = fit(rows, least=4, training=QUICK)
     found = estimates(model.trace, MACHINE, predictor, 0)

@@ -12,10 +12,8 @@ from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, Simulator, prepare, run
 from gpumem.kernels import reference
 from gpumem.machine import Machine
-from gpumem.models import MODELS, Graph, Model, Tensor, cnn, measure, mlp
+from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp
 from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss
-from gpumem.models.measure import measured
-from gpumem.models.task import blobs
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
@@ -126,7 +124,7 @@ def test_reshaping_keeps_the_bytes() -> None:
 
 def test_measured_durations_are_medians_of_what_the_backend_says() -> None:
     model = SMALL["mlp"]()
-    trace = measure(model, Emulator(), reference)
+    trace = measured(model.trace, Emulator(), model.launch(reference), state=model.initial)
     assert (trace.ops.duration > 0).all()
     again = measured(trace, Simulator(MACHINE), None)
     assert again.ops.duration.tolist() == trace.ops.duration.tolist()
@@ -138,8 +136,9 @@ def test_what_a_backend_does_not_time_is_refused() -> None:
             span = super().wait(token)
             return type(span)(span.op, -1, -1)
 
+    model = SMALL["mlp"]()
     with pytest.raises(ValueError, match="op 0: Blind did not measure it"):
-        measure(SMALL["mlp"](), Blind(), reference)
+        measured(model.trace, Blind(), model.launch(reference), state=model.initial)
 
 
 def test_lifetimes_follow_from_use() -> None:

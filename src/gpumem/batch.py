@@ -58,11 +58,10 @@ def rebatch(trace: Trace, factor: float) -> Trace:
         )
     buffers = replace(b, size=_times(b.size, factor, grows))
     touched = trace.accesses().op
+    row = touched.rows()
     of_batch = np.zeros(len(ops), np.bool_)
-    of_batch[touched.idx[grows[touched.rows()]]] = True
-    before, after = (np.zeros(len(ops)) for _ in range(2))
-    np.add.at(before, touched.idx, b.size[touched.rows()])
-    np.add.at(after, touched.idx, buffers.size[touched.rows()])
+    of_batch[touched.idx[grows[row]]] = True
+    before, after = (np.bincount(touched.idx, size[row], len(ops)) for size in (b.size, buffers.size))
     rate: F64 = np.divide(after, before, out=np.ones(len(ops)), where=before > 0)
     changed = replace(
         ops,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -128,22 +129,12 @@ class Recording:
         ops = self.ops
 
         def cut(rows: Csr) -> Csr:
-            ptr = rows.ptr[lo : hi + 1]
-            return Csr(ptr - ptr[0], new_id[rows.idx[ptr[0] : ptr[-1]]])
+            mine = rows.take(np.arange(lo, hi))
+            return Csr(mine.ptr, new_id[mine.idx])
 
-        return Ops.make(
-            cut(ops.reads),
-            cut(ops.writes),
-            name=ops.name[lo:hi],
-            stream=ops.stream[lo:hi],
-            streams=ops.streams,
-            duration=ops.duration[lo:hi],
-            flops=ops.flops[lo:hi],
-            moved=ops.moved[lo:hi],
-            role=ops.role[lo:hi],
-            of=np.arange(lo, hi, dtype=np.int64),
-            rng=ops.rng[lo:hi],
-        )
+        kept = ("name", "stream", "duration", "flops", "moved", "role", "rng")
+        columns: dict[str, Any] = {column: getattr(ops, column)[lo:hi] for column in kept}
+        return replace(ops, reads=cut(ops.reads), writes=cut(ops.writes), of=np.arange(lo, hi), **columns)
 
 
 @dataclass(slots=True)
@@ -245,21 +236,14 @@ class Recorder:
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        name, reads, writes, stream, duration, flops, moved = ([op[k] for op in self._ops] for k in range(7))
+        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(7))
+        name, reads, writes, stream, duration, flops, moved = columns
         number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
         free = np.array(self._free, np.int64)
         alloc = np.array(self._alloc, np.int64)
         alloc[(alloc == 0) & (free == NEVER)] = BEFORE
-        ops = Ops.make(
-            reads,  # type: ignore[arg-type]
-            writes,  # type: ignore[arg-type]
-            name=name,  # type: ignore[arg-type]
-            stream=[number[s] for s in stream],
-            streams=list(number) or ["compute"],  # type: ignore[arg-type]
-            duration=duration,
-            flops=flops,
-            moved=moved,
-        )
+        queues = {"stream": [number[s] for s in stream], "streams": list(number) or ["compute"]}
+        ops = Ops.make(reads, writes, name=name, duration=duration, flops=flops, moved=moved, **queues)
         return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
 
     def trace(self, lo: int = 0, hi: int | None = None, *, name: str = "") -> Trace:

@@ -1,7 +1,7 @@
 """Small training steps made of gpumem's kernels: a trace to plan for, a launch to run, a state to compare.
 
-`graph` builds a step out of tensors and ops, `layers` are functions over it; `mlp` and `cnn` are made of them. `MODELS`
-names them for the command line.
+`graph` builds a step out of tensors and ops, `layers` are functions over it, `networks` are made of them; `measure`
+times a step on a backend.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.models.cnn import cnn as cnn
     from gpumem.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
     from gpumem.models.layers import (
         adam as adam,
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
         sgd as sgd,
         softmax_loss as softmax_loss,
     )
-    from gpumem.models.measure import measure as measure
-    from gpumem.models.mlp import mlp as mlp
-    from gpumem.models.named import MODELS as MODELS
-    from gpumem.models.task import blobs as blobs
+    from gpumem.models.measure import measured as measured, measured_machine as measured_machine
+    from gpumem.models.networks import MODELS as MODELS, blobs as blobs, cnn as cnn, mlp as mlp
 
 face(__name__)

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Buffers, Ops
+from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.execute import Backend, Launch, prepare
 from gpumem.machine import Link, Machine
-from gpumem.models.graph import Model
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
-
-
-def measure(model: Model, backend: Backend, library: ModuleType, *, repeats: int = 5) -> Trace:
-    """Return the model's trace with the durations that `backend` measures with the kernels of `library`.
-
-    See `measured`, which does so for any trace.
-
-    >>> from gpumem.execute import Emulator
-    >>> from gpumem.kernels import reference
-    >>> from gpumem.models import mlp
-    >>> bool((measure(mlp(batch=2, features=3, hidden=[4]), Emulator(), reference).ops.duration > 0).all())
-    True
-    """
-    return measured(model.trace, backend, model.launch(library), repeats=repeats, state=model.initial)
 
 
 def measured(
@@ -58,16 +42,19 @@ def measured(
     ------
     ValueError
         The backend did not measure some op.
+
+    Examples
+    --------
+    >>> from gpumem.execute import Emulator
+    >>> from gpumem.kernels import reference
+    >>> from gpumem.models import mlp
+    >>> model = mlp(batch=2, features=3, hidden=[4])
+    >>> trace = measured(model.trace, Emulator(), model.launch(reference), state=model.initial)
+    >>> bool((trace.ops.duration > 0).all())
+    True
     """
-    duration = _durations(trace, backend, launch, repeats, state or {})
-    return replace(trace, ops=replace(trace.ops, duration=duration))
-
-
-def _durations(
-    trace: Trace, backend: Backend, launch: Launch | None, repeats: int, state: Mapping[int, NDArray[Any]]
-) -> I64:
     program = prepare(trace, best_fit(trace), backend, launch)
-    program.write(state)
+    program.write(state or {})
     rows = []
     for _ in range(repeats + 1):
         line = program.run()
@@ -75,8 +62,8 @@ def _durations(
             i = int(np.argmax(line.start < 0))
             raise ValueError(f"op {i}: {type(backend).__name__} did not measure it (CUDA needs timing=True)")
         rows.append(line.end - line.start)
-    whole: I64 = np.rint(np.median(rows[1:], axis=0)).astype(np.int64)
-    return whole
+    duration = np.rint(np.median(rows[1:], axis=0)).astype(np.int64)
+    return replace(trace, ops=replace(trace.ops, duration=duration))
 
 
 def measured_machine(machine: Machine, backend: Backend, *, repeats: int = 5, large: int = 2**26) -> Machine:
@@ -92,7 +79,7 @@ def measured_machine(machine: Machine, backend: Backend, *, repeats: int = 5, la
     ops = Ops.make(reads, writes, role=role, stream=[0, 1] * 2, streams=["d2h", "h2d"], name=["copy"] * 4)
     flags = [False, False, True, True]
     trace = Trace(Buffers.make([*sizes, *sizes], [0] * 4, [4] * 4, persistent=[True] * 4, host=flags), ops)
-    ns = _durations(trace, backend, None, repeats, {}).astype(float)
+    ns = measured(trace, backend, None, repeats=repeats).ops.duration.astype(float)
     out, into = (_line(sizes, float(ns[k]), float(ns[k + 2])) for k in (0, 1))
     return machine.with_(out=out, into=into)
 

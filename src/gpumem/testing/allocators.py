@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -113,24 +113,21 @@ class Trial:
     ) -> None:
         self.factory, self.skip = factory, optional(skip)
         self.max_size = max_size or self.witness().capacity or LARGEST
-        self._largest: int | None = None
 
     def witness(self) -> Witness:
         """Return the witness of a new allocator."""
         return Witness(self.factory(), skip=self.skip)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Bytes of the largest block that a new allocator serves, up to `max_size`."""
-        if self._largest is None:
-            low, high = 0, self.max_size + 1  # low is served, high is not
-            while high - low > 1:
-                size = high - 1 if low == 0 and high == self.max_size + 1 else (low + high) // 2
-                low, high = (size, high) if self._serves(size) else (low, size)
-            if low == 0:
-                raise ContractError("service", "a new allocator refuses to allocate 1 byte", ["a.allocate(1)"])
-            self._largest = low
-        return self._largest
+        low, high = 0, self.max_size + 1  # low is served, high is not
+        while high - low > 1:
+            size = high - 1 if low == 0 and high == self.max_size + 1 else (low + high) // 2
+            low, high = (size, high) if self._serves(size) else (low, size)
+        if low == 0:
+            raise ContractError("service", "a new allocator refuses to allocate 1 byte", ["a.allocate(1)"])
+        return low
 
     def _serves(self, size: int) -> bool:
         player = Player(self.witness())

@@ -67,6 +67,8 @@ class GlobalController:
         slowdown: float = 0.0,
         place: Place | None = None,
     ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity: {capacity} bytes is below 1")
         self.machine, self.capacity, self.world, self.policy, self.place = machine, capacity, world, policy, place
         self.estimate = policy.estimate or roofline(machine, slowdown)
         self.members: dict[str, Member] = {}
@@ -229,12 +231,6 @@ class GlobalController:
         self.budgets.append((self.world.now, self._granted()))
 
     # what executors ask at a boundary
-
-    def leaves(self, executor: Executor) -> bool:
-        """Whether the job leaves now."""
-        job = executor.job
-        done = executor.iteration + 1 >= job.iterations
-        return done or (job.leave is not None and self.world.now >= job.leave)
 
     def new_plan(self, executor: Executor) -> Instructions | None:
         """Return a new plan if there is one and its budget fits; the larger of the two budgets is granted meanwhile."""

@@ -33,9 +33,6 @@ Walk = Generator[int, int, None]
 class Controller(Protocol):
     """The global controller, as an executor sees it: asked at the boundaries of its iterations."""
 
-    def leaves(self, executor: Executor) -> bool:
-        """Whether the job leaves now."""
-
     def new_plan(self, executor: Executor) -> Instructions | None:
         """Return what to do from now on, if that changes; a larger budget is granted already."""
 
@@ -119,7 +116,7 @@ class Executor:
     def _take(self, todo: Instructions) -> None:
         """Start from scratch under a plan: nothing held, no copy under way."""
         self.todo = todo
-        self.memory = JobMemory(todo.budget, todo.size, self._moved)
+        self.memory = JobMemory(todo.budget, todo.size, self.say)
         self.swaps = Swaps(self, self.memory, len(todo.op))
 
     @property
@@ -127,17 +124,17 @@ class Executor:
         """Nanoseconds."""
         return self.world.now
 
-    def _moved(self, kind: str, part: int) -> None:
-        size, buffer = self.todo.size[part], self.todo.buffer[part]
-        self.world.log(Event(self.now, self.job.name, kind, self.iteration, -1, buffer, size, part))
-
     def _log(self, kind: str, *, op: int = -1, size: int = 0) -> None:
         self.world.log(Event(self.now, self.job.name, kind, self.iteration, op, -1, size))
 
-    def say(self, kind: str, *, transfer: Transfer) -> None:
-        """Log an event of a copy."""
-        t = transfer
-        self.world.log(Event(self.now, self.job.name, kind, t.iteration, -1, t.buffer, t.size, t.part))
+    def say(self, kind: str, part: int, iteration: int | None = None) -> None:
+        """Log what happens to a part, in a copy that this or an earlier iteration issued."""
+        k, buffer, size = (
+            self.iteration if iteration is None else iteration,
+            self.todo.buffer[part],
+            self.todo.size[part],
+        )
+        self.world.log(Event(self.now, self.job.name, kind, k, -1, buffer, size, part))
 
     def alarm(self, transfer: Transfer) -> None:
         """Have `swaps.due` called when its time has come."""
@@ -149,7 +146,7 @@ class Executor:
 
     def began(self, transfer: Transfer) -> None:
         """An engine has taken a copy up."""
-        self.say("in" if transfer.into else "out", transfer=transfer)
+        self.say("in" if transfer.into else "out", transfer.part, transfer.iteration)
 
     def arrived(self) -> None:
         """One thing less to wait for."""
@@ -168,7 +165,7 @@ class Executor:
             ns = yield from self._iterate()
             over = self.now
             yield from self._close(since)
-            if self.controller.leaves(self):
+            if self._is_done():
                 yield from self._leave()
                 self.waits["boundary"] += self.now - over
                 return
@@ -178,6 +175,10 @@ class Executor:
             if new is not None:
                 yield from self._switch(new)
             self.waits["boundary"] += self.now - over
+
+    def _is_done(self) -> bool:
+        done = self.iteration + 1 >= self.job.iterations
+        return done or (self.job.leave is not None and self.now >= self.job.leave)
 
     def _iterate(self) -> Generator[int, int, list[int]]:
         """Walk the ops of one iteration; return the ns of those of the job's own trace."""
@@ -204,11 +205,8 @@ class Executor:
 
     def _issue(
         self, op: int, part: int, into: bool, due: int, needs: list[Transfer], request: Request | None = None
-    ) -> Transfer:
-        buffer, size = self.todo.buffer[part], self.todo.size[part]
-        transfer = Transfer(self.iteration, op, into, part, buffer, size, due, needs, request)
-        self.swaps.issue(transfer)
-        return transfer
+    ) -> None:
+        self.swaps.issue(Transfer(self.iteration, op, into, part, self.todo.size[part], due, needs, request))
 
     def _stall(self, needs: Sequence[Transfer], request: Request | None) -> Walk:
         """Wait for the operands and the memory of an op; the last to come is the cause."""
@@ -259,7 +257,8 @@ class Executor:
         self.controller.adopted(self)
         for b in sorted(new.device.keys() - old.device.keys()):
             self.swaps.passive += 1  # counted in the iteration that needs them
-            self.say("passive", transfer=self._issue(-1, new.device[b], True, self.now, []))
+            self._issue(-1, new.device[b], True, self.now, [])
+            self.say("passive", new.device[b])
         yield from self._settle(list(self.swaps.open))
 
     def _leave(self) -> Walk:

@@ -9,11 +9,8 @@ from typing import Protocol
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
-from gpumem.jobs.policy import Policy
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import WAITS, World
-from gpumem.jobs.runtime.instructions import Place
-from gpumem.machine import Machine
 
 
 class RunnableWorld(World, Protocol):
@@ -23,24 +20,12 @@ class RunnableWorld(World, Protocol):
         """Have the controller expect the jobs; return what was noted when all of them are gone."""
 
 
-def run_session(
-    jobs: Sequence[Job],
-    machine: Machine,
-    capacity: int,
-    policy: Policy,
-    world: RunnableWorld,
-    *,
-    slowdown: float = 0.0,
-    place: Place | None = None,
-) -> Outcome:
-    """Run jobs in a world; see `simulate_jobs` for the parameters and errors, `GlobalController` for `place`."""
+def run_session(jobs: Sequence[Job], controller: GlobalController, world: RunnableWorld) -> Outcome:
+    """Run jobs in a world that the controller knows; no two of them share a name."""
     names = [job.name for job in jobs]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"jobs: {names.count(name)} of them are called {name!r}")
-    if capacity < 1:
-        raise ValueError(f"capacity: {capacity} bytes is below 1")
-    controller = GlobalController(machine, capacity, world, policy, slowdown=slowdown, place=place)
     return _outcome(jobs, controller, tuple(world.run(jobs, controller)))
 
 

@@ -27,7 +27,6 @@ class Transfer:
     op: int  # in the rewritten trace; -1 for a copy that a change of plan takes
     into: bool
     part: int
-    buffer: int
     size: int
     due: int
     needs: list[Transfer]
@@ -46,8 +45,8 @@ class Owner(Protocol):
     def now(self) -> int:
         """Nanoseconds."""
 
-    def say(self, kind: str, *, transfer: Transfer) -> None:
-        """Log an event of a copy."""
+    def say(self, kind: str, part: int, iteration: int) -> None:
+        """Log an event of a copy that was issued in `iteration`."""
 
     def alarm(self, transfer: Transfer) -> None:
         """Call `Swaps.due` when its time has come."""
@@ -116,7 +115,7 @@ class Swaps:
         """The engine is done with it."""
         t.end = self.owner.now
         self.open.remove(t)
-        self.owner.say("in_end" if t.into else "out_end", transfer=t)
+        self.owner.say("in_end" if t.into else "out_end", t.part, t.iteration)
         self.memory.copied(t.part, t.end)
         for later in t.dependents:
             self._unblock(later)
@@ -140,7 +139,7 @@ class Swaps:
                 seen.add(id(t))
                 if t.undue and t.into and passive:
                     self.passive += 1
-                    self.owner.say("passive", transfer=t)
+                    self.owner.say("passive", t.part, t.iteration)
                 self.due(t)
                 if t.request is not None and t.request.at < 0:
                     asked.append(t.request)

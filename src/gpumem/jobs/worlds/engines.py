@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from math import inf, lcm
 
 import numpy as np
@@ -25,7 +26,7 @@ class Links:
         self.machine = machine
         self.queues: list[list[tuple[int, int, int, int, int, Executor, Transfer]]] = [[], []]
         self.busy = [False, False]
-        self.ns: dict[tuple[bool, int], int] = {}
+        self.copy_ns = cache(self._copy_ns)
         self.count = 0
 
     def _engine(self, transfer: Transfer) -> int:
@@ -44,18 +45,14 @@ class Links:
             if queue and not self.busy[k]:
                 self.busy[k] = True
                 *_, executor, transfer = heapq.heappop(queue)
-                yield executor, transfer, self._copy_ns(transfer)
+                yield executor, transfer, self.copy_ns(transfer.into, transfer.size)
 
     def done(self, transfer: Transfer) -> None:
         """A transfer has ended."""
         self.busy[self._engine(transfer)] = False
 
-    def _copy_ns(self, transfer: Transfer) -> int:
-        key = transfer.into, transfer.size
-        if key not in self.ns:
-            link = self.machine.into if transfer.into else self.machine.out
-            self.ns[key] = int(link.copy_ns(np.array([transfer.size]))[0])
-        return self.ns[key]
+    def _copy_ns(self, into: bool, size: int) -> int:
+        return int((self.machine.into if into else self.machine.out).copy_ns(np.array([size]))[0])
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from gpumem.execute.program import Launch
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Outcome
 from gpumem.jobs.policy import TENSILE, Policy
+from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.instructions import Place
 from gpumem.jobs.runtime.session import run_session
 from gpumem.jobs.worlds.threads import State, Threads
@@ -76,4 +77,4 @@ def run_jobs(
     Zhang et al., TENSILE, section 3.2.
     """
     world = Threads(machine, backend, launch, state or {}, enter)
-    return run_session(jobs, machine, capacity, policy, world, place=place)
+    return run_session(jobs, GlobalController(machine, capacity, world, policy, place=place), world)

@@ -85,7 +85,8 @@ def simulate_jobs(
     ----------
     Zhang et al., TENSILE, sections 3.2 and 4.5.
     """
-    return run_session(jobs, machine, capacity, policy, _Clock(machine, slowdown, len(jobs)), slowdown=slowdown)
+    clock = _Clock(machine, slowdown, len(jobs))
+    return run_session(jobs, GlobalController(machine, capacity, clock, policy, slowdown=slowdown), clock)
 
 
 class _Clock:
