@@ -129,12 +129,8 @@ class Executor:
 
     def say(self, kind: str, part: int, iteration: int | None = None) -> None:
         """Log what happens to a part, in a copy that this or an earlier iteration issued."""
-        k, buffer, size = (
-            self.iteration if iteration is None else iteration,
-            self.todo.buffer[part],
-            self.todo.size[part],
-        )
-        self.world.log(Event(self.now, self.job.name, kind, k, -1, buffer, size, part))
+        k, todo = self.iteration if iteration is None else iteration, self.todo
+        self.world.log(Event(self.now, self.job.name, kind, k, -1, todo.buffer[part], todo.size[part], part))
 
     def alarm(self, transfer: Transfer) -> None:
         """Have `swaps.due` called when its time has come."""
