@@ -250,6 +250,30 @@ def test_while_a_plan_changes_the_larger_budget_is_granted() -> None:
     assert [budget for _, budget in seen] == [9, 17, 17, 17, 9]
 
 
+def test_who_was_admitted_launches_when_there_is_room_though_all_are_planned_anew_first() -> None:
+    """In threads the new plans come later than the departure: they must not make its room forgotten."""
+
+    class Later(Still):
+        def soon(self, act: Callable[[], None]) -> None:
+            tasks.append(act)
+
+    tasks: list[Callable[[], None]] = []
+    policy = Policy(Sizes({"a": [LARGE, SMALL], "b": [SMALL, SMALL]}), estimate=lambda job, utilisation: [9, 9, 9])
+    controller = GlobalController(tiny_machine(), 20, Later(), policy)
+    controller.arrive(Job("a", fork("a")), 0)
+    controller.admit()
+    controller.arrive(Job("b", fork("b")), 1)
+    controller.admit()
+    assert [m.job.name for m in controller.admitted] == ["b"]  # beside the small plan of a, which has not adopted it
+    first = controller.members["a"].executor
+    assert first is not None
+    controller.left(first)
+    for task in tasks:
+        task()
+    controller.admit()
+    assert [m.job.name for m in controller.running] == ["b"]
+
+
 def test_what_was_planned_for_others_than_those_who_are_here_now_is_dropped() -> None:
     """The only job in the queue leaves while it is planned."""
 

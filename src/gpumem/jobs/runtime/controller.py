@@ -185,7 +185,7 @@ class GlobalController:
                 self._log("replan", because, total)
                 if total <= self.capacity:
                     self._give(members, todo)
-                self.asked = bool(self.queue)  # with what is known now, those who wait may fit
+                self.asked |= bool(self.queue)  # with what is known now, those who wait may fit
 
     def _instructions(self, members: Sequence[Member]) -> list[Instructions]:
         """Have jobs planned together."""
