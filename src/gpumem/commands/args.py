@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-if TYPE_CHECKING:
-    from gpumem.machine import Machine
+import gpumem
+from gpumem import io, report
 
+if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["Parser"]
 else:
     Commands = object
@@ -25,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
-def machine_of(text: str) -> Machine:
+def machine_of(text: str) -> gpumem.Machine:
     """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
     from dataclasses import fields
 
@@ -100,10 +101,7 @@ def check_name(out: str | None) -> None:
 @contextmanager
 def out_folder(out: str, *, pictures: bool = True) -> Iterator[Path]:
     """The folder of `--out`, written as a whole or not; say so where pictures belong there and none can be drawn."""
-    from gpumem.io import staged
-    from gpumem.report import plot
-
-    with staged(out, "--out") as folder:
+    with io.staged(out, "--out") as folder:
         yield folder
-    if pictures and not plot.available():
+    if pictures and not report.plot.available():
         tell("no pictures: matplotlib is not installed (pip install 'gpumem[plot]')")

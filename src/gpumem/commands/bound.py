@@ -7,6 +7,8 @@ import json
 import time
 from typing import Any
 
+import gpumem
+from gpumem import report, swap
 from gpumem.commands.args import Commands, Progress, machine_of
 from gpumem.commands.planning import SIZE, read_with_ops, source_of
 from gpumem.evaluate.options import amount
@@ -29,16 +31,13 @@ def run(args: argparse.Namespace) -> int:
         trace = read_with_ops(source, target, progress)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
         begin = time.perf_counter()
-        from gpumem.simulate import simulate
-        from gpumem.swap import least_stall, zero_stall_limit
-
         row: dict[str, Any] = {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
         progress("bounding the limit without a stall")
-        row["zero_stall_limit"] = zero_stall_limit(trace, target, progress=progress).limit
+        row["zero_stall_limit"] = swap.zero_stall_limit(trace, target, progress=progress).limit
         if load is not None:
             progress("bounding the stall at the limit")
-            stall = least_stall(trace, target, load, progress=progress).stall_ns
-            base = simulate(trace, target).makespan
+            stall = swap.least_stall(trace, target, load, progress=progress).stall_ns
+            base = gpumem.simulate(trace, target).makespan
             overhead = stall / base if base else None
             row |= {"load_limit": load, "least_stall_ns": stall, "least_overhead": overhead}
         row["seconds"] = time.perf_counter() - begin
@@ -47,19 +46,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(row: dict[str, Any]) -> str:
-    from gpumem.report import human, human_ns
-
     peak, limit = row["peak_load"], row["zero_stall_limit"]
     lines = [
         f"{row['trace']} on {row['machine']}: what no swap plan can beat",
         "",
-        f"{'peak load':26}{human(peak):>14}",
-        f"{'limit without a stall':26}{human(limit):>14}{_part(limit, peak):>10}",
+        f"{'peak load':26}{report.human(peak):>14}",
+        f"{'limit without a stall':26}{report.human(limit):>14}{_part(limit, peak):>10}",
     ]
     if "load_limit" in row:
-        lines.append(f"{'load limit':26}{human(row['load_limit']):>14}{_part(row['load_limit'], peak):>10}")
+        lines.append(f"{'load limit':26}{report.human(row['load_limit']):>14}{_part(row['load_limit'], peak):>10}")
         part = "" if row["least_overhead"] is None else f"{row['least_overhead']:+.2%}"
-        lines.append(f"{'least stall there':26}{human_ns(row['least_stall_ns']):>14}{part:>10}")
+        lines.append(f"{'least stall there':26}{report.human_ns(row['least_stall_ns']):>14}{part:>10}")
     return "\n".join([*lines, f"{'seconds':26}{row['seconds']:>14.3f}"])
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from gpumem import io, report
 from gpumem.commands.args import Commands
 
 
@@ -26,9 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(path: str) -> dict[str, Any]:
     """Return what there is to say about the trace in a file: sizes in bytes, lifetimes in ops."""
-    from gpumem.io import load
-
-    loaded = load(path)
+    loaded = io.load(path)
     trace, b = loaded.trace, loaded.trace.buffers
     op, peak = trace.peak
     alive = (op - b.start) % trace.n < b.end - b.start
@@ -59,16 +58,14 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    from gpumem.report import human
-
     lines = [row["file"]]
     for key, value in row.items():
         if key == "file":
             continue
         if key in ("bytes_in_all", "largest_buffer", "peak_load", "footprint"):
-            shown = f"{value} ({human(value)})"
+            shown = f"{value} ({report.human(value)})"
         elif key == "at_the_peak":
-            shown = ", ".join(f"{kind} {human(size)}" for kind, size in value.items()) or "unknown"
+            shown = ", ".join(f"{kind} {report.human(size)}" for kind, size in value.items()) or "unknown"
         else:
             shown = ", ".join(value) if isinstance(value, list) else str(value)
         lines.append(f"  {key.replace('_', ' '):16}{shown}")

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gpumem
+from gpumem import evaluate, io, latency, papers, report
 from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell
 from gpumem.commands.planning import SIZE, of_use, read_with_ops, source_of
 from gpumem.evaluate.options import amount, choice, moment
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpumem.jobs import Job, Outcome
-    from gpumem.machine import Machine
-    from gpumem.trace import Trace
-
 T = TypeVar("T")
 TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
 
@@ -74,7 +73,6 @@ def add_tensile(p: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
-    from gpumem.evaluate import verify
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
 
     target = machine_of(args.machine)
@@ -95,12 +93,10 @@ def run(args: argparse.Namespace) -> int:
         after = clock(jobs, capacity=capacity, policy=policy)
         if not args.no_check:
             progress("checking the event log")
-            verify.jobs(after, jobs, target, capacity, args.slowdown).told(tell)
-    row = report(args.planner, jobs, target, capacity, before, after)
+            evaluate.verify.jobs(after, jobs, target, capacity, args.slowdown).told(tell)
+    row = _figures(args.planner, jobs, target, capacity, before, after)
     if args.log is not None:
-        from gpumem.io import write_text
-
-        write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
+        io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
     print(json.dumps(row) if args.json else _table(row))
     for job in after.jobs:
         if job.refused:
@@ -120,18 +116,16 @@ def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     return partial(planner, **given)
 
 
-def _estimate(args: argparse.Namespace, machine: Machine, progress: Progress) -> Callable[..., Any] | None:
+def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:
     """What predicts times from a table of measurements, if one was given."""
     if args.latency is None:
         return None
-    from gpumem.latency import estimator, fit, read_table
-
     progress(f"learning from {args.latency}")
     try:
-        predictor = fit(read_table(args.latency).rows)
+        predictor = latency.fit(latency.read_table(args.latency).rows)
     except ImportError as error:
         raise ValueError(f"--latency: {error}") from error
-    return estimator(machine, predictor, slowdown=args.slowdown)
+    return latency.estimator(machine, predictor, slowdown=args.slowdown)
 
 
 def finite(args: argparse.Namespace, *options: str) -> None:
@@ -141,13 +135,13 @@ def finite(args: argparse.Namespace, *options: str) -> None:
             raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
 
 
-def _jobs(args: argparse.Namespace, machine: Machine, progress: Progress) -> list[Job]:
+def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:
     """A job for each file, named after it."""
     from gpumem.jobs import Job
     from gpumem.swap.tensile.activity import released
 
     count = len(args.file)
-    known: dict[str, Trace] = {}
+    known: dict[str, gpumem.Trace] = {}
     jobs: list[Job] = []
     arrive = _each(args.arrive, count, "--arrive", moment)
     turns = _each(args.iterations, count, "--iterations", _count)
@@ -189,8 +183,8 @@ def _part(text: str, what: str) -> float:
     return value
 
 
-def report(
-    planner: str, jobs: Sequence[Job], machine: Machine, capacity: int, before: Outcome, after: Outcome
+def _figures(
+    planner: str, jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, before: Outcome, after: Outcome
 ) -> dict[str, Any]:
     """Return all figures: bytes, nanoseconds, ratios; infinite ones as None."""
     from gpumem.jobs import makespan, savings, steady
@@ -214,23 +208,21 @@ def report(
 
 
 def _table(row: dict[str, Any]) -> str:
-    from gpumem.papers.tensile import cells
-    from gpumem.report import columns, human, human_ns
-
     head = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
     lines = [head]
     for r in row["jobs"]:
         if "peak" not in r:
             why = "refused" if r["refused"] else "never ran"
-            lines.append([r["job"], human(r["peak_load"]), why, *[""] * 8])
+            lines.append([r["job"], report.human(r["peak_load"]), why, *[""] * 8])
             continue
-        sizes = [human(r[key]) for key in ("peak_load", "budget", "peak")]
+        sizes = [report.human(r[key]) for key in ("peak_load", "budget", "peak")]
         waited = r["launch"] - r["arrive"]
-        times = [human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
-        lines.append([r["job"], *sizes, *times, str(r["passive"]), *cells(r, 2)])
+        times = [report.human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
+        lines.append([r["job"], *sizes, *times, str(r["passive"]), *papers.tensile.cells(r, 2)])
     t = row["together"]
-    whole = [human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
-    lines.append(["together", human(t["peak_unmanaged"]), "", human(t["peak"]), "", *whole, "", *cells(t, 2)])
-    about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {human(row['capacity'])}"
+    whole = [report.human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
+    before, after = (report.human(t[key]) for key in ("peak_unmanaged", "peak"))
+    lines.append(["together", before, "", after, "", *whole, "", *papers.tensile.cells(t, 2)])
+    about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {report.human(row['capacity'])}"
     told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up."
-    return f"{about}\n\n{columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."
+    return f"{about}\n\n{report.columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."

@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import gpumem
+from gpumem import io, pool, swap
 from gpumem.commands.args import Parser, Progress, tell
 from gpumem.evaluate.options import amount, choice, choices, taken
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gpumem.evaluate import Planned
-    from gpumem.machine import Machine
-    from gpumem.trace import Trace
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
@@ -80,20 +76,15 @@ def of_use(option: str, name: str, planners: Mapping[str, Callable[..., Any]]) -
 
 def source_of(file: str | None) -> Path:
     """Return the path of a trace: a file, the name of a bundled one, or the bundled VGG16."""
-    from pathlib import Path
-
-    from gpumem.io import BUNDLED, bundled_path
 
     path = Path(file if file is not None else "vgg16")
-    return bundled_path(str(path)) if str(path) in BUNDLED and not path.exists() else path
+    return io.bundled_path(str(path)) if str(path) in io.BUNDLED and not path.exists() else path
 
 
-def read_with_ops(source: Path, machine: Machine, progress: Progress) -> Trace:
+def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress) -> gpumem.Trace:
     """Read a trace to plan for; say so where it brings the durations of another machine."""
-    from gpumem.io import load
-
     progress(f"reading {source}")
-    loaded = load(source)
+    loaded = io.load(source)
     trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
     if not len(trace.ops):
         raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
@@ -102,17 +93,13 @@ def read_with_ops(source: Path, machine: Machine, progress: Progress) -> Trace:
     return trace
 
 
-def traces_of(files: Sequence[str], machine: Machine, progress: Progress) -> list[Trace]:
+def traces_of(files: Sequence[str], machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
     """Read traces to plan for; the bundled ones where none are named."""
-    from gpumem.io import BUNDLED
-
-    return [read_with_ops(source_of(file), machine, progress) for file in files or BUNDLED]
+    return [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]
 
 
-def goals(args: argparse.Namespace, trace: Trace) -> dict[str, Any]:
+def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
     """Read the options of `add_limits`, as keywords of `gpumem.plan`."""
-    from gpumem import pool
-
     load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
     limit = None if args.limit is None else amount(args.limit, trace.peak_load, "--limit")
     if args.pool:
@@ -120,10 +107,9 @@ def goals(args: argparse.Namespace, trace: Trace) -> dict[str, Any]:
     return {"pool": limit, "load": load, "placer": args.pool or None, "alignment": args.alignment}
 
 
-def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Progress) -> Planned:
+def make(trace: gpumem.Trace, machine: gpumem.Machine, args: argparse.Namespace, progress: Progress) -> gpumem.Planned:
     """Plan by the options of `add_options`."""
-    from gpumem import plan, swap
-    from gpumem.swap.autoswap.scores import SCORES
+    from gpumem.swap.autoswap import SCORES
 
     planner = choice(args.swap, swap.PLANNERS, "--swap")
     scores = choices(args.score, SCORES, "--score")
@@ -133,7 +119,7 @@ def make(trace: Trace, machine: Machine, args: argparse.Namespace, progress: Pro
         of_use("--score", "score", {args.swap: planner})
     score = None if args.score == "all" else scores
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
-    planned = plan(trace, machine, planner=args.swap, score=score, **options)
+    planned = gpumem.plan(trace, machine, planner=args.swap, score=score, **options)
     if not args.no_check:
         planned.checked.told(tell)
     return planned

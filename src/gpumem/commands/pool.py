@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import gpumem
+from gpumem import evaluate, io, pool
 from gpumem.commands.args import Commands, Progress, tell
 from gpumem.commands.planning import add_search, own_options
 from gpumem.evaluate.options import amount, chosen
-
-if TYPE_CHECKING:
-    from gpumem.placement import Placement
-    from gpumem.trace import Trace
 
 
 def add(commands: Commands) -> None:
@@ -33,10 +32,6 @@ def run(args: argparse.Namespace) -> int:
     """Place the buffers of each file with each planner; compare footprint, peak load and what is provably least."""
     if args.out is not None:
         _check_out(args.out, len(args.file))
-    from gpumem import pool
-    from gpumem.evaluate.footprint import by_allocators, by_planners
-    from gpumem.io import load
-
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = {} if args.allocator is None else chosen(args.allocator, pool.ALLOCATORS, "--allocator")
     options = own_options(args, planners)
@@ -44,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         for path in args.file:
             progress(f"placing {path}")
-            trace = load(path).trace
+            trace = io.load(path).trace
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
-            found = by_planners(trace, planners, options, progress, alignment=args.alignment)
-            found += by_allocators(trace, allocators, progress)
+            found = evaluate.by_planners(trace, planners, options, progress, alignment=args.alignment)
+            found += evaluate.by_allocators(trace, allocators, progress)
             best = min((f.placement for f in found), key=lambda p: p.height)
             if capacity is not None and best.height > capacity:
                 tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
@@ -66,17 +61,13 @@ def _check_out(out: str, files: int) -> None:
         raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
 
 
-def _write(out: str, source: str, trace: Trace, placement: Placement, capacity: int | None) -> None:
-    from pathlib import Path
-
-    from gpumem.io import minimalloc, write
-    from gpumem.machine import Machine
+def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placement, capacity: int | None) -> None:
 
     if out.endswith(".csv"):
-        minimalloc.write(out, trace, placement)
+        io.minimalloc.write(out, trace, placement)
     else:
-        clock = Machine.named("gtx1080ti")  # for durations that nobody measured
-        write(
+        clock = gpumem.Machine.named("gtx1080ti")  # for durations that nobody measured
+        io.write(
             out,
             trace,
             clock.durations(trace),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import gpumem
+from gpumem import evaluate, execute, io, models, pool, report
 from gpumem.commands import doctor
 from gpumem.commands.args import Commands, Progress, machine_of, tell
 from gpumem.commands.planning import add_options, make
 from gpumem.evaluate.options import choice
-
-if TYPE_CHECKING:
-    from gpumem.evaluate.comparison import Comparison
-    from gpumem.execute import Backend
-    from gpumem.machine import Machine
 
 DEVICES = ("auto", "emulate", "cuda")
 
@@ -81,68 +80,58 @@ class _Room:
 
             self.name, self.library = f"the emulator (order {args.seed})", reference
 
-    def __call__(self, timing: bool) -> Backend:
+    def __call__(self, timing: bool) -> execute.Backend:
         if self.cuda:
             from gpumem.execute.cuda import Cuda
 
             return Cuda(timing=timing, graph=self.args.graph and not timing)
-        from gpumem.execute import Emulator
-
-        return Emulator(self.args.seed)
+        return execute.Emulator(self.args.seed)
 
 
-def _compared(args: argparse.Namespace, device: str, machine: Machine, progress: Progress) -> Comparison:
-    from gpumem import pool
-    from gpumem.evaluate.comparison import compare
-    from gpumem.models import MODELS
-
+def _compared(
+    args: argparse.Namespace, device: str, machine: gpumem.Machine, progress: Progress
+) -> evaluate.Comparison:
     placer = choice(args.pool or "best-fit", pool.PLANNERS, "--pool")
     room = _Room(device, args)
-    program = (_model if args.model in MODELS else _trace)(args, room, machine, progress)
+    program = (_model if args.model in models.MODELS else _trace)(args, room, machine, progress)
     progress("running")
     host = partial(placer, alignment=args.alignment // program.get("unit", 1))
-    return compare(make=room, where=room.name, iterations=args.iterations, host=host, **program)
+    return evaluate.compare(make=room, where=room.name, iterations=args.iterations, host=host, **program)
 
 
-def _model(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> dict[str, Any]:
+def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:
     """What to compare, as keywords of `compare`: a model, planned for by the times that its ops and copies take."""
-    from gpumem.models import MODELS
     from gpumem.models.measure import measured, measured_machine
 
-    model = MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
+    model = models.MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     launch = model.launch(room.library)
     progress("measuring ops and copies")
     with room(True) as backend:
         trace = measured(model.trace, backend, launch, state=model.initial)
     with room(True) as backend:
         machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
-    report, names = make(trace, machine, args, progress).report(), {i: name for name, i in model.names.items()}
-    return {"report": report, "launch": lambda: launch, "state": model.initial, "names": names}
+    names = {i: name for name, i in model.names.items()}
+    planned = make(trace, machine, args, progress)
+    return {"report": planned.report(), "launch": lambda: launch, "state": model.initial, "names": names}
 
 
-def _trace(args: argparse.Namespace, room: _Room, machine: Machine, progress: Progress) -> dict[str, Any]:
+def _trace(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:
     """The same of a trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from gpumem.execute import GenericOp, initial, scaled
-    from gpumem.io import load
-    from gpumem.models import MODELS
-    from gpumem.report import Run
 
     if not Path(args.model).exists():
-        raise ValueError(f"MODEL: {args.model!r} is no file and none of {', '.join(MODELS)}")
+        raise ValueError(f"MODEL: {args.model!r} is no file and none of {', '.join(models.MODELS)}")
     if args.batch is not None:
         raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
     progress(f"reading {args.model}")
-    trace = load(args.model).trace
+    trace = io.load(args.model).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
-    report, unit, library = make(trace, machine, args, progress).report(), 1, room.library
+    made, unit, library = make(trace, machine, args, progress).report(), 1, room.library
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")
-        halves = [Run(*scaled(half.trace, half.placement), half.timeline) for half in (report.before, report.after)]
-        report, unit, library = replace(report, before=halves[0], after=halves[1]), args.alignment, None
-    whole = report.before.trace
-    state = initial(whole, args.seed)
-    return {"report": report, "launch": lambda: GenericOp(whole, library), "state": state, "unit": unit}
+        runs = made.before, made.after
+        halves = [report.Run(*execute.scaled(run.trace, run.placement), run.timeline) for run in runs]
+        made, unit, library = replace(made, before=halves[0], after=halves[1]), args.alignment, None
+    whole = made.before.trace
+    state = execute.initial(whole, args.seed)
+    return {"report": made, "launch": lambda: execute.GenericOp(whole, library), "state": state, "unit": unit}

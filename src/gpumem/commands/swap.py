@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import gpumem
+from gpumem import evaluate, io, report, swap
 from gpumem.commands.args import (
     Commands,
     Progress,
@@ -17,12 +20,6 @@ from gpumem.commands.args import (
 )
 from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
 from gpumem.evaluate.options import chosen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpumem.evaluate import Case, Planned
-    from gpumem.swap.plan import Plan
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
 
@@ -44,15 +41,12 @@ def run(args: argparse.Namespace) -> int:
     check_name(args.out)
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load")
-    from gpumem.evaluate import Case
-    from gpumem.swap import PLANNERS
-
-    planners = chosen(args.planner, PLANNERS, "--planner")
+    planners = chosen(args.planner, swap.PLANNERS, "--planner")
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress)
         options = own_options(args, planners, trace.peak_load)
-        case = Case.of(trace, target, **goals(args, trace), progress=progress)
+        case = evaluate.Case.of(trace, target, **goals(args, trace), progress=progress)
         rows, found = [], {}
         for name, planner in planners.items():
             row, planned = _try(case, name, planner, options, progress)
@@ -63,29 +57,25 @@ def run(args: argparse.Namespace) -> int:
                     progress(f"{name}: checking the plan")
                     planned.verified().checked.told(tell)
     if args.out is not None and found:
-        from gpumem.io import write_text
-
         with out_folder(args.out) as folder:
             for name, planned in found.items():
                 (folder / name).mkdir()
                 planned.write(folder / name, source.name)
-            write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
+            io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows) if args.json else _table(case, rows))
     return 0 if found else 3
 
 
 def _try(
-    case: Case, name: str, planner: Callable[..., Plan], options: dict[str, Any], progress: Progress
-) -> tuple[dict[str, Any], Planned | None]:
+    case: evaluate.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any], progress: Progress
+) -> tuple[dict[str, Any], evaluate.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
-    from gpumem.errors import Infeasible, NotReached
-
     progress(f"{name}: planning")
     row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
     begin = time.perf_counter()
     try:
         found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
-    except (Infeasible, NotReached) as stop:
+    except (gpumem.Infeasible, gpumem.NotReached) as stop:
         tell(f"{name}: {stop}")
         return row | {"seconds": time.perf_counter() - begin}, None
     seconds = time.perf_counter() - begin
@@ -96,18 +86,16 @@ def _try(
     return row | known | {"feasible": True, "seconds": seconds}, planned
 
 
-def _table(case: Case, rows: list[dict[str, Any]]) -> str:
-    from gpumem.report import columns, human, percent
-
+def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
     trace, pool = case.trace, case.pool is not None
-    goal = f"pool of {human(case.pool or 0)}" if pool else f"load limit of {human(case.load or 0)}"
+    goal = f"pool of {report.human(case.pool or 0)}" if pool else f"load limit of {report.human(case.load or 0)}"
     clock = "placed" if pool else "capacity"
     lines = [[*COLUMNS[:1], *(c.replace("_", " ") for c in COLUMNS[3:])]]
     for r in rows:
         if not r["feasible"]:
             lines.append([r["planner"], "not reached", "", "", "", "", f"{r['seconds']:.3f}"])
             continue
-        sizes = [human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
-        lines.append([r["planner"], *sizes, percent(r["overhead"]), f"{r['seconds']:.3f}"])
-    about = f"{trace.name}: peak load {human(trace.peak_load)}, footprint {human(case.placement.height)}"
-    return f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{columns(lines)}"
+        sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
+        lines.append([r["planner"], *sizes, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
+    about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
+    return f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"

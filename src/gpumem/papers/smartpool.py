@@ -93,11 +93,6 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
     return columns(lines)
 
 
-def instance(label: str, found: Iterable[Footprint]) -> list[dict[str, Any]]:
-    """Return a row a planner."""
-    return [{"instance": label, **f.row()} for f in found]
-
-
 def instance_table(rows: list[dict[str, Any]]) -> str:
     """Return a line an instance: ratio and seconds of each planner, the lowest, and what is proven."""
     names = list(dict.fromkeys(r["planner"] for r in rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpumem import papers
+from gpumem import evaluate, io, papers, pool
 from gpumem.commands.args import Parser, Progress
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_search, own_options, source_of
@@ -30,24 +30,19 @@ def options(p: Parser) -> None:
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print Table I of the SmartPool paper, pool planners on instances, and what calls of allocators cost."""
-    from gpumem import pool
-    from gpumem.evaluate.footprint import by_planners
-    from gpumem.evaluate.task import QUICK
-    from gpumem.io import load
-
     planners = chosen(args.planner, pool.PLANNERS, "--planner")
     allocators = chosen(args.allocator, pool.ALLOCATORS, "--allocator")
-    effort = {**(QUICK[0] if args.quick else {}), **own_options(args, planners)}
+    effort = {**(evaluate.QUICK[0] if args.quick else {}), **own_options(args, planners)}
     results: Results = {part: [] for part in PARTS}
     files, folder = _files(args)
     for path in [*files, *folder]:
         progress(f"reading {path}")
-        trace, bare = load(path).trace, path in folder
+        trace, bare = io.load(path).trace, path in folder
         if "table1" in parts and not bare:
             results["table1"].append(papers.smartpool.ratios(trace, progress))
         if "instances" in parts and (bare or args.file or not folder):
-            found = by_planners(trace, planners, effort, progress)
-            results["instances"] += papers.smartpool.instance(trace.name, found)
+            found = evaluate.by_planners(trace, planners, effort, progress)
+            results["instances"] += [{"instance": trace.name, **f.row()} for f in found]
         if "cost" in parts and not bare:
             replays = FEW if args.quick else REPLAYS
             results["cost"] += papers.smartpool.call_costs(trace, allocators, replays, progress)
@@ -57,9 +52,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
 def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     """The files that were given, or the bundled ones; and what is in the folder of instances."""
-    from gpumem.io import BUNDLED
-
-    files = [source_of(file) for file in args.file or BUNDLED]
+    files = [source_of(file) for file in args.file or io.BUNDLED]
     if args.instances is None:
         return files, []
     folder = sorted(path for path in Path(args.instances).glob("*.csv*") if path.is_file())

@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpumem import io, report
 from gpumem.commands.args import Commands, Parser, Progress, check_name, out_folder
 from gpumem.evaluate.options import choices
-
-if TYPE_CHECKING:
-    from gpumem.report import Figure
 
 Results = dict[str, list[Any]]
 
@@ -46,7 +44,7 @@ class Suite:
     options: Callable[[Parser], None]
     measure: Callable[[argparse.Namespace, list[str], Progress], Results]
     tables: Callable[[], Mapping[str, Callable[[Any], str]]]
-    pictures: Callable[[Results], Iterable[tuple[str, Figure]]] = lambda results: ()
+    pictures: Callable[[Results], Iterable[tuple[str, report.Figure]]] = lambda results: ()
 
     def add(self, suites: Commands) -> None:
         """Add the suite's arguments."""
@@ -61,11 +59,9 @@ class Suite:
     def run(self, args: argparse.Namespace) -> int:
         """Measure what was asked for, print it, write it."""
         check_name(args.out)
-        from gpumem.report import header
-
         parts = choices(args.what, self.parts, "--what")
         seed = getattr(args, "seed", "none, nothing is random")
-        head = header(args.command, "each planner's own" if seed is None else seed).splitlines()
+        head = report.header(args.command, "each planner's own" if seed is None else seed).splitlines()
         with Progress() as progress:
             results = self.measure(args, parts, progress)
         more = {name: rows for name, rows in results.items() if name not in self.parts}
@@ -85,16 +81,13 @@ class Suite:
 
     def _write(self, out: str, results: Results, found: str, text: str) -> None:
         """Write text, JSON and, where matplotlib is there, pictures."""
-        from gpumem.io import write_text
-        from gpumem.report import plot
-
         drawn = [(f"{f.name}-{trace}", f) for part in results if _figures(part) for trace, f in results[part]]
         drawn += self.pictures(results)
         with out_folder(out, pictures=bool(drawn)) as folder:
-            write_text(folder / "bench.txt", text + "\n")
-            write_text(folder / "bench.json", found + "\n")
-            for stem, figure in drawn if plot.available() else ():
-                plot.curves(_unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem)), figure)
+            io.write_text(folder / "bench.txt", text + "\n")
+            io.write_text(folder / "bench.json", found + "\n")
+            for stem, figure in drawn if report.plot.available() else ():
+                report.plot.curves(_unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem)), figure)
 
 
 def _figures(part: str) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpumem import papers
+import gpumem
+from gpumem import evaluate, papers, report, swap
 from gpumem.commands.args import Parser, Progress, machine_of, tell
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_own, own_options, traces_of
@@ -17,9 +18,7 @@ from gpumem.evaluate.options import amount, chosen, taken
 if TYPE_CHECKING:
     from gpumem.evaluate.knee import Knee
     from gpumem.papers.autoswap import Study
-    from gpumem.report import Figure
     from gpumem.swap.plan import Plan
-    from gpumem.trace import Trace
 
     Planners = Mapping[str, Callable[..., Plan]]
 
@@ -51,19 +50,16 @@ def options(p: Parser) -> None:
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
-    from gpumem.evaluate import Case
-    from gpumem.swap import PLANNERS
-
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
-    planners = chosen(args.planner, PLANNERS, "--planner")
+    planners = chosen(args.planner, swap.PLANNERS, "--planner")
     machine, factors = machine_of(args.machine), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress)
     results: Results = {part: [] for part in PARTS}
     for trace, limits in [(trace, _limits(args, trace)) for trace in traces]:
         own = own_options(args, planners, trace.peak_load)
-        case = Case.of(trace, machine, load=trace.peak_load)
+        case = evaluate.Case.of(trace, machine, load=trace.peak_load)
         study = papers.autoswap.Study(case, own, progress, tell, not args.no_check)
         if "knees" in parts or "table2" in parts:
             results["knees"] += _knees(study, planners, step)
@@ -74,16 +70,17 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     return results | {"table2": papers.autoswap.depths(results["knees"])}
 
 
-def _figure(part: str, study: Study, limits: list[int], factors: list[float], planners: Planners) -> Figure | None:
+def _figure(
+    part: str, study: Study, limits: list[int], factors: list[float], planners: Planners
+) -> report.Figure | None:
     """Measure one figure for one trace; None where there is nothing to show."""
     from gpumem.columns import PER_SAMPLE
-    from gpumem.swap import PLANNERS
 
-    autoswap, trace = PLANNERS["autoswap"], study.case.trace
+    autoswap, trace = swap.PLANNERS["autoswap"], study.case.trace
     if part == "fig8":
         return papers.autoswap.profiles(study, autoswap)
     if part == "fig9":
-        return papers.autoswap.scores(study, limits, autoswap, PLANNERS.get("bayes"))
+        return papers.autoswap.scores(study, limits, autoswap, swap.PLANNERS.get("bayes"))
     if part == "fig11":
         return papers.autoswap.reductions(study, limits, planners)
     if PER_SAMPLE.isdisjoint(trace.buffers.kind):
@@ -95,14 +92,13 @@ def _figure(part: str, study: Study, limits: list[int], factors: list[float], pl
 def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
     """The knee of each planner, next to the bound, checked."""
     from gpumem.evaluate.knee import knee, knee_of
-    from gpumem.swap import zero_stall_limit
     from gpumem.swap.search.planner import lowest
 
     def told(who: str, text: str) -> None:
         study.progress(f"{trace.name}: {who}: {text}")
 
     trace, machine, found = study.case.trace, study.case.machine, []
-    bound = zero_stall_limit(trace, machine, progress=partial(told, "bound")).limit
+    bound = swap.zero_stall_limit(trace, machine, progress=partial(told, "bound")).limit
     for name, planner in planners.items():
         progress = partial(told, name)
         options = {**study.options, "progress": progress}
@@ -116,7 +112,7 @@ def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
     return found
 
 
-def _limits(args: argparse.Namespace, trace: Trace) -> list[int]:
+def _limits(args: argparse.Namespace, trace: gpumem.Trace) -> list[int]:
     text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
     return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
 

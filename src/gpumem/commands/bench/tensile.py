@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpumem import papers
+from gpumem import papers, report
 from gpumem.commands.args import Parser, Progress, machine_of, tell
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.jobs import finite
 from gpumem.commands.planning import traces_of
-
-if TYPE_CHECKING:
-    from gpumem.report import Figure
 
 PARTS = {
     "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR",
@@ -69,7 +66,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     return {part: rows[part]() for part in parts}
 
 
-def pictures(results: Results) -> list[tuple[str, Figure]]:
+def pictures(results: Results) -> list[tuple[str, report.Figure]]:
     """Figure 6: three for each trace."""
     return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
 
