@@ -202,10 +202,8 @@ def plan(
     name = planner if isinstance(planner, str) else name_of(planner)
     scores = _scores(call, name, planner is call, score)
     options = _options(call, name, options, trace.peak_load)
-    limits = {
-        what: None if given is None else amount(given, trace.peak_load, what)
-        for what, given in (("pool", pool), ("load", load))
-    }
+    given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
+    limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
     case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, progress=progress)
 
     def solve(score: str) -> Combined:
@@ -214,10 +212,10 @@ def plan(
 
     score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
     planned = case.planned(found, judged, name, score)
-    if not check:
-        return planned
-    progress("checking the plan")
-    return planned.verified()
+    if check:
+        progress("checking the plan")
+        return planned.verified()
+    return planned
 
 
 def _machine(machine: Machine | str) -> Machine:

@@ -98,10 +98,8 @@ def scores(study: Study, limits: list[int], autoswap: Callable[..., Plan], bayes
         planners["bayes"] = partial(bayes)
     series = []
     for name, planner in planners.items():
-        cost: list[float | None] = []
-        for limit in limits:
-            planned = study.at(limit, name, planner)
-            cost.append(None if planned is None else _hundred(planned.report().row()["overhead"]))
+        found = (study.at(limit, name, planner) for limit in limits)
+        cost = [None if one is None else _hundred(one.report().row()["overhead"]) for one in found]
         series.append(Series(name, [100 * limit / trace.peak_load for limit in limits], cost))
     x, y = "load limit (% of the peak load)", "overhead (%), capacity clock"
     return Figure("fig9", f"{trace.name}: overhead over load limits", x, y, tuple(series))
@@ -113,12 +111,8 @@ def reductions(study: Study, limits: list[int], planners: Planners) -> Figure:
     base, whole = simulate(case.trace, case.machine, case.placement), case.placement.height
     series = []
     for name, planner in planners.items():
-        points = set()
-        for limit in limits:
-            planned = study.at(limit, name, planner)
-            if planned is not None:
-                saved = 100 * (1 - planned.placement.height / whole)
-                points.add((saved, 100 * planned.placed.overhead(base)))
+        found = (one for limit in limits if (one := study.at(limit, name, planner)) is not None)
+        points = {(100 * (1 - one.placement.height / whole), 100 * one.placed.overhead(base)) for one in found}
         ordered = sorted(p for p in points if math.isfinite(p[1]))
         series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
     x, y = "reduction of the placed footprint (%)", "overhead (%), placed clock"
