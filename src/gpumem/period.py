@@ -10,8 +10,7 @@ to the previous event on its block, both counted in events::
     crossing[k]            ......=============================......    one block all the time, or
     crossing[k], its successor   ...====......       ...====......      made anew in each iteration
 
-Equal neighbours alone are no iteration: identical layers and the optimizer's steps repeat as well. An
-iteration is *closed* (see `Detector`), and those are not.
+Equal neighbours alone are no iteration: layers and the optimizer's steps repeat as well. `Detector` says what is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How long each op will take before anybody has run the job: TENSILE's latency prediction.
 
-For each type of operator a small network, trained on measurements, predicts the time from what the op works on and
-from how busy other jobs keep the GPU. While a job runs, `gpumem.jobs` moves the predictions towards what is measured.
+While a job runs, `gpumem.jobs` moves the predictions towards what is measured.
 
 `utilisation` is what is commonly shown as a GPU's utilisation, counting other jobs only: the share of the time, in
 [0, 1], during which a kernel of theirs runs. In the stated model of the job simulator (while k kernels run, each

@@ -1,8 +1,4 @@
-"""What the time of an op is predicted from, and tables of measured ones.
-
-A `Sample` is an op as a predictor sees it. One that was measured by hand knows the shapes of its inputs; one made
-from a trace knows what a trace knows: bytes and flops.
-"""
+"""What the time of an op is predicted from, and tables of measured ones."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ FORMAT = "gpumem.latency/1"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An op: its type, its operands, its work.
+    """An op as a predictor sees it; one made from a trace knows bytes and flops, but no shapes and parameters.
 
     Parameters
     ----------
@@ -151,7 +147,7 @@ def read_table(path: str | Path) -> LatencyTable:
 
 
 def samples(trace: Trace) -> list[Sample]:
-    """Return each op of a trace as a sample, without shapes and parameters: a trace does not know them.
+    """Return each op of a trace as a sample.
 
     >>> import gpumem
     >>> samples(gpumem.bundled("mlp3"))[2]  # doctest: +NORMALIZE_WHITESPACE

@@ -15,16 +15,17 @@ from gpumem.machine import Link, Machine
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
 
+REPEATS = 5  # iterations, of which the median counts for each op; one more warms up
+
 
 def measured(
     trace: Trace,
     backend: Backend,
     launch: Launch | None,
     *,
-    repeats: int = 5,
     state: Mapping[int, NDArray[Any]] | None = None,
 ) -> Trace:
-    """Return `trace` with the durations that a backend measures, placed by best-fit.
+    """Return `trace` with the durations (ns, medians) that a backend measures, placed by best-fit.
 
     Parameters
     ----------
@@ -33,8 +34,6 @@ def measured(
         One that measures single ops: an `Emulator`, or `Cuda(timing=True)`.
     launch : callable
         What starts its ops; see `gpumem.execute.prepare`.
-    repeats : int
-        Iterations, of which the median counts for each op, in ns; one more warms up.
     state : dict of int to array, optional
         Initial values.
 
@@ -56,7 +55,7 @@ def measured(
     program = prepare(trace, best_fit(trace), backend, launch)
     program.write(state or {})
     rows = []
-    for _ in range(repeats + 1):
+    for _ in range(REPEATS + 1):
         line = program.run()
         if (line.start < 0).any():
             i = int(np.argmax(line.start < 0))
@@ -66,7 +65,7 @@ def measured(
     return replace(trace, ops=replace(trace.ops, duration=duration))
 
 
-def measured_machine(machine: Machine, backend: Backend, *, repeats: int = 5, large: int = 2**26) -> Machine:
+def measured_machine(machine: Machine, backend: Backend, *, large: int = 2**26) -> Machine:
     """Return `machine` with the links that a backend measures, from copies of 64 KiB and of `large` bytes.
 
     >>> from gpumem.execute import Simulator
@@ -79,7 +78,7 @@ def measured_machine(machine: Machine, backend: Backend, *, repeats: int = 5, la
     ops = Ops.make(reads, writes, role=role, stream=[0, 1] * 2, streams=["d2h", "h2d"], name=["copy"] * 4)
     flags = [False, False, True, True]
     trace = Trace(Buffers.make([*sizes, *sizes], [0] * 4, [4] * 4, persistent=[True] * 4, host=flags), ops)
-    ns = measured(trace, backend, None, repeats=repeats).ops.duration.astype(float)
+    ns = measured(trace, backend, None).ops.duration.astype(float)
     out, into = (_line(sizes, float(ns[k]), float(ns[k + 2])) for k in (0, 1))
     return machine.with_(out=out, into=into)
 

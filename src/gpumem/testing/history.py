@@ -28,12 +28,8 @@ class Player:
 
     Examples
     --------
-    >>> class Bump:
-    ...     top = 0
-    ...     def allocate(self, size, *, stream=0):
-    ...         self.top += size
-    ...         return self.top - size
-    >>> player = Player(Witness(Bump()))
+    >>> from gpumem.pool import Native
+    >>> player = Player(Witness(Native(granularity=1)))
     >>> for request in (Allocate(0, 8), Allocate(1, 4, stream=1)):
     ...     player.perform(request)
     >>> print(*player.log, sep="\\n")
@@ -134,15 +130,9 @@ def play(allocator: Allocator, requests: Iterable[Request]) -> list[int | None]:
 
     Examples
     --------
-    >>> class Bump:
-    ...     top = 0
-    ...     def allocate(self, size, *, stream=0):
-    ...         self.top += size
-    ...         return self.top - size
-    ...     def free(self, offset, *, stream=0):
-    ...         pass
-    >>> play(Bump(), [Allocate(0, 8), Free(0), Allocate(1, 4)])
-    [0, 8]
+    >>> from gpumem.pool import Native
+    >>> play(Native(granularity=1), [Allocate(0, 8), Allocate(1, 4), Free(0), Allocate(2, 8)])
+    [0, 8, 0]
     """
     player = Player(Witness(allocator))
     for request in requests:

@@ -14,18 +14,9 @@ UNITS = (1, 2, 4, 8, 64, 256, 512, 4096, 2**20, 2 * 2**20, 10 * 2**20, 20 * 2**2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where patterns get their numbers from.
+    """Where patterns get their numbers from; `player` performs what they ask for, and they look at its blocks.
 
-    Parameters
-    ----------
-    player : Player
-        Who performs what they ask for; they look at its blocks.
-    random : Random
-    max_size : int
-        Bytes of one request at most.
-    streams : int
-    steps : int
-        Requests at most, about.
+    `max_size`: bytes of one request at most; `steps`: requests at most, about.
     """
 
     player: Player

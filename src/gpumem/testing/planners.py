@@ -44,37 +44,29 @@ class _Case:
     rows: tuple[_Row, ...]
     stream: tuple[int, ...]
 
-    def columns(self) -> tuple[list[int], list[int], list[int], list[bool]]:
-        rows = self.rows
-        ends = [r.start + r.length for r in rows]
-        return [r.size for r in rows], [r.start for r in rows], ends, [r.host for r in rows]
-
-    def accesses(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Each buffer is written at its first step and read at its last."""
-        first: list[list[int]] = [[] for _ in self.stream]
-        last: list[list[int]] = [[] for _ in self.stream]
-        for j, row in enumerate(self.rows if self.stream else ()):
-            first[row.start].append(j)
-            last[(row.start + row.length - 1) % self.n].append(j)
-        return last, first
-
     def trace(self) -> Trace:
-        size, start, end, host = self.columns()
+        """Each buffer is written at its first step and read at its last."""
+        rows, steps = list(enumerate(self.rows)), range(len(self.stream))
         ops = Ops.make(
-            *self.accesses(),
+            [[j for j, r in rows if (r.start + r.length - 1) % self.n == t] for t in steps],
+            [[j for j, r in rows if r.start == t] for t in steps],
             stream=list(self.stream),
             streams=[f"s{k}" for k in range(max(self.stream, default=0) + 1)],
         )
-        return Trace(Buffers.make(size, start, end, host=host), ops, self.n)
+        start, end = [r.start for r in self.rows], [r.start + r.length for r in self.rows]
+        buffers = Buffers.make([r.size for r in self.rows], start, end, host=[r.host for r in self.rows])
+        return Trace(buffers, ops, self.n)
 
     def __str__(self) -> str:
         """A line of Python that makes it."""
-        size, start, end, host = self.columns()
+        trace = self.trace()
+        b, ops = trace.buffers, trace.ops
+        size, start, end, host = (column.tolist() for column in (b.size, b.start, b.end, b.host))
         if not self.stream and not any(host):
             return f"trace = Trace.from_lifetimes({size}, {start}, {end}, n={self.n})"
-        reads, writes = self.accesses()
-        ops = f"{reads}, {writes}, stream={list(self.stream)}" if self.stream else "[], []"
-        return f"trace = Trace(Buffers.make({size}, {start}, {end}, host={host}), Ops.make({ops}), {self.n})"
+        accesses = f"{ops.reads.tolist()}, {ops.writes.tolist()}"
+        made = f"{accesses}, stream={list(self.stream)}" if self.stream else "[], []"
+        return f"trace = Trace(Buffers.make({size}, {start}, {end}, host={host}), Ops.make({made}), {self.n})"
 
     def shorter(self, n: int) -> _Case:
         """The same buffers on a smaller circle, without ops."""

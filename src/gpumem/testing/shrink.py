@@ -9,6 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
+TRIALS = 2000  # lists at most
 PAIRS = 16  # so few parts are also left out two at a time: an allocation and what makes room for it
 
 
@@ -17,7 +18,6 @@ def shrink(
     error: E,
     fails: Callable[[list[T]], E | None],
     simpler: Callable[[T], Iterable[T]],
-    trials: int = 2000,
 ) -> E:
     """Return the error of a small list of parts that still fails.
 
@@ -31,8 +31,6 @@ def shrink(
         Tries a list and returns its error, None where it does not fail in the same way.
     simpler : callable
         Simpler forms of one part.
-    trials : int
-        Calls of `fails` at most.
 
     Returns
     -------
@@ -50,7 +48,7 @@ def shrink(
     >>> shrink([3, 1, 8, 4], fails([3, 1, 8, 4]), fails, lambda size: range(1, size))
     ValueError('[6, 4] has a sum above 9')
     """
-    left = trials
+    left = TRIALS
     progress = True
     while progress:
         progress = False

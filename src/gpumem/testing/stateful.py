@@ -32,18 +32,13 @@ def allocator_machine(
     Parameters
     ----------
     factory, max_size, streams, skip
-        As for `check_allocator`.
+        As for `check_allocator`, with its errors.
 
     Returns
     -------
     type
         A `RuleBasedStateMachine`. Its `TestCase` is what pytest and unittest collect, and
         `TestCase.settings = settings(...)` sets the number of examples and steps.
-
-    Raises
-    ------
-    ValueError
-        A rule that cannot be skipped.
 
     Notes
     -----

@@ -70,7 +70,6 @@ def lifetimes(
     Returns
     -------
     SearchStrategy of Lifetimes
-        Named tuples `(size, start, end, n)`.
 
     Examples
     --------

@@ -47,14 +47,8 @@ class Member:
 class GlobalController:
     """Knows all jobs; see `simulate_jobs` for the parameters.
 
-    With `place`, a pool planner, a job's budget is the height of its placement; else the load in issue order.
-
-    Attributes
-    ----------
-    queue, admitted, running : list of Member
-        Who waits until the plans fit, who waits for room, who runs.
-    budgets : list of (int, int)
-        ns and the sum of the budgets from then on.
+    With `place`, a pool planner, a job's budget is the height of its placement; else the load in issue order. `queue`
+    waits until the plans fit, who is `admitted` waits for room. `budgets`: as in `Outcome`.
     """
 
     def __init__(

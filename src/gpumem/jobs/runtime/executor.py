@@ -82,25 +82,10 @@ class World(Protocol):
 
 
 class Executor:
-    """One job that has been admitted.
+    """One job that has been admitted; its `place` among all breaks ties, `todo` is its plan, `drain` as in `Policy`.
 
-    Parameters
-    ----------
-    job : Job
-    place : int
-        Of the job among all: it breaks ties.
-    todo : Instructions
-        Its first plan.
-    world, controller
-    drain : bool
-        See `Policy`.
-
-    Attributes
-    ----------
-    rows : list of (int, int, int, int)
-        `start`, `budget`, `peak` and `passive` of each iteration that has ended, and
-    waits : dict of str to int
-        ns by cause, as in `JobRun`. The log tells the rest.
+    What it notes besides the log, as in `JobRun`: `rows`, the `start`, `budget`, `peak` and `passive` of each iteration
+    that has ended, and `waits`, ns by cause.
     """
 
     def __init__(

@@ -61,14 +61,8 @@ class Owner(Protocol):
 class Swaps:
     """The copies of one job under one plan of `n` ops.
 
-    Attributes
-    ----------
-    last : list of (Transfer or None)
-        The last copy that each op issued.
-    open : list of Transfer
-        Those that have not ended, in issue order.
-    passive : int
-        Swap-ins that an op needed before their time.
+    `last`: the last copy that each op issued; `open`: those that have not ended, in issue order; `passive`: how many
+    swap-ins an op needed before their time.
     """
 
     def __init__(self, owner: Owner, memory: JobMemory, n: int) -> None:
@@ -123,16 +117,7 @@ class Swaps:
             self.owner.arrived()
 
     def hurry(self, wanted: Iterable[Transfer], requests: Collection[Request], *, passive: bool) -> None:
-        """Make due what the executor waits for: copies, and what must end before these can start.
-
-        Parameters
-        ----------
-        wanted : iterable of Transfer
-        requests : collection of Request
-            For memory.
-        passive : bool
-            Whether an op is what waits.
-        """
+        """Make due what the executor waits for: copies, memory, and what must end before; `passive`: an op waits."""
         todo, seen, asked = list(wanted), set[int](), list(requests)
         while True:
             for t in todo:
