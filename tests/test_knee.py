@@ -193,7 +193,13 @@ def test_vgg16() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("path", shared("traces/*_cifar_b100.json.gz"), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name.split(".")[0], marks=pytest.mark.slow if "152" in path.name else ())
+        for path in shared("traces/*_cifar_b100.json.gz")
+    ],
+)
 def test_real_traces(path: Path) -> None:
     trace = load(path).trace
     found = knee(trace, GTX, autoswap, step=0.05)

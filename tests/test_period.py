@@ -302,7 +302,7 @@ ACTION = st.tuples(st.sampled_from(["malloc", "free", "read", "read", "write"]),
 WORD = st.lists(ACTION, min_size=1, max_size=9)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(ACTION, max_size=12), WORD, st.integers(1, 9), st.lists(ACTION, max_size=4), st.data())
 def test_repeated_words_agree_with_the_oracle(
     prefix: list[Any], word: list[Any], times: int, suffix: list[Any], data: st.DataObject
@@ -347,14 +347,14 @@ def jobs(draw: st.DrawFn) -> tuple[list[BlockEvent], int]:
     return events, size
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs(), st.sampled_from([1, 2, 6]))
 def test_jobs_agree_with_the_oracle(job: tuple[list[BlockEvent], int], min_length: int) -> None:
     events, _ = job
     check(events[:120], min_length)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_an_iteration_longer_than_all_loops_is_found(job: tuple[list[BlockEvent], int]) -> None:
     """With `min_length`, nothing passes for the iteration but itself."""
@@ -510,6 +510,8 @@ recorded = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.jit  # nothing of it is compiled
+@pytest.mark.shared
 @recorded
 def test_recorded_iteration(name: str) -> None:
     trace = load(name)

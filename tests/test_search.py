@@ -138,7 +138,7 @@ def test_vgg16_needs_no_stall_at_60_percent_and_little_at_40() -> None:
         limit = trace.peak_load * percent // 100
         plan = search(trace, GTX, limit, effort=0.1)
         assert overhead(trace, GTX, plan, limit) <= most
-    plan, limit = lowest(trace, GTX, effort=0.1)
+    plan, limit = lowest(trace, GTX, effort=0.05)
     assert limit < 0.6 * trace.peak_load
     check_plan(trace, GTX, plan, limit)
 
