@@ -3,6 +3,12 @@
 Read `smartpool` first, the paper's two fits (`_index` makes them fast), then `online`: the protocol of allocators, the
 order in which a trace asks them, and `replay`. `search` goes below greedy, `allocators` are those of the frameworks,
 `runtime` is SmartPool as an allocator, which finds the iteration itself. `PLANNERS` and `ALLOCATORS` name them.
+
+The contract of a planner is `planner(trace, *, alignment=256, ...) -> Placement`: each offset is a multiple of
+`alignment` bytes (256 suits CUDA, use 1 for bare instances), host buffers are left alone. `ValueError` for an alignment
+outside [1, 2**40]. Those of `search` take `fixed` as well, offsets in bytes of buffers that lie already, by id;
+`ValueError` for one that overlaps, is not aligned, or is no device buffer. What they return is never higher than that
+of `best_fit` and `first_fit`, and its `bound` is the peak load, or more where that is proved.
 """
 
 from typing import TYPE_CHECKING

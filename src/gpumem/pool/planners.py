@@ -6,15 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from gpumem.placement import Placement
-from gpumem.pool.allocators.bfc import BFC
-from gpumem.pool.allocators.buddy import Buddy
-from gpumem.pool.allocators.caching import Caching
-from gpumem.pool.allocators.cnmem import CnMem
-from gpumem.pool.allocators.native import Native
+from gpumem.pool.allocators import BFC, Buddy, Caching, CnMem, Native
 from gpumem.pool.online import Pool
-from gpumem.pool.search.exact import exact
-from gpumem.pool.search.greedy import greedy
-from gpumem.pool.search.planner import search
+from gpumem.pool.search import exact, greedy, search
 from gpumem.pool.smartpool import best_fit, first_fit
 
 PLANNERS: dict[str, Callable[..., Placement]] = {

@@ -32,23 +32,7 @@ FEW = 3000  # buffers up to which a look at every pair (30 ms) beats the compila
 def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     """Place buffers by descending size, each into the smallest hole that fits.
 
-    Where no hole fits, the buffer goes above the highest one it overlaps in time.
-
-    Parameters
-    ----------
-    trace : Trace
-        Host buffers are left alone.
-    alignment : int
-        Bytes that each offset is a multiple of: 256 suits CUDA, use 1 for bare instances.
-
-    Returns
-    -------
-    Placement
-
-    Raises
-    ------
-    ValueError
-        The alignment is not in [1, 2**40].
+    Where no hole fits, the buffer goes above the highest one it overlaps in time. A planner as in `gpumem.pool`.
 
     Notes
     -----
@@ -72,9 +56,7 @@ def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
 
 
 def first_fit(trace: Trace, *, alignment: int = 256) -> Placement:
-    """Place buffers by descending size, each into the lowest hole that fits.
-
-    Parameters, errors and notes are those of `best_fit`.
+    """Place buffers by descending size, each into the lowest hole that fits; all else is as in `best_fit`.
 
     Examples
     --------

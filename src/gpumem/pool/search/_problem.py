@@ -10,11 +10,10 @@ import numpy as np
 from gpumem.arcs import meet
 from gpumem.columns import I64
 from gpumem.placement import Placement
-from gpumem.pool.search._canonical import PackingInstance
+from gpumem.pool.search._canonical import FAR, PackingInstance
 from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
 from gpumem.trace import Trace
 
-FAR = 2**62
 REST = 40  # work for each buffer that is placed around others
 
 
@@ -126,12 +125,8 @@ class PlacementProblem:
         every = np.concatenate([placed, rest])
         _fit(b.size, b.start, b.end, self.trace.n, every, len(placed), a, smallest, at)
         top = int((at + b.size)[every].max(initial=0))
-        return self._with_eternal(at, every, top)
-
-    def _with_eternal(self, at: I64, every: I64, top: int) -> Placement:
-        a, size = self.alignment, self.units[self.eternal] * self.alignment
+        size, height = self.units[self.eternal] * a, self.height(top)
         below = np.cumsum(size) - size
-        height = self.height(top)
         if height == self.base + top:
             at[self.eternal] = below
             at[every] += self.base

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gpumem.placement import Placement
-from gpumem.pool.search._canonical import IMPOSSIBLE, LOAD_AREA, SOLVED, pack
-from gpumem.pool.search.planner import CALL, Search, searched
+from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
+from gpumem.pool.search._problem import PlacementProblem
+from gpumem.pool.search.planner import Search
 from gpumem.trace import Trace
 
 TRIES = 10  # proofs that the effort is for
@@ -27,28 +28,14 @@ def exact(
 ) -> Placement:
     """Place buffers as low as can be, and prove it as far as the effort goes.
 
-    Parameters
-    ----------
-    trace, alignment, seconds, seed, fixed, progress
-        As for `search`.
-    effort : float
-        Work to spend at most; half of it is for the search, half for the proof.
-
-    Returns
-    -------
-    Placement
-        With `bound`, below which there is none; `optimal` where both meet.
-
-    Raises
-    ------
-    ValueError
-        As `search`.
+    Options and errors are those of `search`. No placement is below `bound`; it is `optimal` where both meet.
 
     Notes
     -----
-    The proof is an exhausted search for a lower placement, of the largest buffers first: if these cannot be placed,
-    all cannot. Where that takes too much, lower heights are refuted instead, which is easier. Exponential at worst;
-    up to 20 buffers or so are always settled, and most real traces are since their peak load is reached.
+    Half of the effort is for the search, half for the proof. The proof is an exhausted search for a lower placement, of
+    the largest buffers first: if these cannot be placed, all cannot. Where that takes too much, lower heights are
+    refuted instead, which is easier. Exponential at worst; up to 20 buffers or so are always settled, and most real
+    traces are since their peak load is reached.
 
     Examples
     --------
@@ -57,9 +44,8 @@ def exact(
     >>> trace.peak_load, placed.height, placed.bound, placed.optimal
     (4, 4, 4, True)
     """
-    state = searched(
-        trace, alignment, target=0, effort=effort / 2, seconds=seconds, seed=seed, fixed=fixed, progress=progress
-    )
+    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort / 2, seconds, seed, progress)
+    state.run(0, np.random.default_rng(seed))
     state.work = share = max(state.work, 0) + effort / 2 * state.unit
     goal = state.best.height - 1
     while state.best.height > state.lowest and state.work > 0 and not state.late:
@@ -80,13 +66,6 @@ def _refute(state: Search, goal: int, share: float) -> None:
     free = state.problem.free
     for part in SUBSETS:
         ids = np.sort(free[: int(np.ceil(part * len(free)))])
-        instance, work = state.problem.instance(ids, goal), int(min(share, state.work))
-        ones = np.ones(len(ids))
-        status, spent, offset = pack(instance, LOAD_AREA, False, ones, fails=2**62, work=work)
-        state.work -= spent + CALL
-        if status == IMPOSSIBLE:
-            state.lowest = goal + 1
-        if status == SOLVED:
-            state.complete(ids, offset)
+        status = state.pack(ids, goal, LOAD_AREA, False, np.ones(len(ids)), 2**62, min(share, state.work))
         if status != SOLVED or state.best.height <= goal:
             return

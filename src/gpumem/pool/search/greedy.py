@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -17,28 +17,10 @@ Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) o
 def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | None = None) -> Placement:
     """Place buffers in each order of `ORDERS`, by best fit and by first fit; return the lowest placement.
 
-    Parameters
-    ----------
-    trace : Trace
-        Host buffers are left alone.
-    alignment : int
-        Bytes that each offset is a multiple of.
-    fixed : mapping of int to int, optional
-        Offsets, in bytes, of buffers that lie already.
-
-    Returns
-    -------
-    Placement
-        Never higher than those of `best_fit` and `first_fit`; `bound` is the peak load.
-
-    Raises
-    ------
-    ValueError
-        As `search`.
-
     Notes
     -----
-    Buffers alive all the time go to the bottom. Twelve greedy placements: see `best_fit` for the time of one.
+    A planner as in `gpumem.pool`. Buffers alive all the time go to the bottom. Twelve greedy placements: see
+    `best_fit` for the time of one.
 
     Examples
     --------
@@ -55,35 +37,16 @@ def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | Non
     return min(placements(problem), key=lambda p: p.height)
 
 
-def placements(problem: PlacementProblem, orders: Mapping[str, Order] | None = None) -> list[Placement]:
-    """Return a placement for each order, by best fit and by first fit."""
+def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> list[Placement]:
+    """Return a placement for each order of `ORDERS`, or of these, by best fit and by first fit."""
     none, found = np.empty(0, np.int64), []
     first, last, sections = problem.sections(problem.free)
     size = problem.trace.buffers.size[problem.free]
-    for key in (ORDERS if orders is None else orders).values():
-        order = problem.free[np.argsort(-key(size, first, last, sections), kind="stable")]  # `free` goes by size
+    for name in ORDERS if names is None else names:
+        key = ORDERS[name](size, first, last, sections)
+        order = problem.free[np.argsort(-key, kind="stable")]  # `free` goes by size
         found += [problem.complete(none, none, smallest=smallest, order=order) for smallest in (True, False)]
     return found
-
-
-def by_size(size: I64, first: I64, last: I64, n: int) -> F64:
-    """The largest first (SmartPool, TFLite)."""
-    return size.astype(np.float64)
-
-
-def by_lifetime(size: I64, first: I64, last: I64, n: int) -> F64:
-    """What lives longest first."""
-    return (last - first).astype(np.float64)
-
-
-def by_area(size: I64, first: I64, last: I64, n: int) -> F64:
-    """The largest product of size and lifetime first."""
-    return size.astype(np.float64) * (last - first)
-
-
-def by_conflicts(size: I64, first: I64, last: I64, n: int) -> F64:
-    """What meets the most others first (TVM)."""
-    return by_conflict_bytes(np.ones_like(size), first, last, n)
 
 
 def by_conflict_bytes(size: I64, first: I64, last: I64, n: int) -> F64:
@@ -106,10 +69,10 @@ def _load(size: I64, first: I64, last: I64, n: int) -> F64:
 
 
 ORDERS: dict[str, Order] = {
-    "size": by_size,
-    "area": by_area,
-    "lifetime": by_lifetime,
-    "conflicts": by_conflicts,
+    "size": lambda size, first, last, n: size.astype(np.float64),  # SmartPool, TFLite
+    "area": lambda size, first, last, n: size.astype(np.float64) * (last - first),
+    "lifetime": lambda size, first, last, n: (last - first).astype(np.float64),
+    "conflicts": lambda size, first, last, n: by_conflict_bytes(np.ones_like(size), first, last, n),  # TVM
     "conflict-bytes": by_conflict_bytes,
     "breadth": by_breadth,
 }

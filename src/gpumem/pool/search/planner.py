@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,7 @@ from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
-from gpumem.pool.search.greedy import ORDERS, by_size, placements
+from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.trace import Trace
 
 ANNEALING = 0.3  # of the effort
@@ -60,10 +61,8 @@ def search(
 
     Parameters
     ----------
-    trace : Trace
-        Host buffers are left alone.
-    alignment : int
-        Bytes that each offset is a multiple of.
+    trace, alignment, fixed
+        As all planners: see `gpumem.pool`.
     target : int, optional
         Bytes of height at which the search stops. It always stops within 0.001 % of the peak load.
     effort : float
@@ -72,26 +71,18 @@ def search(
         Stop after this time too. What is found then depends on the machine.
     seed : int
         Of the random changes to the orders, at least 0.
-    fixed : mapping of int to int, optional
-        Offsets, in bytes, of buffers that lie already.
     progress : callable
         Told how far it got.
-
-    Returns
-    -------
-    Placement
-        Never higher than those of `best_fit` and `first_fit`. `bound` is the peak load, or more where padding, what
-        is fixed, or an exhausted search says so.
 
     Raises
     ------
     ValueError
-        An alignment outside [1, 2**40]; a target, effort, seed or number of seconds that is negative or not finite;
-        something fixed that overlaps, is not aligned, or is no device buffer.
+        A target, effort, seed or number of seconds that is negative or not finite.
 
     Notes
     -----
-    Not from the paper. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
+    Not from the paper. `bound` is more than the peak load where padding, what is fixed, or an exhausted search says
+    so. Deterministic without `seconds`: the effort is counted, not timed. Memory O(B). A part of the
     buffers is searched where a way down through all of them would take too much of the effort.
 
     Examples
@@ -102,45 +93,9 @@ def search(
     >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
     (11, 10, True)
     """
-    state = searched(
-        trace,
-        alignment,
-        target=target or 0,
-        gap=GAP,
-        effort=effort,
-        seconds=seconds,
-        seed=seed,
-        fixed=fixed,
-        progress=progress,
-    )
+    state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seconds, seed, progress)
+    state.run(max(target or 0, int(state.lowest * (1 + GAP))), np.random.default_rng(seed))
     return state.result()
-
-
-def searched(
-    trace: Trace,
-    alignment: int,
-    *,
-    target: int,
-    effort: float,
-    seconds: float | None,
-    seed: int,
-    fixed: Mapping[int, int] | None,
-    progress: Callable[[str], None],
-    gap: float = 0.0,
-) -> Search:
-    """Return the state in which `search` ends."""
-    for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
-        if value is not None and not 0 <= value < math.inf:
-            raise ValueError(f"{name}: {value} is not a finite number >= 0")
-    problem = PlacementProblem.of(trace, alignment, fixed)
-    best = min(placements(problem, {"size": by_size}), key=lambda p: p.height)
-    if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
-        others = {name: order for name, order in ORDERS.items() if order is not by_size}
-        best = min([best, *placements(problem, others)], key=lambda p: p.height)
-    unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
-    state = Search(problem, best, effort * unit, seconds, progress, unit=unit)
-    state.run(max(target, int(problem.lowest * (1 + gap))), np.random.default_rng(seed))
-    return state
 
 
 @dataclass(slots=True)
@@ -160,6 +115,27 @@ class Search:
     def __post_init__(self) -> None:
         self.lowest = self.problem.lowest
         self.most = _within(self.problem, self.work / SHARE) if self.best.height > self.lowest else 0
+
+    @classmethod
+    def of(
+        cls,
+        problem: PlacementProblem,
+        target: int,
+        effort: float,
+        seconds: float | None,
+        seed: int,
+        progress: Callable[[str], None],
+    ) -> Search:
+        """Start with the greedy placements."""
+        for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name}: {value} is not a finite number >= 0")
+        best = min(placements(problem, ["size"]), key=lambda p: p.height)
+        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
+            others = [name for name in ORDERS if name != "size"]
+            best = min([best, *placements(problem, others)], key=lambda p: p.height)
+        unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
+        return cls(problem, best, effort * unit, seconds, progress, unit=unit)
 
     def _levels(self, turn: int) -> Iterator[I64]:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
@@ -216,23 +192,22 @@ class Search:
             if len(places) == self.most and not reached:
                 return  # not even fewer
             ids = np.sort(self.problem.free[places])  # equals go by position
-            instance = self.problem.instance(ids, goal)
-            most = int(min(self.work, 2**62))
-            status, spent, offset = pack(instance, rule, every, noise[places], fails=fails, work=most)
-            self.work -= spent + CALL
-            if status == IMPOSSIBLE:  # of these buffers, so of all
-                self.lowest = goal + 1
+            status = self.pack(ids, goal, rule, every, noise[places], fails, self.work)
+            if status == IMPOSSIBLE or self.best.height <= goal:
                 return
             reached = status == SOLVED or (reached and level > 0)
-            if status == SOLVED:
-                self.complete(ids, offset)
-                if self.best.height <= goal:
-                    return
 
-    def complete(self, ids: I64, offset: I64) -> None:
-        """Place the rest and keep the placement if it is the lowest so far."""
-        self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
-        self.work -= REST * (len(self.problem.free) - len(ids))
+    def pack(self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, work: float) -> int:
+        """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
+        instance = self.problem.instance(ids, goal)
+        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(work, 2**62)))
+        self.work -= spent + CALL
+        if status == IMPOSSIBLE:  # of these buffers, so of all
+            self.lowest = goal + 1
+        if status == SOLVED:
+            self.best = min(self.best, self.problem.around(ids, offset), key=lambda p: p.height)
+            self.work -= REST * (len(self.problem.free) - len(ids))
+        return status
 
     def result(self) -> Placement:
         """Return the lowest placement with what was proved."""
@@ -241,11 +216,7 @@ class Search:
 
 def _within(problem: PlacementProblem, work: float) -> int:
     """Return how many of the largest free buffers one way down can take in."""
-    low, high = 0, len(problem.free)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _way_down(problem, middle) <= work else (low, middle - 1)
-    return low
+    return bisect_right(range(1, len(problem.free) + 1), work, key=lambda count: _way_down(problem, count))
 
 
 def _way_down(problem: PlacementProblem, count: int) -> float:
