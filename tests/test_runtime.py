@@ -18,9 +18,9 @@ from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay, stepwise
+from gpumem.pool.runtime import Deviation, SmartPool
 from gpumem.pool.runtime._cursor import LOST
 from gpumem.pool.runtime._table import GRAM, RequestTable, recorded
-from gpumem.pool.runtime.smartpool import Deviation, SmartPool
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace
 
@@ -133,7 +133,7 @@ def test_two_iterations_are_recorded_and_the_third_is_looked_up() -> None:
     assert (counts.hits, counts.misses, counts.plans, counts.replans) == (3, 7, 1, 0)
     assert (counts.reserved.current, counts.reserved.peak) == (22, 22)
     assert not counts.deviations
-    assert not judge.pool.recent_deviations
+    assert not judge.pool.statistics.recent
 
 
 def test_a_plan_in_hand_serves_from_the_first_request_on() -> None:
@@ -182,7 +182,7 @@ def test_another_size_is_served_by_the_fallback_and_reported() -> None:
     assert judge.run("a8 b5 -a c6 -b -c") == [10, 22, 10]  # b goes behind the region [10, 22)
     assert judge.pool.statistics.deviations == {"size": 1}
     # request 1 + 3 * 6 came before, then a: b is request 20, due at position 1
-    assert judge.pool.recent_deviations == (Deviation("size", 20, 1, 5),)
+    assert [*judge.pool.statistics.recent] == [Deviation("size", 20, 1, 5)]
     assert judge.run(STEP) == [10, 18, 10]
     assert judge.pool.statistics.deviations == {"size": 1}
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gpumem.pool.runtime._deviations import DeviationLog
+from gpumem.pool.runtime._deviations import SmartPoolStatistics
 from gpumem.pool.runtime._region import Held, Region
 from gpumem.pool.runtime._table import GRAM, RequestTable
 
@@ -29,23 +29,13 @@ NONE = -1
 
 
 class Cursor:
-    """Follows a program through a `RequestTable`.
+    """Follows a program through a `RequestTable`."""
 
-    Attributes
-    ----------
-    position : int
-        The request that is due.
-    region : Region or None
-        Where the plan lies, once it has its bytes.
-    streak : int
-        Requests as planned, without one that was not.
-    """
-
-    def __init__(self, table: RequestTable, log: DeviationLog) -> None:
-        self.table, self.log = table, log
-        self.position = 0
-        self.region: Region | None = None
-        self.streak = 0
+    def __init__(self, table: RequestTable, statistics: SmartPoolStatistics) -> None:
+        self.table, self.statistics = table, statistics
+        self.position = 0  # the request that is due
+        self.region: Region | None = None  # where the plan lies, once it has its bytes
+        self.streak = 0  # requests as planned, without one that was not
         self._holder: list[Held | None] = [None] * len(table.size)
         self._skipped: deque[int] = deque(maxlen=WINDOW)  # buffers whose malloc may come late
         self._trouble = 0  # unexpected mallocs, since CALM requests as planned
@@ -77,17 +67,17 @@ class Cursor:
                 return buffer, "ahead" if self._skip(ahead) else ""
         return (due, "size") if due >= 0 else (NONE, "extra")
 
-    def room(self, buffer: int) -> int | None:
-        """Return the planned address of a buffer, None where other blocks are still there."""
+    def claim(self, buffer: int, stream: int) -> Held | None:
+        """Make a block at the planned address of a buffer; None where other blocks are still there."""
         if buffer == NONE or self.region is None:
             return None
-        low = self.region.base + self.table.offset[buffer]
-        return low if self.region.vacant(low, self.table.size[buffer]) else None
+        low, size = self.region.base + self.table.offset[buffer], self.table.size[buffer]
+        return self.region.claim(low, size, stream) if self.region.vacant(low, size) else None
 
     def made(self, held: Held, size: int, buffer: int, how: str) -> None:
         """The malloc that `seek` was asked about has happened."""
         if how in ("size", "extra", "late", "lost"):
-            self.log.note(how, self.position, size)
+            self.statistics.note(how, self.position, size)
         if buffer != NONE:
             self.adopt(held, buffer)
         if buffer != NONE and how != "late":
@@ -110,7 +100,7 @@ class Cursor:
 
     def taken(self, size: int) -> None:
         """The plan's bytes for the malloc at hand are not vacant."""
-        self.log.note("taken", self.position, size)
+        self.statistics.note("taken", self.position, size)
         self.streak = 0
 
     def freed(self, held: Held, size: int) -> None:
@@ -130,7 +120,7 @@ class Cursor:
         else:
             how = self._freed_as_planned(buffer, table.requests[self.position])
         if how in ("extra", "late", "early", "lost"):
-            self.log.note(how, self.position, size)
+            self.statistics.note(how, self.position, size)
         self._judge(-size, expected=not how, odd=False)
 
     def _freed_as_planned(self, buffer: int, due: int) -> str:
@@ -184,10 +174,10 @@ class Cursor:
             held = self._holder[~request] if request < 0 else None
             if request >= 0:
                 self._skipped.append(request)
-            if held is not None and held.region is not None and held.region is self.region:
+            if held is not None and self.region is not None and held.region is self.region:
                 self.region.late(held)
             if request >= 0 or held is not None:
-                self.log.note("skipped", self.position, abs(self.table.bytes_at(self.position)))
+                self.statistics.note("skipped", self.position, abs(self.table.bytes_at(self.position)))
                 missed = True
             self.position = self._after(self.position, 1)
         return missed

@@ -34,22 +34,6 @@ class Deviation:
     size: int
 
 
-class DeviationLog:
-    """Deviations: how many of each kind, and the last few."""
-
-    __slots__ = ("count", "last", "request")
-
-    def __init__(self, count: Counter[str], keep: int = 16) -> None:
-        self.count = count
-        self.last: deque[Deviation] = deque(maxlen=keep)
-        self.request = 0
-
-    def note(self, kind: str, position: int, size: int) -> None:
-        """Add one."""
-        self.count[kind] += 1
-        self.last.append(Deviation(kind, self.request, position, size))
-
-
 @dataclass(slots=True)
 class SmartPoolStatistics(Statistics):
     """What a `SmartPool` counts besides: `reserved` is the fallback's, and includes the plan's region.
@@ -62,12 +46,23 @@ class SmartPoolStatistics(Statistics):
         Plans made or given so far.
     deviations : Counter of str
         Requests that were not as planned, by kind; see `Deviation`.
+    recent : deque of Deviation
+        The last few of them, oldest first.
+    requests : int
+        Mallocs and frees so far.
     """
 
     hits: int = 0
     misses: int = 0
     plans: int = 0
     deviations: Counter[str] = field(default_factory=Counter)
+    recent: deque[Deviation] = field(default_factory=lambda: deque(maxlen=16))
+    requests: int = 0
+
+    def note(self, kind: str, position: int, size: int) -> None:
+        """Add a deviation."""
+        self.deviations[kind] += 1
+        self.recent.append(Deviation(kind, self.requests, position, size))
 
     @property
     def replans(self) -> int:

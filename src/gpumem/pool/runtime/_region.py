@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpumem.pool.allocators._last_use import LastUse
 
 
+@dataclass(slots=True, eq=False)
 class Held:
-    """A live block: the buffer of the plan that it is (-1: none), and the region that it lies in, if any."""
+    """A live block: its bytes, and the region that it lies in, if any."""
 
-    __slots__ = ("buffer", "low", "overdue", "region", "size")
-
-    def __init__(self, low: int, size: int, region: Region | None) -> None:
-        self.low, self.size, self.region = low, size, region
-        self.buffer = -1
-        self.overdue = False  # lies in a region where its plan would have others by now
+    low: int
+    size: int
+    region: Region | None
+    buffer: int = -1  # of the plan
+    overdue: bool = False  # lies in a region where its plan would have others by now
 
 
 class Region:
@@ -29,7 +30,6 @@ class Region:
     def __init__(self, base: int, height: int, stream: int, wait: Callable[[], None]) -> None:
         self.base, self.height = base, height
         self.live: dict[int, Held] = {}
-        self.retired = False
         self._overdue: list[tuple[int, int]] = []  # (first byte, end), ascending: live blocks do not overlap
         self._wait = wait
         self._sole = stream  # the one stream that has used these bytes, until there is another

@@ -8,6 +8,7 @@ Requests are written as in `online.stepwise`: the buffer that one makes, or the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,30 +21,15 @@ GRAM = 8  # requests in a row that say where in the table a program is; layers t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTable:
-    """Requests of one iteration, and a few facts on each buffer.
+    """Requests of one iteration, and a few facts on each buffer."""
 
-    Parameters
-    ----------
-    requests : list of int
-        `b` for a malloc of buffer `b`, `~b` for its free: first the head, then the cycle.
-    head : int
-        Requests that come only once.
-    size, offset : list of int
-        Bytes of each buffer, and where it lies.
-    start, life : list of int
-        Request of the cycle that makes it, and after how many more it is freed; those that are never freed have
-        a life of `length`.
-    height : int
-        Bytes of the plan's region.
-    """
-
-    requests: list[int]
-    head: int
-    size: list[int]
-    offset: list[int]
-    start: list[int]
-    life: list[int]
-    height: int
+    requests: list[int]  # first the head, then the cycle
+    head: int  # requests that come only once
+    size: list[int]  # of each buffer, in bytes
+    offset: list[int]  # in the plan's region
+    start: list[int]  # the request of the cycle that makes it
+    life: list[int]  # after how many more requests it is freed; `length` where it never is
+    height: int  # bytes of the plan's region
 
     @classmethod
     def make(cls, trace: Trace, placed: Placement, requests: Sequence[int], head: int = 0) -> RequestTable:
@@ -90,15 +76,10 @@ class RequestTable:
         """
         cycle = [self.bytes_at(i) for i in range(self.head, len(self.requests))]
         around = [cycle[i % self.length] for i in range(self.length + GRAM - 1)]
-        first: dict[tuple[int, ...], int] = {}
-        again = set()
-        for i in range(self.length):
-            gram = tuple(around[i : i + GRAM])
-            if gram in first:
-                again.add(gram)
-            else:
-                first[gram] = self.head + (i + GRAM - 1) % self.length
-        return {gram: i for gram, i in first.items() if gram not in again} or first
+        grams = [tuple(around[i : i + GRAM]) for i in range(self.length)]
+        first = {grams[i]: self.head + (i + GRAM - 1) % self.length for i in reversed(range(self.length))}
+        count = Counter(grams)
+        return {gram: i for gram, i in first.items() if count[gram] == 1} or first
 
 
 def recorded(word: Sequence[int]) -> tuple[Trace, list[int]]:

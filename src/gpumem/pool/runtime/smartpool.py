@@ -22,14 +22,12 @@ from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Pool, stepwise
 from gpumem.pool.runtime._cursor import NONE, Cursor
-from gpumem.pool.runtime._deviations import Deviation, DeviationLog, SmartPoolStatistics
+from gpumem.pool.runtime._deviations import SmartPoolStatistics
 from gpumem.pool.runtime._observer import Observer
 from gpumem.pool.runtime._region import Held, Region
 from gpumem.pool.runtime._table import RequestTable, recorded
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
-
-__all__ = ["Deviation", "SmartPool", "SmartPoolStatistics"]
 
 
 class SmartPool:
@@ -54,8 +52,10 @@ class SmartPool:
     alignment : int
         Bytes that every offset is a multiple of: what `alignment` and the fallback's have in common.
     statistics : SmartPoolStatistics
-    synchronize : callable
-        Waits for all streams; called before bytes go to another stream.
+    trace : Trace or None
+        The iteration that was planned, a step a request unless it was given; None before there is one.
+    placement : Placement or None
+        The plan.
 
     Raises
     ------
@@ -122,9 +122,9 @@ class SmartPool:
         self._planner = planner
         self._min_length, self._horizon = checked(min_length, "min_length"), checked(horizon, "horizon")
         self._live: Live[Held] = Live(self.statistics)
-        self._log = DeviationLog(self.statistics.deviations)
         self._cursor: Cursor | None = None
-        self._plan: tuple[Trace, Placement] | None = None
+        self.trace: Trace | None = None
+        self.placement: Placement | None = None
         self._enter: int | None = None  # the position where the region is taken; None: at once
         self._pause = self._passes = 0  # how many passes of that position to wait between two attempts; and left
         self._retired: set[Region] = set()
@@ -138,26 +138,12 @@ class SmartPool:
         fallback: Pool | None = None,
         *,
         planner: Callable[[Trace], Placement] = best_fit,
-        min_length: int = 32,
-        horizon: int = 2**18,
     ) -> SmartPool:
         """Return a pool that starts with a plan, so that the first request is served by it already.
 
-        Parameters
-        ----------
-        trace : Trace
-            What it asks for, and in which order, is what `gpumem.pool.online.replay` asks for.
-        placed : Placement
-            Where its buffers lie.
-        fallback, planner, min_length, horizon
-            As for `SmartPool`; the alignment is the placement's.
-
-        Raises
-        ------
-        ValueError
-            No buffer of the trace comes and goes.
-        CheckError
-            The placement is none.
+        What a trace asks for, and in which order, is what `gpumem.pool.online.replay` asks for; `placed` says where its
+        buffers lie, and has the alignment. `ValueError` where no buffer comes and goes, `CheckError` for a placement
+        that is none.
 
         Examples
         --------
@@ -167,7 +153,7 @@ class SmartPool:
         >>> a, b, c
         (0, 768, 0)
         """
-        pool = cls(fallback, planner=planner, alignment=placed.alignment, min_length=min_length, horizon=horizon)
+        pool = cls(fallback, planner=planner, alignment=placed.alignment)
         requests, head = stepwise(trace)
         if len(requests) == head:
             raise ValueError(f"trace {trace.name!r}: no buffer comes and goes, so there is nothing to look up")
@@ -182,39 +168,27 @@ class SmartPool:
         return found
 
     @property
-    def placement(self) -> Placement | None:
-        """The plan, None before there is one."""
-        return None if self._plan is None else self._plan[1]
-
-    @property
-    def trace(self) -> Trace | None:
-        """The iteration that was planned, a step a request unless it was given."""
-        return None if self._plan is None else self._plan[0]
-
-    @property
     def base(self) -> int | None:
         """The first byte of the plan's region: offset 0 of the placement; None while there is no region."""
         return None if self._cursor is None or self._cursor.region is None else self._cursor.region.base
-
-    @property
-    def recent_deviations(self) -> tuple[Deviation, ...]:
-        """The last few deviations, oldest first; `statistics.deviations` counts all."""
-        return tuple(self._log.last)
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`: the planned one, or one of the fallback's."""
         asked = checked(size, "size")
         self._replan(stream)
-        buffer, how, low = NONE, "", None
+        buffer, how, held, granted = NONE, "", None, asked
         if self._cursor is not None:
             buffer, how = self._cursor.seek(asked)
             self._take_region(self._cursor, stream)
             if how != "size":
-                low = self._cursor.room(buffer)
-        held, granted = self._in_region(low, asked, stream) if low is not None else self._outside(asked, stream)
+                held = self._cursor.claim(buffer, stream)
+        if held is not None:
+            self.statistics.hits += 1
+        else:
+            held, granted = self._outside(asked, stream)
         self._live.add(held.low, Granted(granted, asked, held))
         if self._cursor is not None:
-            if low is None and buffer != NONE and how != "size" and self._cursor.region is not None:
+            if held.region is None and buffer != NONE and how != "size" and self._cursor.region is not None:
                 self._cursor.taken(asked)
             self._cursor.made(held, asked, buffer, how)
         self._observe(held.low, asked)
@@ -236,12 +210,6 @@ class SmartPool:
             self._cursor.freed(held, block.requested)
         self._observe(held.low, 0)
 
-    def _in_region(self, low: int, size: int, stream: int) -> tuple[Held, int]:
-        assert self._cursor is not None and self._cursor.region is not None
-        held = self._cursor.region.claim(low, size, stream)
-        self.statistics.hits += 1
-        return held, size
-
     def _outside(self, size: int, stream: int) -> tuple[Held, int]:
         """Let the fallback serve; if it cannot, an idle region must go."""
         counts = self._fallback.statistics.allocated
@@ -261,7 +229,7 @@ class SmartPool:
 
     def _observe(self, address: int, size: int) -> None:
         """Record a malloc, or a free (size 0), if there is anything to find out; forget it all if not."""
-        self._log.request += 1
+        self.statistics.requests += 1
         observer, cursor = self._observer, self._cursor
         if observer is None and cursor is not None and not cursor.streak:
             observer = self._observer = self._new_observer(cursor.table.length)
@@ -301,10 +269,12 @@ class SmartPool:
                 raise ValueError(f"buffer {i}: the planned offset {offset} is not a multiple of {self.alignment}")
         if self._cursor is not None:
             self._cursor.leave()
-            if self._cursor.region is not None:
-                self._retire(self._cursor.region)
-        self._plan = trace, placed
-        self._cursor = Cursor(RequestTable.make(trace, placed, requests, head), self._log)
+            if (old := self._cursor.region) is not None:
+                self._retired.add(old)
+                if not old.live:
+                    self._give_back(old)
+        self.trace, self.placement = trace, placed
+        self._cursor = Cursor(RequestTable.make(trace, placed, requests, head), self.statistics)
         self._enter, self._pause, self._passes = self._cursor.table.quietest(), 0, 0
         self.statistics.plans += 1
 
@@ -326,12 +296,6 @@ class SmartPool:
         """Try again to take the region, but ever less often."""
         self._pause = self._passes = 2 * self._pause + 1
         self._enter = cursor.table.quietest()
-
-    def _retire(self, region: Region) -> None:
-        if region.live:
-            self._retired.add(region)
-        else:
-            self._give_back(region)
 
     def _give_back(self, region: Region) -> None:
         self._retired.discard(region)
