@@ -40,7 +40,7 @@ class Reservations(NamedTuple):
         mine = ~b.host & ~eternal & (capacity is not None)
         live = mine & (b.end > n)
         free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
-        starts, ends = _rows(b.start, mine, n), _rows(b.end % n, mine, n)
+        starts, ends = (Csr.grouped(step[mine], np.flatnonzero(mine), n) for step in (b.start, b.end % n))
         back, reserved = np.zeros((2, len(b)), np.int64)
         time, size = np.zeros((2, len(b) + 1), np.int64)
         state = np.array([free, 0, 0], np.int64)
@@ -100,11 +100,6 @@ class Clock:
     steps: Steps
     memory: Reservations
 
-    @classmethod
-    def make(cls, trace: Trace, machine: Machine, placement: Placement | None, capacity: int | None) -> Clock:
-        """Set the clock to 0, before the first iteration."""
-        return cls(Steps.make(trace, machine, placement), Reservations.make(trace, capacity))
-
     def advance(self) -> None:
         """Run one more iteration."""
         self.steps.before[:] = self.steps.end
@@ -130,11 +125,6 @@ class Clock:
             m.bytes[:used][order],
         )
         return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
-
-
-def _rows(step: I64, mine: Bool, n: int) -> Csr:
-    """Group the buffers that are `mine` by `step`."""
-    return Csr.grouped(step[mine], np.flatnonzero(mine), n)
 
 
 @jit

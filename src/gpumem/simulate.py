@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._clock import Clock, Steps
+from gpumem._clock import Clock, Reservations, Steps
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -71,7 +71,7 @@ def simulate(
     70
     """
     _check(trace, placement, capacity, iterations)
-    clock = Clock.make(trace, machine, placement, capacity)
+    clock = Clock(Steps.make(trace, machine, placement), Reservations.make(trace, capacity))
     computes = ~trace.ops.copies
     ends: list[int] = []  # T(k): when all of iterations 0..k has ended
     stalls: list[I64] = []

@@ -134,7 +134,7 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
         settled = bool((script.at == before).all())
         if i >= iterations and (settled or i >= iterations + PATIENCE):
             break
-    moved = np.flatnonzero(script.wraps & (script.at != before))
+    moved = np.flatnonzero((trace.buffers.end > trace.n) & (script.at != before))
     if len(moved):
         b = int(moved[0])
         raise ValueError(
@@ -171,11 +171,13 @@ class _Script:
     """The requests of a trace and where its buffers are: `at[b]` is the latest offset of buffer `b`."""
 
     def __init__(self, trace: Trace, allocator: Allocator) -> None:
-        b, n = trace.buffers, trace.n
+        b = trace.buffers
         self._allocator, self._size, self._start = allocator, b.size.tolist(), b.start.tolist()
         self.at = np.where(b.host, NOWHERE, 0)
-        self.wraps = ~b.host & (b.size > 0) & (b.end > n) & (b.end - b.start < n)
-        self._first, self._last = _streams(trace)
+        self._first = self._last = [0] * len(b)  # streams: of the op where a buffer starts, of the last that touches it
+        if len(trace.ops):
+            stream, last = trace.ops.stream, np.maximum(trace.last_touch(), 0)
+            self._first, self._last = stream[b.start].tolist(), stream[(b.start + last) % trace.n].tolist()
         requests, head = stepwise(trace)
         self._cycle = requests[head:]
         for i in requests[:head]:
@@ -194,12 +196,3 @@ class _Script:
             self.at[i] = self._allocator.allocate(self._size[i], stream=self._first[i])
         except MemoryError as error:
             raise MemoryError(f"buffer {i}, {when}: {error}") from error
-
-
-def _streams(trace: Trace) -> tuple[list[int], list[int]]:
-    """For each buffer the stream of the op at which it starts, and of the last op that touches it."""
-    b, stream = trace.buffers, trace.ops.stream
-    if not len(trace.ops):
-        return [0] * len(b), [0] * len(b)
-    last = np.maximum(trace.last_touch(), 0)
-    return stream[b.start].tolist(), stream[(b.start + last) % trace.n].tolist()

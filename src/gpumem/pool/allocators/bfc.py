@@ -17,20 +17,18 @@ class BFC(OnDevice):
 
     Parameters
     ----------
-    capacity : int, optional
-        Bytes of the device; no bound where left out.
+    capacity, device
+        As `OnDevice` has them.
     allow_growth : bool
         Start with a region of 2 MiB and double from there; otherwise the first region is the whole capacity.
     garbage_collection : bool
         Where a region no longer fits, give back those that are wholly free and try again, as TensorFlow does on
         GPUs (`TF_ENABLE_GPU_GARBAGE_COLLECTION`).
-    device : Native, optional
-        Where the regions come from, instead of `capacity`.
 
     Raises
     ------
     ValueError
-        No growth, but no capacity either; a capacity beside a device.
+        No growth, but no capacity either.
 
     Notes
     -----

@@ -22,17 +22,15 @@ class Buddy(OnDevice):
 
     Parameters
     ----------
-    capacity : int, optional
-        Bytes of the device; no bound where left out.
+    capacity, device
+        As `OnDevice` has them.
     min_block : int
         Bytes of the smallest block, a power of two.
-    device : Native, optional
-        Where the bytes come from, instead of `capacity`.
 
     Raises
     ------
     ValueError
-        A smallest block that is no power of two, a capacity beside a device.
+        A smallest block that is no power of two.
 
     Notes
     -----

@@ -14,8 +14,8 @@ class Caching(OnDevice):
 
     Parameters
     ----------
-    capacity : int, optional
-        Bytes of the device; no bound where left out.
+    capacity, device
+        As `OnDevice` has them.
     max_split_size : int, optional
         Blocks of so many bytes and more are not split, nor used for smaller requests; above 20 MiB.
     expandable_segments : bool
@@ -28,14 +28,12 @@ class Caching(OnDevice):
     wait : bool
         Where no cached block fits, wait for blocks that another stream used last before growing. Without it they
         come back only where the device is full or by `empty_cache`.
-    device : Native, optional
-        Where the segments come from, instead of `capacity`.
 
     Raises
     ------
     ValueError
         An option that PyTorch refuses as well; splitting or collecting options beside expandable segments, where
-        they mean nothing; a threshold without a capacity; a capacity beside a device.
+        they mean nothing; a threshold without a capacity.
 
     Notes
     -----
@@ -81,7 +79,13 @@ class Caching(OnDevice):
             raise ValueError(f"roundup_power2_divisions: {self._divisions} is not a power of two")
         self._expands, self._waits = expandable_segments, wait
         self._max_split, self._collects = max_split_size, garbage_collection_threshold is not None
-        self._collect_above = self._threshold(garbage_collection_threshold)
+        self._collect_above = 0  # bytes reserved
+        if (part := garbage_collection_threshold) is not None:
+            if not 0 < part < 1:
+                raise ValueError(f"garbage_collection_threshold: {part} is not in (0, 1)")
+            if self.device.capacity is None:
+                raise ValueError(f"garbage_collection_threshold: {part} of no capacity")
+            self._collect_above = int(part * self.device.capacity)
         if expandable_segments and (max_split_size is not None or self._collects):
             raise ValueError("expandable_segments: they take neither max_split_size nor garbage_collection_threshold")
         if max_split_size is not None and checked(max_split_size, "max_split_size") <= LARGE_BUFFER:
@@ -201,13 +205,3 @@ class Caching(OnDevice):
         """Large segments that are wholly free: (requests since then, pool, first byte)."""
         pools = [pool for pool in self._pools.values() if isinstance(pool, Segments) and not pool.small]
         return [(self._requests - self._idle_since[at], pool, at) for pool in pools for at, _ in pool.free.whole()]
-
-    def _threshold(self, part: float | None) -> int:
-        """Bytes reserved above which segments are collected."""
-        if part is None:
-            return 0
-        if not 0 < part < 1:
-            raise ValueError(f"garbage_collection_threshold: {part} is not in (0, 1)")
-        if self.device.capacity is None:
-            raise ValueError(f"garbage_collection_threshold: {part} of no capacity")
-        return int(part * self.device.capacity)

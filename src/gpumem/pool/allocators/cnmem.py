@@ -24,8 +24,8 @@ class CnMem(OnDevice):
 
     Parameters
     ----------
-    capacity : int, optional
-        Bytes of the device; no bound where left out.
+    capacity, device
+        As `OnDevice` has them.
     pool : int, optional
         Bytes reserved at the start (`cnmemDevice_t.size`). Left out: one pool that is as large as need be and
         never grows by a second one, counted up to its high-water mark.
@@ -35,13 +35,11 @@ class CnMem(OnDevice):
         Where that fails too, take a free block from another stream's manager; not with `CNMEM_FLAGS_CANNOT_STEAL`.
     fit : {"best", "first"}
         Which free block: the smallest that fits, as in the source (`findBestBlockUnsafe`), or the lowest.
-    device : Native, optional
-        Where the bytes come from, instead of `capacity`.
 
     Raises
     ------
     ValueError
-        An unknown fit, a pool below 1 byte, a capacity beside a device.
+        An unknown fit, a pool below 1 byte.
     MemoryError
         The device has no room for `pool`.
 

@@ -107,7 +107,15 @@ class Native:
 
 
 class OnDevice:
-    """What an allocator has that takes its bytes from a `Native`: `device`, `statistics`, `synchronize`."""
+    """What an allocator has that takes its bytes from a `Native`: `device`, `statistics`, `synchronize`.
+
+    Parameters
+    ----------
+    capacity : int, optional
+        Bytes of the device; no bound where left out.
+    device : Native, optional
+        Where the bytes come from, instead of `capacity`, which is a `ValueError` beside it.
+    """
 
     def __init__(self, capacity: int | None, device: Native | None, unit: int, granularity: int = 0) -> None:
         if capacity is not None and device is not None:
