@@ -170,7 +170,7 @@ def test_time_up_returns_the_best_so_far() -> None:
     plan = search(trace, GTX, limit, seconds=1e-6, progress=told.append)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "AutoSwap" and "% of the peak" in told[-1]
-    assert np.all(np.diff(Annealing.of(trace, GTX, limit, 1.0, 0, None, told.append).p.points) > 0)
+    assert np.all(np.diff(Annealing(trace, GTX, limit, 1.0, 0, None, told.append).p.points) > 0)
 
 
 def test_a_gap_that_pays_only_with_another_one_is_found() -> None:

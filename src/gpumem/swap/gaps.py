@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 
@@ -12,7 +13,27 @@ from gpumem.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class Spans:
+    """Columns over gaps: `buffer`, and the two accesses, `after` and `before`, as ops."""
+
+    buffer: I64
+    after: I64
+    before: I64
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def where(self, chosen: Bool | I64) -> Self:
+        """Return some of the gaps."""
+        return replace(self, **{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+
+    def rows(self, n: int) -> dict[tuple[int, int], int]:
+        """Return the row of each gap by its buffer and by its first access in the iteration of `n` ops."""
+        return {gap: k for k, gap in enumerate(zip(self.buffer.tolist(), (self.after % n).tolist()))}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps(Spans):
     """Columns over the gaps of a trace, by buffer, then in the order of its lifetime.
 
     `buffer`; `after`, `before` (ops of the two accesses, `before >= n` where the gap wraps); `epoch` (how
@@ -20,15 +41,9 @@ class Gaps:
     while it stays the same); `writes` (how many do in all); `forever` (the buffer never dies, its gaps go round).
     """
 
-    buffer: I64
-    after: I64
-    before: I64
     epoch: I64
     writes: I64
     forever: Bool
-
-    def __len__(self) -> int:
-        return len(self.buffer)
 
     @property
     def constant(self) -> Bool:
@@ -56,10 +71,6 @@ class Gaps:
         start, n = trace.buffers.start[self.buffer], trace.n
         after: I64 = start + (self.after - start) % n + np.where(self.goes_on, n, 0)
         return after
-
-    def where(self, chosen: Bool | I64) -> Gaps:
-        """Return some of the gaps."""
-        return Gaps(*(getattr(self, column)[chosen] for column in self.__slots__))
 
 
 def gaps(trace: Trace) -> Gaps:

@@ -16,36 +16,26 @@ import numpy as np
 
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.swap.gaps import gaps
+from gpumem.swap.gaps import Spans, gaps
 from gpumem.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Windows:
+class Windows(Spans):
     """Columns over gaps, ascending by value, then by `after`.
 
-    `buffer`, `size` in bytes; `after`, `before`: the accesses, in ops since the iteration in which the
-    value was made; `value`: gaps of one value share its host copy, which can be made from the end of op
+    `buffer`; `after`, `before`: the accesses, in ops since the iteration in which the value was made; `size` in
+    bytes; `value`: gaps of one value share its host copy, which can be made from the end of op
     `opens` on; `constant`: nothing ever writes the buffer, which lives for ever, so that the host always holds it;
     `out_ns`, `in_ns`: the copies in ns, `out_ns` 0 of a constant.
     """
 
-    buffer: I64
     size: I64
-    after: I64
-    before: I64
     value: I64
     opens: I64
     constant: Bool
     out_ns: I64
     in_ns: I64
-
-    def __len__(self) -> int:
-        return len(self.size)
-
-    def where(self, chosen: Bool | I64) -> Windows:
-        """Return some of the windows."""
-        return Windows(*(getattr(self, column)[chosen] for column in self.__slots__))
 
 
 def windows(trace: Trace, machine: Machine) -> Windows:
@@ -65,9 +55,9 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     np.minimum.at(opens, value, after)
     w = Windows(
         g.buffer,
-        size,
         after,
         after + g.before - g.after,
+        size,
         value,
         opens[value],
         g.constant,

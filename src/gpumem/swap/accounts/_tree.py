@@ -2,7 +2,7 @@
 
 Node `p` has the children `2 p` and `2 p + 1`; leaf `i` is node `half + 1 + i`, so that a range always has a
 neighbour on both sides. What is added to a whole subtree is noted at its root (`add`) and stays there: whoever
-comes up from below takes it along. Each call costs O(log n).
+comes up from below takes it along. Areas are sums, so prefixes of them do. Each call costs O(log n).
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ def build(values: I64) -> tuple[I64, I64]:
 
 
 def build_area(values: I64, width: I64) -> tuple[I64, I64, I64]:
-    """Return `area` (value times width, added up below each node), `wide` (widths added up) and `add`."""
-    half = 1 << int(len(values) + 1).bit_length()
-    area, wide = np.zeros(2 * half, np.int64), np.zeros(2 * half, np.int64)
-    area[half + 1 : half + 1 + len(values)] = values * width
-    wide[half + 1 : half + 1 + len(values)] = width
-    for level in range(half.bit_length() - 2, -1, -1):
-        a, b = 1 << level, 2 << level
-        for tree in (area, wide):
-            tree[a:b] = tree[2 * a : 2 * b : 2] + tree[2 * a + 1 : 2 * b : 2]
-    return area, wide, np.zeros(2 * half, np.int64)
+    """Return area (value times width) and width before each step, and `added`: what `add_to_area` notes.
+
+    That is a pair of Fenwick trees: what values rise by from each step on, and the same times the width before it.
+    """
+    area, wide = (np.concatenate([[0], np.cumsum(column)]).astype(np.int64) for column in (values * width, width))
+    return area, wide, np.zeros((2, len(area) + 1), np.int64)
 
 
 @jit
@@ -109,45 +105,30 @@ def largest_around(top: I64, add: I64, n: int, start: int, stop: int) -> int:
 
 
 @jit
-def add_to_area(area: I64, wide: I64, add: I64, start: int, stop: int, x: int) -> None:
+def add_to_area(area: I64, wide: I64, added: I64, start: int, stop: int, x: int) -> None:
     """Add `x` to the values of the steps `[start, stop)`."""
     if start >= stop:
         return
-    s, t = len(area) // 2 + start, len(area) // 2 + 1 + stop
-    while s ^ t != 1:
-        if s % 2 == 0:
-            area[s + 1] += x * wide[s + 1]
-            add[s + 1] += x
-        if t % 2 == 1:
-            area[t - 1] += x * wide[t - 1]
-            add[t - 1] += x
-        s, t = s // 2, t // 2
-        area[s] = area[2 * s] + area[2 * s + 1] + add[s] * wide[s]
-        area[t] = area[2 * t] + area[2 * t + 1] + add[t] * wide[t]
-    while s > 1:
-        s //= 2
-        area[s] = area[2 * s] + area[2 * s + 1] + add[s] * wide[s]
+    for step, more in ((start, x), (stop, -x)):
+        k = step + 1
+        while k < added.shape[1]:
+            added[0, k] += more
+            added[1, k] += more * wide[step]
+            k += k & -k
 
 
 @jit
-def area_of(area: I64, wide: I64, add: I64, start: int, stop: int) -> int:
+def area_of(area: I64, wide: I64, added: I64, start: int, stop: int) -> int:
     """Return the area of the steps `[start, stop)`."""
     if start >= stop:
         return 0
-    s, t = len(area) // 2 + start, len(area) // 2 + 1 + stop
-    left, right, under_left, under_right = 0, 0, 0, 0
-    while s ^ t != 1:
-        if s % 2 == 0:
-            left += area[s + 1]
-            under_left += wide[s + 1]
-        if t % 2 == 1:
-            right += area[t - 1]
-            under_right += wide[t - 1]
-        s, t = s // 2, t // 2
-        left += add[s] * under_left
-        right += add[t] * under_right
-    total = left + right
-    while s > 1:
-        s //= 2
-        total += add[s] * (under_left + under_right)
-    return total
+    return _area_before(area, wide, added, stop) - _area_before(area, wide, added, start)
+
+
+@jit
+def _area_before(area: I64, wide: I64, added: I64, step: int) -> int:
+    total, k = area[step], step
+    while k > 0:
+        total += added[0, k] * wide[step] - added[1, k]
+        k -= k & -k
+    return int(total)

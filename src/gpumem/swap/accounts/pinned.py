@@ -108,7 +108,7 @@ class Pinned:
     def settle(self, swaps: Iterable[Swap]) -> list[Swap]:
         """Move the copies of taken gaps to where a schedule has them, never earlier out or later in; return them."""
         settled = list(swaps)
-        row = {gap: k for k, gap in enumerate(zip(self.found.buffer.tolist(), (self.found.after % self.n).tolist()))}
+        row = self.found.rows(self.n)
         for s in settled:
             k = row[s.buffer, s.after]
             turn = int(self.found.after[k]) - s.after

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import F64, I64
+from gpumem.columns import F64, I64, Csr
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -198,13 +198,11 @@ def _due(c: AccessPattern, choice: Choice) -> dict[int, int]:
     """Before which op each gap ends: its back-access, or earlier where a recomputation starts from it."""
     g = c.found.gaps
     due = {k: int(g.before[k]) for k in [*choice.swaps, *choice.recomputes]}
-    by_buffer: dict[int, list[int]] = {}
-    for k in due:
-        by_buffer.setdefault(int(g.buffer[k]), []).append(k)
+    by_buffer = Csr.grouped(g.buffer[list(due)], np.array(list(due), np.int64), len(c.trace.buffers)).tolist()
     again, work = set(choice.recomputes), list(choice.recomputes)
     while work:
         k = work.pop()
-        for j in (j for b in c.trace.ops.reads[c.found.op[k]].tolist() for j in by_buffer.get(b, [])):
+        for j in (j for b in c.trace.ops.reads[c.found.op[k]].tolist() for j in by_buffer[b]):
             if g.after[j] < due[k] < due[j]:
                 due[j] = due[k]
                 work += [j] if j in again else []
@@ -270,8 +268,7 @@ def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> 
 
 def _late(c: AccessPattern, plan: Plan, done: Carried, line: Timeline) -> I64:
     """The gaps whose copy-in some op waited for to its end."""
-    g = c.found.gaps
-    row = {(b, a): k for k, (b, a) in enumerate(zip(g.buffer.tolist(), g.after.tolist()))}
+    row = c.found.gaps.rows(c.trace.n)
     waited = line.start[(line.cause == COPY) & (line.wait > 0)]
     late = np.isin(line.end[done.back], waited).tolist()
     swaps = (d for d, came_late in zip(plan.decisions, late) if came_late and isinstance(d, Swap))

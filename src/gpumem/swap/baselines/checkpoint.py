@@ -91,18 +91,10 @@ def _dropped(trace: Trace, found: Recomputable, mine: I64, count: int) -> list[R
     first = np.append(found.op[mine], trace.n)[np.searchsorted(part, np.arange(1, count + 1))]
     inner = found.gaps.after[mine] < first[part]  # used in its own segment only, which ends where the next begins
     decisions: list[Recompute] = []
-    for s in range(count):
-        decisions += _segment(trace, found, mine[inner & (part == s)])
-    return decisions
-
-
-def _segment(trace: Trace, found: Recomputable, rows: I64) -> list[Recompute]:
-    """Recompute one segment right before its first backward use, in producing order."""
-    if not len(rows):
-        return []
-    at = int(found.gaps.before[rows].min())
-    decisions = []
-    for k in rows[(found.until[rows] >= at) & (found.gaps.after[rows] + 1 < at)].tolist():
-        buffer, after, before = (int(x[k]) for x in (found.gaps.buffer, found.gaps.after, found.gaps.before))
-        decisions.append(Recompute(buffer, after, before, at))
+    for s in range(count):  # right before its first backward use, in producing order
+        rows = mine[inner & (part == s)]
+        at = int(found.gaps.before[rows].min(initial=trace.n))
+        gone = found.gaps.where(rows[(found.until[rows] >= at) & (found.gaps.after[rows] + 1 < at)])
+        accesses = zip(gone.buffer.tolist(), gone.after.tolist(), gone.before.tolist())
+        decisions += [Recompute(*row, at) for row in accesses]
     return decisions

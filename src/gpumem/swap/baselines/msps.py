@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from gpumem.columns import Csr
 from gpumem.swap.recompute import Recomputable
 from gpumem.trace import Trace
 
@@ -26,14 +29,11 @@ class Chains:
     @classmethod
     def of(cls, trace: Trace, found: Recomputable, rows: list[int]) -> Chains:
         """Start with every value on the device: a recomputation takes its producer's time."""
-        g, ok = found.gaps, found.ok
-        mine = [k for k in rows if ok[k]]
-        by_buffer: dict[int, list[int]] = {}
-        for k in mine:
-            by_buffer.setdefault(int(g.buffer[k]), []).append(k)
+        g, mine = found.gaps, [k for k in rows if found.ok[k]]
+        by_buffer = Csr.grouped(g.buffer[mine], np.array(mine, np.int64), len(trace.buffers)).tolist()
         sources = {}
         for k in mine:
-            inputs = (j for b in trace.ops.reads[found.op[k]].tolist() for j in by_buffer.get(b, []))
+            inputs = (j for b in trace.ops.reads[found.op[k]].tolist() for j in by_buffer[b])
             sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
         size = {k: int(trace.buffers.size[g.buffer[k]]) for k in mine}
         return cls(size, sources, {k: int(found.cost_ns[k]) for k in mine}, dict.fromkeys(mine, 0), mine)

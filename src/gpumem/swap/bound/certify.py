@@ -110,9 +110,9 @@ def zero_stall_limit(
     peak, least = trace.peak_load, static_floor(trace)[1]
     if not peak or not _one_stream(trace):
         return Bound(least, 0, peak, 0, False)
-    found = _refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
-    limit = ceil(found.value * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, found.breakpoints, found.settled)
+    value, breaks, settled = _refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
+    limit = ceil(value * peak * (1 - SAFETY))
+    return Bound(min(max(least, limit), peak), 0, peak, breaks, settled)
 
 
 def least_stall(
@@ -146,26 +146,21 @@ def least_stall(
         raise Infeasible(op, needs, limit)
     if peak <= limit or not _one_stream(trace):
         return Bound(limit, 0, peak, 0, peak <= limit)
-    fluid = relax(trace, machine, stalls=True)
-    found = _refine(fluid, peak, limit, rounds, size, progress)
-    return Bound(limit, max(floor(found.value * (1 - SAFETY) + 1e-6), 0), peak, found.breakpoints, found.settled)
+    value, breaks, settled = _refine(relax(trace, machine, stalls=True), peak, limit, rounds, size, progress)
+    return Bound(limit, max(floor(value * (1 - SAFETY) + 1e-6), 0), peak, breaks, settled)
 
 
 def _one_stream(trace: Trace) -> bool:
     return len(np.unique(trace.ops.stream)) == 1 and bool((trace.ops.role == COMPUTE).all())
 
 
-@dataclass(frozen=True, slots=True)
-class _Refined:
-    value: float
-    breakpoints: int
-    settled: bool
-
-
 def _refine(
     f: Fluid, peak: int, limit: int | None, rounds: int, size: int, progress: Callable[[str], None]
-) -> _Refined:
-    """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts."""
+) -> tuple[float, int, bool]:
+    """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
+
+    Return it, how many breakpoints there are then, and whether it is settled.
+    """
     breaks, best, idle = _first(f), 0.0, 0
     for _ in range(rounds):
         program = LinearProgram(f, breaks, peak, limit)
@@ -178,9 +173,9 @@ def _refine(
         more = _split(f, breaks, found, over, scale)
         settled = not len(more) or (idle >= PATIENCE and over.max() < 5 * FINE)
         if settled or idle > PATIENCE or program.rows.columns > size:
-            return _Refined(best, len(breaks), settled)
+            return best, len(breaks), settled
         breaks = np.union1d(breaks, more)
-    return _Refined(best, len(breaks), False)
+    return best, len(breaks), False
 
 
 def _first(f: Fluid) -> I64:

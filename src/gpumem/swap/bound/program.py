@@ -90,18 +90,14 @@ class _Rows:
         return found.x, price, dual
 
 
-def _expand(first: I64, stop: I64) -> tuple[I64, I64]:
-    """For items with places `[first, stop)`: the items and the places, one after another."""
-    count = np.maximum(stop - first, 0)
-    item = np.repeat(np.arange(len(count)), count)
-    return item, first[item] + np.arange(len(item)) - np.repeat(np.cumsum(count) - count, count)
+def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
+    """For items with places `[first, stop)`: the items and the places, one after another.
 
-
-def _offsets(first: I64, stop: I64) -> I64:
-    """What to add to a place of `_expand` to find it in the flat arrays."""
+    And for each item what to add to a place of its own to find it in these.
+    """
     count = np.maximum(stop - first, 0)
-    offsets: I64 = np.cumsum(count) - count - first
-    return offsets
+    item, offset = np.repeat(np.arange(len(count)), count), np.cumsum(count) - count - first
+    return item, np.arange(len(item)) - offset[item], offset
 
 
 class LinearProgram:
@@ -158,9 +154,8 @@ class LinearProgram:
     def _copies_in(self) -> None:
         """I: from the first breakpoint where the buffer may be away until it is back."""
         f, w, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
-        gap, place = _expand(self.begin, stop)
+        gap, place, self.coming_at = _expand(self.begin, stop)
         self.coming = self.rows.variables(self._alone(w.in_ns[gap], f.at(f.closes)[gap] - self.time[place]))
-        self.coming_at = _offsets(self.begin, stop)
         cost, row, same = w.in_ns[gap] / self.unit, self.in_row[place % len(self.breaks)], gap[1:] == gap[:-1]
         self.rows.put(row, self.coming, cost)
         self.rows.put(row[:-1][same], self.coming[1:][same], -cost[:-1][same])
@@ -177,11 +172,11 @@ class LinearProgram:
         np.maximum.at(stop, self.value, self.end)
         paid = w.out_ns[one] > 0
         self.single, stop = (gaps == 1) & paid, np.where(paid, stop, start)
-        value, place = _expand(start, stop)
+        value, place, self.gone_at = _expand(start, stop)
         out = w.out_ns[one][value]
         alone = self._alone(out, self.time[place] - f.at(f.opens[one])[value])
         shared = self.single[value] & (place == stop[value] - 1)
-        self.gone, self.gone_at = np.empty(len(value), np.int64), _offsets(start, stop)
+        self.gone = np.empty(len(value), np.int64)
         self.gone[~shared] = self.rows.variables(alone[~shared])
         of = np.empty(len(one), np.int64)
         of[self.value] = np.arange(len(w))  # the gap of a value that has one
@@ -194,7 +189,7 @@ class LinearProgram:
 
     def _absence(self) -> None:
         """A, as columns and signs: O + I - w, I alone where no copy-out is needed, else a variable <= O, <= I."""
-        self.gap, self.place = _expand(self.begin, self.end)
+        self.gap, self.place, _ = _expand(self.begin, self.end)
         value, none = self.value[self.gap], np.full(len(self.gap), -1)
         paid, single = self.f.w.out_ns[self.gap] > 0, self.single[value]
         coming = self.coming[self.coming_at[self.gap] + self.place]

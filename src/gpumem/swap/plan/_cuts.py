@@ -41,7 +41,7 @@ def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut
     chosen = [d for d in decisions if isinstance(d, Swap | Recompute)]
     mine = gaps(trace)
     mine = mine.where(np.isin(mine.buffer, [d.buffer for d in chosen]))
-    row = {key: k for k, key in enumerate(zip(mine.buffer.tolist(), mine.after.tolist()))}
+    row = mine.rows(trace.n)
     by_row: dict[int, Swap | Recompute] = {}
     for d in chosen:
         _check(d, trace)

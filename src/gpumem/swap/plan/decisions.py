@@ -13,20 +13,9 @@ Time goes to the right::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpumem.columns import I64
-
-
-class _Gaps(Protocol):
-    """What `Gaps` and `Windows` have in common."""
-
-    @property
-    def buffer(self) -> I64: ...
-    @property
-    def after(self) -> I64: ...
-    @property
-    def before(self) -> I64: ...
+from gpumem.swap.gaps import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +53,7 @@ class Swap:
             object.__setattr__(self, "out", self.after)
 
     @classmethod
-    def each(cls, chosen: _Gaps, release: I64, prefetch: I64, out: I64 | None = None) -> list[Swap]:
+    def each(cls, chosen: Spans, release: I64, prefetch: I64, out: I64 | None = None) -> list[Swap]:
         """Return a swap for each of the chosen gaps; `release`, `prefetch`, `out`: int64[m], `out` as in `Swap`.
 
         >>> from gpumem.columns import Buffers, Ops

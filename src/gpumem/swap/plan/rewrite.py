@@ -19,15 +19,6 @@ from gpumem.swap.plan.rerun import Producers, variants_of
 from gpumem.trace import Trace
 
 
-class _Row(NamedTuple):
-    """A new buffer made of old buffer `b`."""
-
-    b: int
-    start: int
-    end: int
-    host: bool = False
-
-
 class _NewOp(NamedTuple):
     name: str
     reads: list[int]
@@ -43,9 +34,10 @@ class _Rewrite:
     cuts: dict[int, list[Cut]]
     pos: I64
     n: int  # ops of the new trace
-    start: I64  # arcs of old ids: whole buffers and first segments
-    end: I64
-    rows: list[_Row]
+    source: list[int]  # of each new buffer: the old one it is made of; the old ids come first
+    start: list[int]  # its arc; at an old id that of the whole buffer, or of the first segment
+    end: list[int]
+    host: list[bool]
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
     producers: Producers
 
@@ -53,10 +45,13 @@ class _Rewrite:
         """The end of the arc from `start` through `last`."""
         return start + 1 + (last - start) % self.n
 
-    def add(self, row: _Row) -> int:
-        """Append a buffer; return its id."""
-        self.rows.append(row)
-        return len(self.start) + len(self.rows) - 1
+    def add(self, b: int, start: int, end: int, *, host: bool = False) -> int:
+        """Append a buffer made of old buffer `b`; return its id."""
+        self.source.append(b)
+        self.start.append(start)
+        self.end.append(end)
+        self.host.append(host)
+        return len(self.source) - 1
 
     def cut_device(self, b: int, cuts: list[Cut], forever: bool) -> None:
         """Device segments lie between the return of one cut and the release of the next."""
@@ -64,16 +59,15 @@ class _Rewrite:
         for c in cuts:
             at_copy = c.out >= 0 and isinstance(c.decision, Swap) and c.release == c.decision.out + 1
             held.append(c.out if at_copy else int(self.pos[(c.release - 1) % len(self.pos)]))
-        ids = [self.add(_Row(b, c.back, self.span(c.back, last))) for c, last in zip(cuts, held[1:])]
+        ids = [self.add(b, c.back, self.span(c.back, last)) for c, last in zip(cuts, held[1:])]
         back = cuts[-1].back
         if forever:  # the last segment goes round to the first cut
             self.start[b], self.end[b] = back, self.span(back, held[0])
             self.segments[b] = [b, *ids, b]
         else:
-            final = self.add(
-                _Row(b, back, self.span(back, int(self.pos[(self.trace.buffers.end[b] - 1) % len(self.pos)])))
-            )
-            self.end[b] = self.span(int(self.start[b]), held[0])
+            last = int(self.pos[(self.trace.buffers.end[b] - 1) % len(self.pos)])
+            final = self.add(b, back, self.span(back, last))
+            self.end[b] = self.span(self.start[b], held[0])
             self.segments[b] = [b, *ids, final]
 
     def keep_on_host(self, b: int, cuts: list[Cut]) -> None:
@@ -81,7 +75,7 @@ class _Rewrite:
         swaps = [c for c in cuts if isinstance(c.decision, Swap)]
         first = next((k for k, c in enumerate(swaps) if c.out >= 0), None)
         if first is None and swaps:  # nothing ever writes it: the host always holds the value
-            host = self.add(_Row(b, 0, self.n, host=True))
+            host = self.add(b, 0, self.n, host=True)
             for c in swaps:
                 c.host = host
             return
@@ -89,7 +83,7 @@ class _Rewrite:
         for c in reversed([*swaps[first:], *swaps[:first]]):  # from the end: a copy-out closes the chain behind it
             chain.append(c)
             if c.out >= 0:
-                host = self.add(_Row(b, c.out, self.span(c.out, chain[0].back), host=True))
+                host = self.add(b, c.out, self.span(c.out, chain[0].back), host=True)
                 for link in chain:
                     link.host = host
                 chain = []
@@ -103,17 +97,9 @@ class _Rewrite:
     def on_device(self, b: int, at: int) -> int:
         """The new id of `b` if it is on the device at new index `at`, else -1."""
         for new in self.segments.get(b, [b]):
-            start, end = self.arc(new)
-            if (at - start) % self.n < end - start:
+            if (at - self.start[new]) % self.n < self.end[new] - self.start[new]:
                 return new
         return -1
-
-    def arc(self, new: int) -> tuple[int, int]:
-        """The lifetime of new buffer `new`."""
-        if new < len(self.start):
-            return int(self.start[new]), int(self.end[new])
-        row = self.rows[new - len(self.start)]
-        return row.start, row.end
 
     def new_op(self, cut: Cut, role: int) -> _NewOp:
         """Make the op that a cut inserts."""
@@ -135,26 +121,23 @@ class _Rewrite:
                 raise ValueError(f"{d}: op {op} made it from buffer {b}, which is not on the device then")
         ops = self.trace.ops
         others = [b for b in ops.writes[op].tolist() if b != d.buffer]
-        scratch = [self.add(_Row(b, at, at + 1)) for b in others]
+        scratch = [self.add(b, at, at + 1) for b in others]
         return _NewOp(ops.name[op], held, [target, *scratch], ops.streams[ops.stream[op]], RECOMPUTE, op)
 
     def buffers(self) -> Buffers:
         """The buffers of the new trace: old ids first, then the added rows."""
-        old = self.trace.buffers
-        made = np.array([r.b for r in self.rows], np.int64)
-        source = np.concatenate([np.arange(len(old)), made])
-        start = np.concatenate([self.start, np.array([r.start for r in self.rows], np.int64)])
-        end = np.concatenate([self.end, np.array([r.end for r in self.rows], np.int64)])
+        old, source = self.trace.buffers, np.array(self.source, np.int64)
+        start, end = np.array(self.start, np.int64), np.array(self.end, np.int64)
         crosses = (end > self.n) | (end - start == self.n)
         return Buffers.make(
             old.size[source],
             start,
             end,
             persistent=old.persistent[source] & crosses,
-            host=np.concatenate([old.host, np.array([r.host for r in self.rows], np.bool_)]),
-            kind=[old.kind[b] for b in source.tolist()],
+            host=self.host,
+            kind=[old.kind[b] for b in self.source],
             of=old.of[source],
-            name=[old.name[b] for b in source.tolist()],
+            name=[old.name[b] for b in self.source],
         )
 
     def renumber(self, rows: Csr) -> Csr:
@@ -222,7 +205,8 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
     b, n, forever = trace.buffers, trace.n + len(inserted), trace.eternal
     start = np.where(forever & (b.start == 0), 0, pos[b.start])
     end = np.where(forever, start + n, start + 1 + (pos[(b.end - 1) % trace.n] - start) % n)
-    new = _Rewrite(trace, cuts, pos, n, start, end, [], {}, Producers.of(trace))
+    columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
+    new = _Rewrite(trace, cuts, pos, n, *columns, {}, Producers.of(trace))
     for buffer, row in cuts.items():
         new.cut_device(buffer, row, bool(forever[buffer]))
         new.keep_on_host(buffer, row)

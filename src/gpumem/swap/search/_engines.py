@@ -60,14 +60,7 @@ class SwapState(NamedTuple):
 
     def copy(self) -> SwapState:
         """Return a copy that shares nothing."""
-        return SwapState(
-            self.selected.copy(),
-            self.payer.copy(),
-            self.outs.copy(),
-            self.ins.copy(),
-            self.used.copy(),
-            self.stall.copy(),
-        )
+        return SwapState._make(column.copy() for column in self)
 
 
 class Evaluation(NamedTuple):
@@ -122,10 +115,7 @@ def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[f
     host memory above the budget, and a little for the engines' time. O(points + m log points).
     """
     _run_in(p, s, x)
-    if p.duplex:
-        _run_out(p, s, x)
-    else:
-        _run_out_between(p, s, x)
+    _run_out(p, s, x)
     if p.placed:
         _back_with_ops(p, s, x)
     bad, absent = _classify(p, s, x, limit)
@@ -142,34 +132,11 @@ def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[f
 
 @jit
 def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Copies out, one after another, each as soon as its access has ended; the second turn knows the first."""
-    turn, clock = x.turn[0], -FAR
-    for _ in range(2):
-        for q in range(s.used[0]):
-            g = s.outs[q]
-            ready = x.opens[g] % turn
-            clock = max(clock, ready) + p.out_ns[g]
-            x.gone[g] = x.opens[g] + clock - ready
-        clock -= turn
+    """Copies out, one after another, each as soon as its access has ended; the second turn knows the first.
 
-
-@jit
-def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
-    turn, clock = x.turn[0], FAR
-    for _ in range(2):
-        for q in range(s.used[1] - 1, -1, -1):
-            g = s.ins[q]
-            due = (x.closes[g] - 1) % turn + 1
-            clock = min(clock, due) - p.in_ns[g]
-            x.back[g] = x.closes[g] + clock - due
-        clock += turn
-
-
-@jit
-def _run_out_between(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Half duplex: copies out, each in the first hole between copies in that is long enough."""
-    turn, clock, count = x.turn[0], -FAR, s.used[1]
+    Half duplex: each in the first hole between copies in that is long enough.
+    """
+    turn, clock, count = x.turn[0], -FAR, 0 if p.duplex else s.used[1]
     for _ in range(2):
         q = -count  # copies in of the iteration before come first
         for k in range(s.used[0]):
@@ -189,19 +156,27 @@ def _run_out_between(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
 
 
 @jit
+def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
+    """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
+    turn, clock = x.turn[0], FAR
+    for _ in range(2):
+        for q in range(s.used[1] - 1, -1, -1):
+            g = s.ins[q]
+            due = (x.closes[g] - 1) % turn + 1
+            clock = min(clock, due) - p.in_ns[g]
+            x.back[g] = x.closes[g] + clock - due
+        clock += turn
+
+
+@jit
 def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Let each buffer be back from the start of the op in which its copy-in starts."""
     turn = x.turn[0]
     for q in range(s.used[1]):
         g = s.ins[q]
-        low, high, time = 0, len(x.begin), x.back[g] % turn
-        while low < high:
-            middle = (low + high) // 2
-            if x.begin[middle] <= time:
-                low = middle + 1
-            else:
-                high = middle
-        x.back[g] -= time - (x.begin[low - 1] if low else 0)
+        time = x.back[g] % turn
+        begun = np.searchsorted(x.begin, time, side="right")
+        x.back[g] -= time - (x.begin[begun - 1] if begun else 0)
 
 
 @jit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from time import perf_counter
@@ -110,26 +109,14 @@ def _keep_apart(s: SwapState, out: I64, release: I64, n: int) -> None:
             out[h] = min(out[h] + ahead + (rank[h] < rank[g]), release[h] - 1)
 
 
-@dataclass(slots=True, eq=False)
 class Annealing:
-    """A search on its way; `best` is the best state so far, `limits[2]` the limit that it keeps to."""
+    """A search on its way; `best` is the best state so far, `limits[2]` the limit that it keeps to.
 
-    trace: Trace
-    machine: Machine
-    effort: float
-    seed: int
-    until: float  # on the clock of `perf_counter`
-    progress: Callable[[str], None]
-    p: SwapProblem
-    w: Windows
-    x: Evaluation
-    now: SwapState
-    best: SwapState
-    limits: I64  # the limit now, the goal, the lowest one kept to, the stall that it took
+    Parameters as in `search`, with the limit as the `goal`. It begins with nothing swapped.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         trace: Trace,
         machine: Machine,
         goal: int,
@@ -139,16 +126,17 @@ class Annealing:
         progress: Callable[[str], None],
         *,
         placed: bool = False,
-    ) -> Annealing:
-        """Begin with nothing swapped."""
+    ) -> None:
         if effort <= 0 or (seconds is not None and seconds <= 0):
             raise ValueError(f"effort: {effort}, seconds: {seconds}: must be positive")
-        until = inf if seconds is None else perf_counter() + seconds
-        p, w = problem(trace, machine, goal, placed=placed)
-        x, now, peak = Evaluation.of(p), start(p), trace.peak_load
-        retime(p, now, x)
-        limits = np.array([peak, goal, peak, FAR])
-        return cls(trace, machine, effort, seed, until, progress, p, w, x, now, now.copy(), limits)
+        self.trace, self.effort, self.seed, self.progress = trace, effort, seed, progress
+        self.until = inf if seconds is None else perf_counter() + seconds  # on the clock of `perf_counter`
+        self.p, self.w = problem(trace, machine, goal, placed=placed)
+        self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
+        self.best = self.now.copy()
+        retime(self.p, self.now, self.x)
+        # the limit now, the goal, the lowest one kept to, the stall that it took
+        self.limits = np.array([peak, goal, peak, FAR])
 
     def without_stalls(self, share: float) -> bool:
         """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
@@ -158,8 +146,7 @@ class Annealing:
     def with_stalls(self, share: float, plan: Plan, line: Timeline) -> None:
         """Start from a plan for the goal, with the stalls that it has in `line`, and look for less of them."""
         self.now = start(self.p)
-        gaps = zip(self.w.buffer.tolist(), (self.w.after % self.trace.n).tolist())
-        place = {gap: g for g, gap in enumerate(gaps)}
+        place = self.w.rows(self.trace.n)
         for d in plan.swaps:
             if (d.buffer, d.after) in place:
                 toggle(self.p, self.now, place[d.buffer, d.after])

@@ -84,7 +84,7 @@ def search(
     for score in SCORES:
         with suppress(NotReached):
             judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1))
-    found = Annealing.of(trace, machine, limit, effort, seed, seconds, progress, placed=placed)
+    found = Annealing(trace, machine, limit, effort, seed, seconds, progress, placed=placed)
     if not len(found.w) or judge.stall == 0:
         return judge.plan()
     if found.without_stalls(0.4):
@@ -116,7 +116,7 @@ def lowest(
         Bytes.
     """
     least = floor(trace)[1]
-    found = Annealing.of(trace, machine, least, effort, seed, seconds, progress)
+    found = Annealing(trace, machine, least, effort, seed, seconds, progress)
     if trace.peak_load <= least or not len(found.w):
         return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from gpumem.columns import I64, Csr
@@ -88,8 +86,9 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     host : Pinned
         What they hold there.
     """
-    mine = _Selection.make(trace, machine.pinned, limit)
-    found, size = mine.gaps, mine.size
+    load, found = trace.load(), gaps(trace)
+    found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
+    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, size, line), found.constant, found.value
     again = Csr.grouped(value, np.arange(len(value)), len(value))  # the gaps of each value
     time, in_ns = lasts(found, line), machine.into.copy_ns(size)
@@ -97,38 +96,19 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
         for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
-            if mine.take(k):
+            if _take(host, k, load, limit):
                 for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:
-                        mine.take(other)
-    return found.where(np.array(sorted(mine.taken), np.int64)), mine.load, mine.host
+                        _take(host, other, load, limit)
+    return found.where(host.columns.taken), load, host
 
 
-@dataclass(slots=True, eq=False)
-class _Selection:
-    """Gaps over an op above the limit, which of them are taken, and the load that these leave."""
-
-    gaps: Gaps
-    size: I64
-    load: I64
-    limit: int
-    host: Pinned
-    taken: set[int] = field(default_factory=set)
-
-    @classmethod
-    def make(cls, trace: Trace, pinned: int, limit: int) -> _Selection:
-        load, found = trace.load(), gaps(trace)
-        found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
-        size = trace.buffers.size[found.buffer]
-        return cls(found, size, load, limit, Pinned(trace, found, pinned))
-
-    def take(self, k: int) -> bool:
-        """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
-        after, before = int(self.gaps.after[k]), int(self.gaps.before[k])
-        absent = np.arange(after + 1, before) % len(self.load)
-        helps = k not in self.taken and self.load[absent].max(initial=0) > self.limit
-        if not helps or not self.host.take(k, after, before):
-            return False
-        self.load[absent] -= self.size[k]
-        self.taken.add(k)
-        return True
+def _take(host: Pinned, k: int, load: I64, limit: int) -> bool:
+    """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
+    after, before = int(host.found.after[k]), int(host.found.before[k])
+    absent = np.arange(after + 1, before) % len(load)
+    helps = not host.columns.taken[k] and load[absent].max(initial=0) > limit
+    if not helps or not host.take(k, after, before):
+        return False
+    load[absent] -= host.columns.size[k]
+    return True

@@ -45,7 +45,7 @@ class Residency(NamedTuple):
         who = trace.accesses()  # by buffer, in issue order
         entry = Csr.grouped(who.op.idx, np.arange(len(who.op.idx)), n)
         buffer = who.op.rows()[entry.idx]
-        row = {key: k for k, key in enumerate(zip(found.buffer.tolist(), found.after.tolist()))}
+        row = found.rows(n)
         begins = np.array([row.get(key, -1) for key in zip(buffer.tolist(), entry.rows().tolist())], np.int64)
         mortal = ~b.host & ~trace.eternal
         count, crosses = np.zeros(8, np.int64), ~b.host & trace.crossing
