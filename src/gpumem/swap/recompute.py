@@ -81,18 +81,7 @@ class Recomputable:
 def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 
-    Parameters
-    ----------
-    trace : Trace
-    machine : Machine
-        Gives the time of the producers.
-    found : Gaps, optional
-        Those in question; all of `gaps(trace)` where left out.
-
-    Returns
-    -------
-    Recomputable
-        Columns over them.
+    `found` are the gaps in question; all of the trace where left out. The machine gives the time of the producers.
 
     Notes
     -----

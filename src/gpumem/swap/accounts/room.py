@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.columns import I64
-from gpumem.swap.gaps import Gaps, without
-from gpumem.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +20,6 @@ class Room:
 
     load: I64
     limit: int
-
-    @classmethod
-    def without(cls, trace: Trace, chosen: Gaps, limit: int) -> Room:
-        """Return what is left when every chosen gap is absent from its first op through its last."""
-        return cls(without(trace.load(), chosen, trace.buffers.size[chosen.buffer]), limit)
 
     def hold(self, at: int, until: int, size: int) -> int:
         """Hold `size` bytes from op `at` on; return `until` or the first op where they would exceed the limit."""

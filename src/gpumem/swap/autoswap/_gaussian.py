@@ -33,15 +33,14 @@ class Gaussian:
 
         mean, spread = float(y.mean()), float(y.std()) or 1.0
         z = (y - mean) / spread
-        best: tuple[float, Gaussian] | None = None
-        for scale in SCALES:
+
+        def at(scale: float) -> tuple[float, Gaussian]:
             factor = cho_factor(matern(x, x, scale) + NOISE * np.eye(len(x)), lower=True)[0]
             weight = cho_solve((factor, True), z)
             likelihood = float(-z @ weight / 2 - np.log(np.diag(factor)).sum())
-            if best is None or likelihood > best[0]:
-                best = likelihood, cls(x, scale, factor, weight, mean, spread)
-        assert best is not None
-        return best[1]
+            return likelihood, cls(x, scale, factor, weight, mean, spread)
+
+        return max(map(at, SCALES), key=lambda fit: fit[0])[1]
 
     def predict(self, x: F64) -> tuple[F64, F64]:
         """Return the mean and the standard deviation at points `x`."""

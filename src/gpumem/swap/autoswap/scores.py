@@ -26,24 +26,10 @@ from gpumem.timeline import Timeline
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Gaps that may be swapped, and what the scores need to know of them.
+    """Gaps that may be swapped, and what the scores need to know of them: m gaps, n ops.
 
-    Parameters
-    ----------
-    gaps : Gaps
-        m of them.
-    size : int64[m]
-        Bytes.
-    gap_ns, out_ns, in_ns : int64[m]
-        Time between the two accesses without swapping, and of the two copies.
-    load : int64[n]
-        Bytes held at each op on the device, without swapping.
-    duration : int64[n]
-        Nanoseconds of each op.
-    line : Timeline
-        Of the iteration without swapping.
-    peaks : str
-        Which peaks the gaps straddle.
+    `gap_ns`: time between the two accesses without swapping; `out_ns`, `in_ns`: of the two copies. `load` in bytes,
+    `duration` in ns, `line`: the iteration without swapping. `peaks`: which peaks the gaps straddle.
     """
 
     gaps: Gaps
@@ -73,7 +59,10 @@ def aoa(c: Candidates) -> F64:
 
 def wdoa(c: Candidates) -> F64:
     """Weighted duration of absence: byte-nanoseconds of load between the accesses (section IV-B iii)."""
-    return _area(c, c.load)
+    held = c.load.astype(np.float64) * c.duration  # bytes x nanoseconds overflow int64
+    area = np.concatenate([[0.0], np.cumsum(np.tile(held, 2))])
+    result: F64 = area[c.gaps.before] - area[c.gaps.after + 1]
+    return result
 
 
 def swdoa(c: Candidates) -> F64:
@@ -93,13 +82,6 @@ def swdoa(c: Candidates) -> F64:
 
 
 SCORES: dict[str, Callable[[Candidates], F64]] = {"doa": doa, "aoa": aoa, "wdoa": wdoa, "swdoa": swdoa}
-
-
-def _area(c: Candidates, load: I64 | F64) -> F64:
-    """Area under `load` in each gap, in float64: bytes x nanoseconds overflow int64."""
-    area = np.concatenate([[0.0], np.cumsum(np.tile(load.astype(np.float64) * c.duration, 2))])
-    result: F64 = area[c.gaps.before] - area[c.gaps.after + 1]
-    return result
 
 
 @jit

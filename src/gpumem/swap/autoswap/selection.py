@@ -17,11 +17,10 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I6
 
     Parameters
     ----------
-    c : Candidates
+    c, limit
+        The gaps, and bytes on the device.
     order : int64[m]
         Positions in `c`, the best first.
-    limit : int
-        Bytes on the device.
     host : Pinned
         The account of `c.gaps`, with nothing taken yet; what is taken is noted there.
 
@@ -34,8 +33,7 @@ def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I6
 
     Notes
     -----
-    O((n + m) log n). A gap that straddles no op above the limit at its turn is passed over (the paper would
-    take it and move its bytes for nothing), and so is one that would exceed the pinned budget.
+    O((n + m) log n). `autoswap` says which candidates are passed over.
     """
     tree, budget = _tree.build(c.load), host.budget
     _take(order, c.gaps.after, c.gaps.before, c.size, *tree, host.columns, len(c.load), limit, budget)

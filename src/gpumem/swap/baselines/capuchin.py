@@ -169,15 +169,14 @@ def _select(c: AccessPattern, target: int, recompute: bool, queue: bool) -> Choi
         left.remove(k)
         after, before = int(c.found.gaps.after[k]), int(c.found.gaps.before[k])
         gap = slice(after + 1, before)
-        if load[gap].max(initial=0) <= target or not (again or choice.host.take(k, after, before)):
-            chains.discard(k)
-            continue
-        load[gap] -= c.size[k]
-        if again:
+        goes = load[gap].max(initial=0) > target and (again or choice.host.take(k, after, before))
+        if goes:
+            load[gap] -= c.size[k]
+            (choice.recomputes if again else choice.swaps).append(k)
+        if goes and again:
             chains.take(k)
         else:
             chains.discard(k)
-        (choice.recomputes if again else choice.swaps).append(k)
     return choice
 
 

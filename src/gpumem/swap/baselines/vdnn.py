@@ -20,7 +20,7 @@ from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.accounts.times import Times
-from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.gaps import Gaps, around, gaps
 from gpumem.swap.limits import fits, one_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import backward_start, kept_over
@@ -146,9 +146,7 @@ def _find_prefetch_layer(layer: int, waiting: Bool, conv: Bool) -> int:
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
     """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
     times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
-    room, release = Room.without(trace, maps, limit), maps.after + 1
-    for k, at in enumerate(prefetch.tolist()):
-        room.load[at : maps.before[k]] += size[k]
+    room, release = Room(trace.load() - around(maps.after + 1, prefetch, size, trace.n), limit), maps.after + 1
     free = 0
     for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
         free = max(free, int(times.end[maps.after[k]])) + copy

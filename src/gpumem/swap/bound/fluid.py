@@ -7,7 +7,8 @@ iteration in which a value was made, so nothing wraps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,27 +69,23 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
         w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
     tiny = _tiny(w, n, TINY * trace.peak_load)
     held, w = held - _covered(w.where(tiny), n), w.where(~tiny)
-    if stalls:
-        return Fluid(
-            n, time, held, w, 2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before, machine.duplex, True
-        )
-    return _whole_copies(Fluid(n, time, held, w, w.opens, w.opens, w.opens, 2 * w.before, machine.duplex, False), times)
+    instants = (2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before)
+    fluid = Fluid(n, time, held, w, *instants, machine.duplex, stalls)
+    return fluid if stalls else _whole_copies(fluid, times)
 
 
 def _whole_copies(f: Fluid, times: Times) -> Fluid:
-    """Set the windows where nothing stalls: a buffer is away only between whole copies."""
+    """Narrow the windows where nothing stalls: a buffer is away only between whole copies."""
     w = f.w
     e, s = times.end[w.after], times.start[w.before]
     opens = np.full(int(w.value.max(initial=-1)) + 1, 2**61)  # of a value: the first gap that can hold both copies
     alone = s - e >= w.in_ns + w.out_ns
     np.minimum.at(opens, w.value[alone], w.after[alone] + 1)
     can = opens[w.value] < 2**61
-    w, e, s, first_op = w.where(can), e[can], s[can], opens[w.value[can]]
+    f, w, e, s, first_op = f.where(can), w.where(can), e[can], s[can], opens[w.value[can]]
     first = np.maximum(times.begins(np.maximum(e, times.start[first_op] + w.out_ns)), w.after + 1)
     last = np.minimum(times.started(s - w.in_ns), w.before)
-    fits = first <= last
-    w, first_op, first, last = w.where(fits), first_op[fits], first[fits], last[fits]
-    return Fluid(f.n, f.time, f.held, w, 2 * first_op, 2 * first, 2 * last, 2 * w.before, f.duplex, False)
+    return replace(f, opens=2 * first_op, first=2 * first, last=2 * last).where(first <= last)
 
 
 def _held(trace: Trace) -> I64:
@@ -107,11 +104,7 @@ def _covered(w: Windows, n: int) -> I64:
 def _tiny(w: Windows, n: int, most: float) -> Bool:
     """The smallest gaps, as many as cover at most `most` bytes at every op."""
     order = np.argsort(w.size, kind="stable")
-    low, high = 0, len(w)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = _covered(w.where(order[:middle]), n).max() <= most
-        low, high = (middle, high) if fits else (low, middle - 1)
+    count = bisect_right(range(1, len(w) + 1), most, key=lambda k: float(_covered(w.where(order[:k]), n).max()))
     tiny = np.zeros(len(w), np.bool_)
-    tiny[order[:low]] = True
+    tiny[order[:count]] = True
     return tiny

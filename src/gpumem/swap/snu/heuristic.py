@@ -70,21 +70,8 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
 def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
-    Parameters
-    ----------
-    trace, machine, limit
-        As in `heuristic`.
-    line : Timeline
-        Of the unswapped iteration.
-
-    Returns
-    -------
-    chosen : Gaps
-        The taken ones, in the order of `gaps`.
-    load : int64[n]
-        What they leave, each absent over its whole gap.
-    host : Pinned
-        What they hold there.
+    Return them in the order of `gaps`, the load that they leave, int64[n], each absent over its whole gap, and what
+    they hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
     load, found = trace.load(), gaps(trace)
     found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))

@@ -12,14 +12,7 @@ from gpumem.trace import Trace
 def released(trace: Trace) -> Trace:
     """Return `trace` with the tails of its lifetimes cut: a buffer ends with the last op that touches it.
 
-    Parameters
-    ----------
-    trace : Trace
-
-    Returns
-    -------
-    Trace
-        The same ops and buffers; what is persistent, on the host or never touched keeps its lifetime.
+    What is persistent, on the host or never touched keeps its lifetime.
 
     Notes
     -----

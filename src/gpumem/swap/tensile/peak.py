@@ -108,10 +108,6 @@ def analyse(
         `exact`: what comes in counts from the op during which its copy starts. `paper`: from its end, as printed,
         which underestimates the peak.
 
-    Returns
-    -------
-    Peak
-
     Raises
     ------
     ValueError

@@ -132,7 +132,7 @@ class SwapRounds:
         """Return the swap tasks, by row, that make the tensor of `row` absent at the peak."""
         r = self.rows
         new = r.value[row] not in self.on_host
-        if new and not self._may_swap(row):
+        if new and r.buffer[row] not in self.buffers and len(self.buffers) >= self.most:
             self._kill(row)
             return None
         if not new or not r.out_ns[row]:
@@ -143,10 +143,6 @@ class SwapRounds:
             if row in made:
                 return made
         return None
-
-    def _may_swap(self, row: int) -> bool:
-        """Whether the job may swap this buffer: it does already, or one more is allowed."""
-        return self.rows.buffer[row] in self.buffers or len(self.buffers) < self.most
 
     def _hold(self, made: dict[int, SwapTask], row: int) -> bool:
         """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
@@ -164,7 +160,7 @@ class SwapRounds:
     def _from(self, first: int, row: int) -> dict[int, SwapTask]:
         """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
         r = self.rows
-        stop = min(r.closes[first], self._gone_by(row))
+        stop = min(r.closes[first], int(self.times.start[self._peak_after(row)]))  # out before that op starts
         out = self.outs.earliest(r.opens[first], stop, r.out_ns[first])
         task = self._into(first, row, out) if out >= 0 else None
         if task is None:
@@ -191,10 +187,6 @@ class SwapRounds:
         """The op of the peak, as it follows the access before the gap of `row`."""
         after = self.rows.after[row]
         return after + (self.footprint.op - after) % self.trace.n
-
-    def _gone_by(self, row: int) -> int:
-        """When the tensor must be out: the op of the peak starts."""
-        return int(self.times.start[self._peak_after(row)])
 
     def _back_from(self, row: int) -> int:
         """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
