@@ -94,21 +94,15 @@ def gaps(trace: Trace) -> Gaps:
     life = (op - b.start[buffer]) % n
     order = np.lexsort((life, buffer))
     buffer, op, life, write = buffer[order], op[order], life[order], touched.writes[order].astype(np.int64)
-    total = np.zeros(len(b), np.int64)
-    np.add.at(total, buffer, write)
+    total = np.bincount(buffer, write, len(b)).astype(np.int64)
     before_buffer = np.concatenate([[0], np.cumsum(total)])[buffer]
     epoch = np.cumsum(write) - before_buffer
 
-    count = len(buffer)
-    following = np.arange(1, count + 1) % max(count, 1)
-    final = buffer[following] != buffer if count > 1 else np.ones(count, np.bool_)
-    if count:
-        final[-1] = True
-    first_access = np.searchsorted(buffer, buffer)
-    following = np.where(final, first_access, following)
+    final = np.diff(buffer, append=-1) != 0
+    following = np.where(final, np.searchsorted(buffer, buffer), np.arange(1, len(buffer) + 1))
     forever = trace.eternal[buffer]
     keep = ~b.host[buffer] & (~final | forever)
-    length = np.where(final, life[following] + n - life, life[following] - life)
+    length = life[following] - life + n * final
     return Gaps(buffer, op, op + length, epoch, total[buffer], forever).where(keep)
 
 

@@ -30,12 +30,7 @@ def floor(trace: Trace) -> tuple[int, int]:
 def fits(trace: Trace, limit: int) -> bool:
     """Return whether the load of `trace` is at most `limit` already, so that the empty plan will do.
 
-    Raises
-    ------
-    ValueError
-        A limit below 1.
-    Infeasible
-        Some op must hold more than `limit` bytes whatever is swapped.
+    It raises the `Infeasible` and the `ValueError` of the contract in `gpumem.swap`.
 
     Examples
     --------

@@ -39,9 +39,7 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
     opens = end[w.after % n] + w.after // n * turn
     closes = begin[w.before % n] + w.before // n * turn
     w = w.where((closes - opens > w.in_ns) & (w.size >= SMALLEST * held.max()))
-    value = np.unique(w.value, return_inverse=True)[1].astype(np.int64)
-    groups = np.arange(value.max(initial=-1) + 1)
-    first, last = np.searchsorted(value, groups), np.searchsorted(value, groups, side="right")
+    _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
     high = held > lowest
     points = np.flatnonzero(high | np.roll(high, 1))
     hosted = at_places(trace, host=True)
@@ -60,7 +58,7 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
         w.in_ns,
         value,
         first,
-        last,
+        first + count,
         turn,
         machine.duplex,
         w.constant,

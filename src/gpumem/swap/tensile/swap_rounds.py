@@ -39,10 +39,8 @@ class SwapRounds:
         How many buffers may be swapped.
     hosts : list of Pinned
         Of the jobs that share the pinned budget of the machine; this one joins them.
-    accounting : str
-        As in `peak.analyse`.
-    rest : bool
-        Whether a success goes on with the tensor's later accesses, or these wait until they lie over a peak.
+    accounting, rest
+        As in `schedule`.
     """
 
     def __init__(
