@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem._jit import jit
-from gpumem.columns import I64, Bool, Csr
+from gpumem.columns import I64, Bool
 
 
 class Stabs:
@@ -38,10 +38,14 @@ class Stabs:
         row = np.concatenate([np.arange(len(first)), wraps])
         begin = np.concatenate([low, np.zeros(len(wraps), np.int64)])
         end = np.concatenate([np.minimum(low + stop - first, n), (low + stop - first)[wraps] - n])
-        row, node = _nodes(row, begin + self.half, end + self.half)
         order = np.argsort(row, kind="stable")
-        noted = Csr.grouped(node[order], row[order], 2 * self.half)
-        self.ptr, self.rows, self.head = noted.ptr, noted.idx, noted.ptr[:-1].copy()
+        parts = (row[order], begin[order], end[order])
+        self.ptr = np.zeros(2 * self.half + 1, np.int64)
+        _note(*parts, self.half, self.ptr, np.zeros(0, np.int64))
+        self.ptr = np.concatenate([[0], np.cumsum(self.ptr[:-1])]).astype(np.int64)
+        self.rows = np.zeros(int(self.ptr[-1]), np.int64)
+        _note(*parts, self.half, self.ptr[:-1].copy(), self.rows)
+        self.head = self.ptr[:-1].copy()
         self.dead = np.zeros(len(first), np.bool_)
         self.tried = np.full(len(first), -1, np.int64)  # at which op each row was found last
         self.since, self.asked = self.head.copy(), np.full(2 * self.half, -1, np.int64)
@@ -55,16 +59,23 @@ class Stabs:
         return found
 
 
-def _nodes(row: I64, begin: I64, end: I64) -> tuple[I64, I64]:
-    """Return the nodes that make up the leaves `[begin, end)` of each row, as columns: row and node."""
-    rows, nodes = [row[:0]], [row[:0]]
-    while len(row):
-        row, begin, end = row[begin < end], begin[begin < end], end[begin < end]
-        left, right = begin % 2 == 1, end % 2 == 1
-        rows += [row[left], row[right]]
-        nodes += [begin[left], end[right] - 1]
-        begin, end = (begin + 1) // 2, end // 2
-    return np.concatenate(rows), np.concatenate(nodes)
+@jit
+def _note(row: I64, begin: I64, end: I64, half: int, place: I64, rows: I64) -> None:
+    """Go to the nodes that make up each range, and count them in `place`, or write rows there."""
+    for k in range(len(row)):
+        s, t = begin[k] + half, end[k] + half
+        while s < t:
+            if s % 2 == 1:
+                if len(rows):
+                    rows[place[s]] = row[k]
+                place[s] += 1
+                s += 1
+            if t % 2 == 1:
+                t -= 1
+                if len(rows):
+                    rows[place[t]] = row[k]
+                place[t] += 1
+            s, t = s // 2, t // 2
 
 
 @jit
