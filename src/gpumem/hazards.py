@@ -224,31 +224,34 @@ def _split(c: _Cells, cell: int) -> None:
 
 @jit
 def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
-    """Op `i` touches buffer `x`."""
-    _after(w, i, x, -1 if w.fixed[x] else born - 1, born if w.shares[x] else 0, write)
+    """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
+    n = len(w.stream)
+    since = -1 if w.fixed[x] else born - 1
+    if w.wrote[x] > since:
+        y = w.wrote[x]
+        _wait(w, i, w.stream[y % n], y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
+    if write:
+        for s in range(w.read.shape[1]):
+            y = w.read[x, s]
+            if y > since:
+                _wait(w, i, s, y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
 
 
 @jit
 def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
-    """Op `i` touches buffer `x` where `y` was, if any."""
-    if y != x and y >= 0:
-        _after(w, i, y, -1, 2 * len(w.stream), write)
-
-
-@jit
-def _after(w: _Waits, i: int, x: int, since: int, born: int, write: bool) -> None:
-    """Wait for the last write of `x` and, if writing, for the reads since; before `born`, for its bytes."""
-    if w.wrote[x] > since:
-        _wait(w, i, w.stream[w.wrote[x] % len(w.stream)], w.wrote[x], born)
+    """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
+    if y == x or y < 0:
+        return
+    if w.wrote[y] >= 0:
+        _wait(w, i, w.stream[w.wrote[y] % len(w.stream)], w.wrote[y], MEMORY)
     if write:
         for s in range(w.read.shape[1]):
-            if w.read[x, s] > since:
-                _wait(w, i, s, w.read[x, s], born)
+            if w.read[y, s] >= 0:
+                _wait(w, i, s, w.read[y, s], MEMORY)
 
 
 @jit
-def _wait(w: _Waits, i: int, s: int, y: int, born: int) -> None:
-    why = MEMORY if y < born else COPY if w.copy[y % len(w.stream)] else DATA
+def _wait(w: _Waits, i: int, s: int, y: int, why: int) -> None:
     if y > w.pred[i, s] or (y == w.pred[i, s] and why < w.cause[i, s]):
         w.pred[i, s] = y
         w.cause[i, s] = why
