@@ -9,7 +9,8 @@ import pytest
 
 from tests import fake_cuda
 
-pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
+# No loop of gpumem's is compiled here; one process runs all checks.
+pytestmark = [pytest.mark.jit, pytest.mark.xdist_group("fake driver")]
 
 CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "checks.py").read_text(), re.M)
 SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").read_text(), re.S)

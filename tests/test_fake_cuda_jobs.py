@@ -10,6 +10,8 @@ import pytest
 
 from tests import fake_cuda
 
+pytestmark = pytest.mark.xdist_group("jobs on the fake driver")  # one process runs all of them
+
 CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "job_checks.py").read_text(), re.M)
 
 
