@@ -112,7 +112,8 @@ class Pinned:
         for s in settled:
             k = row[s.buffer, s.after]
             turn = int(self.found.after[k]) - s.after
-            assert self.take(k, s.out + turn, s.prefetch + turn), s
+            kept = self.take(k, s.out + turn, s.prefetch + turn)
+            assert kept, s
         return settled
 
 
