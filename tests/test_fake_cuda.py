@@ -9,8 +9,7 @@ import pytest
 
 from tests import fake_cuda
 
-# No loop of gpumem's is compiled here; one process runs all checks.
-pytestmark = [pytest.mark.jit, pytest.mark.xdist_group("fake driver")]
+pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
 CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "checks.py").read_text(), re.M)
 SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").read_text(), re.S)
