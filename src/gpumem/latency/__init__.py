@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         split as split,
         write_table as write_table,
     )
-    from gpumem.latency.scores import scores as scores
+    from gpumem.latency.scores import Score as Score, scores as scores
     from gpumem.latency.synthetic import grid as grid, synthetic as synthetic
 
 face(__name__)
