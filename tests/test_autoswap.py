@@ -78,7 +78,7 @@ def test_parameters_are_candidates_over_the_boundary() -> None:
 def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> None:
     # op 2 makes Z (6), X and Y may be away: 6; op 0 and 5 hold X: 8
     assert floor(ramp()) == (0, 8)
-    with pytest.raises(Infeasible, match="op 0 must hold 8 bytes, the limit is 7; the least limit that could do is 8"):
+    with pytest.raises(Infeasible, match="hold 8 B, the limit is 7 B; the least limit that could do is 8 bytes"):
         autoswap(ramp(), machine, 7, threshold=1, peaks="all")
     assert autoswap(ramp(), machine, 8, threshold=1, peaks="all").apply(ramp()).peak_load == 8
 
@@ -103,8 +103,8 @@ def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "options, why",
     [
-        ({"score": "x"}, "score 'x'"),
-        ({"peaks": "x"}, "peaks 'x'"),
+        ({"score": "x"}, "score: 'x'"),
+        ({"peaks": "x"}, "peaks: 'x'"),
         ({"limit": 0}, "limit: 0"),
         ({"targets": ()}, r"targets: \(\)"),
         ({"targets": (1.0, 1.5)}, r"targets: \(1.0, 1.5\)"),

@@ -216,7 +216,7 @@ def test_a_load_that_fits_is_an_empty_plan(machine: Machine) -> None:
     "options, why",
     [
         ({"evaluations": 3}, "evaluations: 3 is below 4"),
-        ({"peaks": "x"}, "peaks 'x'"),
+        ({"peaks": "x"}, "peaks: 'x'"),
         ({"limit": 0}, "limit: 0"),
         ({"targets": (2.0,)}, "targets"),
     ],

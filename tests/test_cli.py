@@ -19,9 +19,9 @@ from gpumem.cli import main
 from gpumem.columns import Buffers, Ops
 from gpumem.commands.args import Progress
 from gpumem.errors import CheckError, NotReached
-from gpumem.evaluate.options import amount, choices
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
+from gpumem.names import choices
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
@@ -30,6 +30,7 @@ from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+from gpumem.units import amount
 
 from .conftest import Cli, Ran, tiny_machine
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
@@ -167,8 +168,8 @@ def test_every_option_plans(cli: Cli, net_file: Path, option: str, value: str) -
 def test_a_threshold_above_all_buffers_leaves_nothing_to_swap(cli: Cli, net_file: Path) -> None:
     line = cli.refuses("plan", net_file, "--load-limit", "75%", "--threshold", "5MiB", status=3)
     assert line == (
-        f"gpumem: not reached: the limit is {18 * MIB} bytes, the planner got down to a peak load of {24 * MIB}; "
-        "peaks `all` has more candidates"
+        "gpumem: not reached: the limit is 18.00 MiB, "
+        f"the planner got down to a peak load of 24.00 MiB ({24 * MIB} bytes); peaks `all` has more candidates"
     )
 
 
@@ -281,7 +282,10 @@ def test_below_the_one_op_floor_it_is_infeasible_and_nothing_is_written(
     line = cli.refuses("plan", net_file, option, "5MiB", "--out", tmp_path / "out", status=3)
     # backward reads two activations and changes a weight; the other weights may be away
     assert line.startswith("gpumem: infeasible: op ")
-    assert f"must hold {9 * MIB} bytes, the limit is {5 * MIB}; the least limit that could do is {9 * MIB}" in line
+    assert (
+        f"must hold 9.00 MiB, the limit is 5.00 MiB; the least limit that could do is 9.00 MiB ({9 * MIB} bytes)"
+        in line
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -292,8 +296,8 @@ def test_between_the_floor_and_what_the_planner_reaches_it_says_how_far_it_got(
     (tmp_path / "plan.json").write_text("old")
     before = snapshot(tmp_path)
     line = cli.refuses("plan", net_file, option, 9 * MIB, "--out", tmp_path, "--threshold", "2MiB", status=3)
-    assert line.startswith(f"gpumem: not reached: the limit is {9 * MIB} bytes, the planner got down to a ")
-    assert int(line.split(";")[0].split()[-1]) > 9 * MIB
+    assert line.startswith("gpumem: not reached: the limit is 9.00 MiB, the planner got down to a ")
+    assert int(line.split(" bytes)")[0].split("(")[-1]) > 9 * MIB
     assert snapshot(tmp_path) == before
 
 
@@ -307,7 +311,10 @@ def test_a_pool_that_no_placement_fits_names_the_lowest(
 
     monkeypatch.setitem(gpumem.swap.PLANNERS, "autoswap", nothing)  # type: ignore[attr-defined]
     line = cli.refuses("plan", net_file, "--limit", 12 * MIB, status=3)
-    assert line == f"gpumem: not reached: the limit is {12 * MIB} bytes, the planner got down to a pool of {24 * MIB}"
+    assert (
+        line
+        == "gpumem: not reached: the limit is 12.00 MiB, the planner got down to a pool of 24.00 MiB ({24 * MIB} bytes)"
+    )
 
 
 # --- status 2 --------------------------------------------------------------------------------------------
@@ -338,12 +345,12 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["plan", "FILE", "--machine", "gtx"], "gpumem: error: machine 'gtx' is unknown; there are gtx1080ti, "),
+        (["plan", "FILE", "--machine", "gtx"], "gpumem: error: machine: 'gtx' is unknown; there are gtx1080ti, "),
         (["plan", "FILE", "--machine", "no.json"], "gpumem: error: no.json: No such file or directory"),
-        (["plan", "FILE", "--machine", "x" * 5000], "gpumem: error: machine 'xxx"),
+        (["plan", "FILE", "--machine", "x" * 5000], "gpumem: error: machine: 'xxx"),
         (["plan", "FILE", "--machine", "FILE"], "net.json: machine: object missing required field `name`"),
         (["plan", "FILE", "--score", "best"], "gpumem: error: --score: 'best' is unknown; there are doa, aoa, wdoa"),
-        (["plan", "FILE", "--peaks", "some"], "gpumem: error: peaks 'some' is unknown; there are first, all"),
+        (["plan", "FILE", "--peaks", "some"], "gpumem: error: peaks: 'some' is unknown; there are first, all"),
         (["plan", "FILE", "--swap", "vdnn"], "gpumem: error: --swap: 'vdnn' is unknown; there are autoswap"),
         (["plan", "FILE", "--pool", "worst-fit"], "gpumem: error: --pool: 'worst-fit' is unknown; there are best-fit"),
         (["plan", "FILE", "--pool", "all"], "gpumem: error: --pool: 'all' is unknown"),

@@ -139,7 +139,7 @@ def test_room_goes_to_the_copy_that_ends_last() -> None:
 def test_a_pinned_budget_is_a_constraint(machine: Machine) -> None:
     trace = hill(2, 8, 4, 1)
     assert [s.buffer for s in heuristic(trace, machine.with_(pinned=7), 14).swaps] == [2]
-    with pytest.raises(NotReached, match="peak load of 13; the pinned-host budget is 3 bytes") as stop:
+    with pytest.raises(NotReached, match="peak load of 13 bytes; the pinned-host budget is 3 B") as stop:
         heuristic(trace, machine.with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (13, 12)
 
@@ -147,7 +147,7 @@ def test_a_pinned_budget_is_a_constraint(machine: Machine) -> None:
 def test_the_limits_ends(machine: Machine) -> None:
     trace = hill(2, 8, 4, 1)
     assert heuristic(trace, machine, 15) == Plan((), 8)
-    with pytest.raises(Infeasible, match="op 1 must hold 8 bytes, the limit is 7"):
+    with pytest.raises(Infeasible, match="op 1 must hold 8 B, the limit is 7 B"):
         heuristic(trace, machine, 7)
     with pytest.raises(ValueError, match="limit: 0 bytes"):
         heuristic(trace, machine, 0)

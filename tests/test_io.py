@@ -387,7 +387,7 @@ def test_measured_durations_are_kept() -> None:
 def test_a_bundled_trace_is_called_by_a_short_name() -> None:
     assert {name: bundled(name).n for name in BUNDLED} == {"vgg16": 315, "resnet18": 349, "mlp3": 40}
     assert bundled().name == "vgg16_cifar_b100"
-    with pytest.raises(ValueError, match=r"bundled trace 'vgg' is unknown; there are vgg16, resnet18, mlp3"):
+    with pytest.raises(ValueError, match=r"bundled trace: 'vgg' is unknown; there are vgg16, resnet18, mlp3"):
         bundled("vgg")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.evaluate.options import moment
 from gpumem.io import bundled
 from gpumem.papers.tensile import bound_table, figure6, table
+from gpumem.units import moment
 
 from .conftest import Cli
 
@@ -99,9 +99,9 @@ def test_options_of_the_schedule(cli: Cli) -> None:
         (["--planner", "best"], "--planner: 'best' is unknown; there are tensile, none"),
         (["--planner", "capuchin", "--least"], "--least: no use to capuchin"),
         (["--planner", "none", "--no-rest"], "--no-rest: no use to none"),
-        (["--link", "wire"], "link 'wire' is unknown; there are global, job"),
-        (["--accounting", "mine"], "accounting 'mine' is unknown"),
-        (["--machine", "none"], "machine 'none' is unknown"),
+        (["--link", "wire"], "link: 'wire' is unknown; there are global, job"),
+        (["--accounting", "mine"], "accounting: 'mine' is unknown"),
+        (["--machine", "none"], "machine: 'none' is unknown"),
         (["--log", "/nowhere/at/all.jsonl"], "/nowhere/at/all.jsonl: "),
     ],
 )

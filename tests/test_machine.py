@@ -38,7 +38,7 @@ def test_gtx1080ti_is_the_hardware_of_the_paper() -> None:
 
 
 def test_an_unknown_preset_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"machine 'gtx' is unknown; there are gtx1080ti, rtx2080ti"):
+    with pytest.raises(ValueError, match=r"machine: 'gtx' is unknown; there are gtx1080ti, rtx2080ti"):
         Machine.named("gtx")
 
 
@@ -228,7 +228,7 @@ def test_a_bad_file_is_one_line_with_file_place_and_value(tmp_path: Path, text: 
 
 
 def test_a_name_that_is_neither_preset_nor_file_is_unknown(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"machine 'nonesuch' is unknown; there are gtx1080ti"):
+    with pytest.raises(ValueError, match=r"machine: 'nonesuch' is unknown; there are gtx1080ti"):
         machine_of("nonesuch")
     with pytest.raises(ValueError, match=r"machine 'xxx.*' is unknown"):
         machine_of("x" * 5000)

@@ -122,7 +122,7 @@ def test_a_victim_that_the_host_has_no_room_for_is_passed_over() -> None:
     plan = on_demand(trace, tiny_machine().with_(pinned=7), 12)
     assert [s.buffer for s in plan.swaps] == [1]
     assert follow(trace, tiny_machine().with_(pinned=3), 12).short == 1
-    with pytest.raises(NotReached, match="peak load of 16; the pinned-host budget is 3 bytes") as stop:
+    with pytest.raises(NotReached, match="peak load of 16 bytes; the pinned-host budget is 3 B") as stop:
         on_demand(trace, tiny_machine().with_(pinned=3), 12)
     assert (stop.value.reached, stop.value.limit) == (16, 12)
 
@@ -169,14 +169,14 @@ def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
 
 def test_below_the_floor_is_a_certificate(machine: Machine) -> None:
     assert on_demand(three(), machine, 4).apply(three()).peak_load == 4
-    with pytest.raises(Infeasible, match="op 0 must hold 4 bytes, the limit is 3"):
+    with pytest.raises(Infeasible, match="op 0 must hold 4 B, the limit is 3 B"):
         on_demand(three(), machine, 3)
 
 
 @pytest.mark.parametrize("function", [on_demand, follow])
 @pytest.mark.parametrize(
     "options, why",
-    [({"victim": "fifo"}, "victim 'fifo'"), ({"limit": 0}, "limit: 0"), ({"iterations": 0}, "iterations: 0")],
+    [({"victim": "fifo"}, "victim: 'fifo'"), ({"limit": 0}, "limit: 0"), ({"iterations": 0}, "iterations: 0")],
 )
 def test_bad_options_are_refused(function: object, options: dict[str, object], why: str, machine: Machine) -> None:
     with pytest.raises(ValueError, match=why):

@@ -99,7 +99,7 @@ def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
     # The copy-out starts 3 ns after op 0 and runs into op 1; the copy-in starts 6 ns after op 3.
     assert peak.triggers == (((0, 3), (3, 6)),)
     assert (task.swap.out, task.swap.release, task.swap.prefetch) == (0, 2, 4)
-    with pytest.raises(ValueError, match="accounting 'wrong' is unknown"):
+    with pytest.raises(ValueError, match="accounting: 'wrong' is unknown"):
         analyse(trace, machine, times, accounting="wrong")
 
 

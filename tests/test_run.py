@@ -78,7 +78,7 @@ def test_the_table_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--load-limit", "50%"], 2, "--load-limit: a run needs addresses"),
         (["run", "--swap", "belady"], 2, "--swap: 'belady' is unknown"),
         (["run", "--pool", "worst-fit"], 2, "--pool: 'worst-fit' is unknown"),
-        (["run", "--machine", "abacus"], 2, "machine 'abacus' is unknown"),
+        (["run", "--machine", "abacus"], 2, "machine: 'abacus' is unknown"),
         (["run", str(bundled_path("mlp3")), "--batch", "3"], 2, "its batch is what was recorded"),
     ],
 )

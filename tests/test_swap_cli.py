@@ -29,6 +29,7 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+from gpumem.units import exact, human
 
 from .conftest import Cli
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
@@ -92,8 +93,8 @@ def test_a_row_has_exactly_these_keys(cli: Cli, file: Path, table: object, optio
         "seconds": 0,
     }
     assert ran.err == [
-        f"gpumem: gives-up: not reached: the limit is {PEAK * 3 // 4} bytes, "
-        f"the planner got down to a peak load of {PEAK}; a better planner may"
+        f"gpumem: gives-up: not reached: the limit is {human(PEAK * 3 // 4)}, "
+        f"the planner got down to a peak load of {exact(PEAK)}; a better planner may"
     ]
 
 
@@ -143,7 +144,7 @@ def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(cli: Cli) -> None:
 def test_options_go_to_the_planners_that_take_them(cli: Cli, file: Path, table: object) -> None:
     ran = cli("swap", file, "--load-limit", "75%", "--seed", "5", "--seconds", "0.5", "--json")
     assert ran.status == 0 and TOLD == [(5, 0.5)]
-    assert f"a peak load of {PEAK - 5}" in ran.err[0]
+    assert f"a peak load of {exact(PEAK - 5)}" in ran.err[0]
     cli("swap", file, "--load-limit", "75%")
     assert TOLD == [(5, 0.5), (0, 60.0)]
 
@@ -261,7 +262,7 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Pa
         (["swap", "FILE", "--limit", "1", "--load-limit", "1"], "gpumem: error: give one of --limit"),
         (["swap", "FILE", "--limit", "70%", "--planner", "magic"], "--planner: 'magic' is unknown; there are autoswap"),
         (["swap", "FILE", "--limit", "70%", "--planner", "autoswap,"], "--planner: '' is unknown"),
-        (["swap", "FILE", "--limit", "70%", "--machine", "gtx"], "machine 'gtx' is unknown; there are gtx1080ti"),
+        (["swap", "FILE", "--limit", "70%", "--machine", "gtx"], "machine: 'gtx' is unknown; there are gtx1080ti"),
         (["swap", "FILE", "--limit", "70%", "--pool", "worst-fit"], "--pool: 'worst-fit' is unknown"),
         (["swap", "FILE", "--limit", "70%", "--alignment", "0"], "alignment: 0 is not in [1, 2**40]"),
         (["swap", "FILE", "--limit", "70%", "--out", ""], "--out: the name is empty"),
@@ -271,11 +272,11 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Pa
         (["swap", "FILE", "--limit", "70%", "--seconds", "nan"], "--seconds: nan is not positive and finite"),
         (["swap", "FILE", "--limit", "70%", "--seconds", "inf"], "--seconds: inf is not positive and finite"),
         (["swap", "FILE", "--limit", "70%", "--threshold", "-1"], "--threshold: '-1' is not an amount"),
-        (["swap", "FILE", "--limit", "70%", "--peaks", "some"], "peaks 'some' is unknown; there are first, all"),
+        (["swap", "FILE", "--limit", "70%", "--peaks", "some"], "peaks: 'some' is unknown; there are first, all"),
         (["swap", "FILE", "--limit", "70%", "--planner", "gives-up", "--peaks", "all"], "--peaks: no use to gives-up"),
         (["swap", "FILE", "FILE", "--limit", "70%"], "gpumem: error: unrecognized arguments"),
         (["swap", "BARE", "--limit", "70%"], "a bare instance has no ops to swap between"),
-        (["bound", "FILE", "--machine", "gtx"], "machine 'gtx' is unknown"),
+        (["bound", "FILE", "--machine", "gtx"], "machine: 'gtx' is unknown"),
         (["bound", "FILE", "--limit", "70%"], "unrecognized arguments: --limit 70%"),
         (["bound", "BARE"], "a bare instance has no ops to swap between"),
         (["bench"], "gpumem bench: error: the following arguments are required: SUITE"),

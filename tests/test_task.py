@@ -15,8 +15,9 @@ from hypothesis import given
 import gpumem
 from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Trace, best_fit, check, simulate
 from gpumem.evaluate import Case, Checked, Planned
-from gpumem.evaluate.options import amount, name_of
+from gpumem.evaluate.options import name_of
 from gpumem.swap import autoswap
+from gpumem.units import amount
 
 from .conftest import Cli, tiny_machine
 from .strategies import traces
@@ -224,7 +225,7 @@ def test_it_tells_what_it_is_doing() -> None:
         ({"trace": "vgg16"}, "trace: 'vgg16' is no Trace; gpumem.bundled and gpumem.read return one"),
         ({"trace": None}, "trace: None is no Trace"),
         ({"trace": Trace.from_lifetimes([4], [0], [1])}, "is a bare instance, it has no ops to swap between"),
-        ({"machine": "gtx9000"}, "machine 'gtx9000' is unknown; there are gtx1080ti"),
+        ({"machine": "gtx9000"}, "machine: 'gtx9000' is unknown; there are gtx1080ti"),
         ({"machine": 12}, "machine: 12 is neither a Machine nor the name of a preset"),
         ({"pool": 0}, "pool: 0 is 0 bytes, it must be at least 1"),
         ({"load": -5}, "load: -5 is -5 bytes, it must be at least 1"),
@@ -269,7 +270,7 @@ def test_amounts_are_numbers_or_texts() -> None:
 
 
 def test_what_no_plan_reaches_is_not_bad_input() -> None:
-    with pytest.raises(Infeasible, match=f"must hold {9 * MIB} bytes"):
+    with pytest.raises(Infeasible, match=r"must hold 9\.00 MiB"):
         gpumem.plan(net(), "gtx1080ti", load="5MiB")
     with pytest.raises(NotReached) as stop:
         gpumem.plan(net(), "gtx1080ti", pool=9 * MIB, threshold="2MiB")

@@ -322,9 +322,9 @@ def test_bad_input_is_named(machine: Machine) -> None:
     with pytest.raises(ValueError, match="3 durations for 4 ops"):
         Task(trace, np.zeros(3, np.int64))
     job = Task(trace, np.zeros(4, np.int64))
-    with pytest.raises(ValueError, match="link 'wire' is unknown; there are global, job"):
+    with pytest.raises(ValueError, match="link: 'wire' is unknown; there are global, job"):
         schedule([job], machine, 1, link="wire")
-    with pytest.raises(ValueError, match="accounting 'mine' is unknown"):
+    with pytest.raises(ValueError, match="accounting: 'mine' is unknown"):
         schedule([job], machine, 1, accounting="mine")
     with pytest.raises(ValueError, match="capacity: 0 bytes is below 1"):
         schedule([job], machine, 0)

@@ -116,7 +116,7 @@ def test_pinned_memory_is_a_budget() -> None:
     assert maps.offloaded("all", Pinned(trace, maps.gaps, 17)).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("options, why", [({"layers": "x"}, "layers 'x'"), ({"limit": 0}, "limit: 0")])
+@pytest.mark.parametrize("options, why", [({"layers": "x"}, "layers: 'x'"), ({"limit": 0}, "limit: 0")])
 def test_bad_options_are_refused(options: dict[str, object], why: str, machine: Machine) -> None:
     with pytest.raises(ValueError, match=why):
         vdnn(bundled("mlp3"), machine, **{"limit": 10, **options})  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpumem.units import exact, human
+
 
 class CheckError(Exception):
     """An oracle found a result wrong. It is a verdict, no bad input: an `except ValueError` on the way lets it pass.
@@ -52,14 +54,14 @@ class Infeasible(Exception):
     Examples
     --------
     >>> str(Infeasible(op=4, needs=900, limit=500))
-    'infeasible: op 4 must hold 900 bytes, the limit is 500; the least limit that could do is 900'
+    'infeasible: op 4 must hold 900 B, the limit is 500 B; the least limit that could do is 900 bytes'
     """
 
     def __init__(self, op: int, needs: int, limit: int) -> None:
         self.op, self.needs, self.limit = op, needs, limit
         super().__init__(
-            f"infeasible: op {op} must hold {needs} bytes, the limit is {limit}; "
-            f"the least limit that could do is {needs}"
+            f"infeasible: op {op} must hold {human(needs)}, the limit is {human(limit)}; "
+            f"the least limit that could do is {exact(needs)}"
         )
 
 
@@ -80,12 +82,12 @@ class NotReached(Exception):
     Examples
     --------
     >>> str(NotReached(reached=900, limit=500))
-    'not reached: the limit is 500 bytes, the planner got down to a peak load of 900'
+    'not reached: the limit is 500 B, the planner got down to a peak load of 900 bytes'
     """
 
     def __init__(self, reached: int, limit: int, what: str = "a peak load", hint: str = "") -> None:
         self.reached, self.limit, self.hint = reached, limit, hint
-        told = f"not reached: the limit is {limit} bytes, the planner got down to {what} of {reached}"
+        told = f"not reached: the limit is {human(limit)}, the planner got down to {what} of {exact(reached)}"
         super().__init__(f"{told}; {hint}" if hint else told)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
+from gpumem.names import choice
 from gpumem.trace import Trace
 
 GIB = 2**30
@@ -95,9 +96,7 @@ class Machine:
     @classmethod
     def named(cls, name: str) -> Machine:
         """Return the preset called `name`; see `PRESETS`."""
-        if name not in PRESETS:
-            raise ValueError(f"machine {name!r} is unknown; there are {', '.join(PRESETS)}")
-        return PRESETS[name]
+        return choice(name, PRESETS, "machine")
 
     def with_(self, **changes: object) -> Machine:
         """Return a copy with some fields changed: `machine.with_(duplex=False)`."""

@@ -21,6 +21,7 @@ from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import CAUSES, NONE, Timeline
 from gpumem.trace import Trace
+from gpumem.units import human
 
 
 def simulate(
@@ -115,7 +116,7 @@ def _check(trace: Trace, placement: Placement | None, capacity: int | None, iter
         raise ValueError("simulate: give a placement (placed clock) or a capacity (capacity clock), not both")
     op, load = trace.peak
     if load > capacity:
-        raise ValueError(f"op {op}: the load is {load} bytes, the capacity {capacity}")
+        raise ValueError(f"op {op}: the load is {human(load)}, the capacity {human(capacity)}")
 
 
 def _mean(total: int, count: int) -> int:

@@ -11,7 +11,7 @@ import gpumem
 from gpumem import report, swap
 from gpumem.commands.args import Commands, Progress, machine_of
 from gpumem.commands.planning import SIZE, read_with_ops, source_of
-from gpumem.evaluate.options import amount
+from gpumem.units import amount
 
 
 def add(commands: Commands) -> None:

@@ -14,7 +14,8 @@ import gpumem
 from gpumem import evaluate, io, latency, papers, report
 from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell
 from gpumem.commands.planning import SIZE, of_use, read_with_ops, source_of
-from gpumem.evaluate.options import amount, choice, moment
+from gpumem.names import choice
+from gpumem.units import amount, moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(row) if args.json else _table(row))
     for job in after.jobs:
         if job.refused:
-            least = f"the limit is {capacity} bytes, its plan got down to {job.refused}"
+            least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
             tell(f"job {job.name}: refused: {least}; planners that wait for copies get lower (--planner heuristic)")
     return 3 if any(job.refused for job in after.jobs) else 0
 

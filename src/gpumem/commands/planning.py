@@ -11,7 +11,9 @@ from typing import Any
 import gpumem
 from gpumem import io, pool, swap
 from gpumem.commands.args import Parser, Progress, tell
-from gpumem.evaluate.options import amount, choice, choices, taken
+from gpumem.evaluate.options import taken
+from gpumem.names import choice, choices
+from gpumem.units import amount
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take

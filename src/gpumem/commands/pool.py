@@ -11,7 +11,8 @@ import gpumem
 from gpumem import evaluate, io, pool
 from gpumem.commands.args import Commands, Progress, tell
 from gpumem.commands.planning import add_search, own_options
-from gpumem.evaluate.options import amount, chosen
+from gpumem.names import chosen
+from gpumem.units import amount
 
 
 def add(commands: Commands) -> None:

@@ -14,7 +14,7 @@ from gpumem import evaluate, execute, io, models, pool, report
 from gpumem.commands import doctor
 from gpumem.commands.args import Commands, Progress, machine_of, tell
 from gpumem.commands.planning import add_options, make
-from gpumem.evaluate.options import choice
+from gpumem.names import choice
 
 DEVICES = ("auto", "emulate", "cuda")
 

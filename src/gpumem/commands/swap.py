@@ -19,7 +19,7 @@ from gpumem.commands.args import (
     tell,
 )
 from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
-from gpumem.evaluate.options import chosen
+from gpumem.names import chosen
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from gpumem import check as oracles, pool as pools, swap as swaps
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
-from gpumem.evaluate.options import amount, choices, function_of, name_of, taken
+from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.verify import self_check
 from gpumem.machine import Machine
+from gpumem.names import choices
 from gpumem.placement import Placement
 from gpumem.report import Run
 from gpumem.simulate import simulate
@@ -20,6 +21,7 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.units import amount
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it

@@ -11,6 +11,7 @@ from typing import Any
 from gpumem.io import minimalloc, recorded, tracefile
 from gpumem.io.files import read_bytes
 from gpumem.io.schema import File, decode
+from gpumem.names import choice
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
@@ -61,9 +62,8 @@ def read(path: str | Path, *, iteration: int | None = None) -> Trace:
 
 def bundled_path(name: str) -> Path:
     """Return where a trace that ships with the package lies; `name` is one of `BUNDLED`."""
-    if name not in BUNDLED:
-        raise ValueError(f"bundled trace {name!r} is unknown; there are {', '.join(BUNDLED)}")
-    return Path(str(resources.files("gpumem"))) / "data" / f"{BUNDLED[name]}.json.gz"
+    file = choice(name, BUNDLED, "bundled trace")
+    return Path(str(resources.files("gpumem"))) / "data" / f"{file}.json.gz"
 
 
 def bundled(name: str = "vgg16") -> Trace:

@@ -8,10 +8,11 @@ from typing import Any
 
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.placement import Placement
-from gpumem.report.text import human, human_ns, percent, versus
+from gpumem.report.text import versus
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.units import human, human_ns, percent
 
 
 @dataclass(frozen=True, slots=True, eq=False)

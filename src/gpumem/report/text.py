@@ -1,8 +1,7 @@
-"""Text for people: aligned tables, sizes and times in human units, what made a figure."""
+"""Text for people: aligned tables, figures before and after, what made them."""
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Callable
@@ -40,44 +39,12 @@ def header(command: str, seed: int | str | None = None) -> str:
     )
 
 
-def human(size: int) -> str:
-    """Write bytes in the largest binary unit that keeps them above 1.
-
-    >>> human(1536), human(12), human(3 * 2**30)
-    ('1.50 KiB', '12 B', '3.00 GiB')
-    """
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(size) >= scale:
-            return f"{size / scale:.2f} {unit}"
-    return f"{size} B"
-
-
-def human_ns(ns: int) -> str:
-    """Write nanoseconds in a unit for people.
-
-    >>> human_ns(57_494_987), human_ns(0)
-    ('57.49 ms', '0 ns')
-    """
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.2f} {unit}"
-    return f"{ns} ns"
-
-
 def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
     """Write a figure before and after as a line of a table, with the change.
 
+    >>> from gpumem.units import human
     >>> versus("load", 4096, 3072, human)
     'load                            4.00 KiB      3.00 KiB    -25.0%'
     """
     change = f"{after / before - 1:+.1%}" if before > 0 else ""
     return f"{what:26}{show(before):>14}{show(after):>14}{change:>10}"
-
-
-def percent(part: float | None) -> str:
-    """Write a fraction for people; None, which JSON has for it, is infinite.
-
-    >>> percent(0.0125), percent(None)
-    ('1.25%', 'infinite')
-    """
-    return "infinite" if part is None or math.isinf(part) else f"{part:.2%}"

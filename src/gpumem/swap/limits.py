@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gpumem.errors import Infeasible
 from gpumem.swap.gaps import gaps, without
 from gpumem.trace import Trace
-
-
-def one_of(what: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that is unknown."""
-    if name not in known:
-        raise ValueError(f"{what} {name!r} is unknown; there are {', '.join(known)}")
 
 
 def floor(trace: Trace) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from gpumem import evaluate, io, papers, pool
 from gpumem.commands.args import Parser, Progress
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_search, own_options, source_of
-from gpumem.evaluate.options import chosen
+from gpumem.names import chosen
 
 PARTS = {
     "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumem import io, report
 from gpumem.commands.args import Commands, Parser, Progress, check_name, out_folder
-from gpumem.evaluate.options import choices
+from gpumem.names import choices
 
 Results = dict[str, list[Any]]
 

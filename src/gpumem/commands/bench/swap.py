@@ -13,7 +13,9 @@ from gpumem import evaluate, papers, report, swap
 from gpumem.commands.args import Parser, Progress, machine_of, tell
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.planning import add_own, own_options, traces_of
-from gpumem.evaluate.options import amount, chosen, taken
+from gpumem.evaluate.options import taken
+from gpumem.names import chosen
+from gpumem.units import amount
 
 if TYPE_CHECKING:
     from gpumem.evaluate.knee import Knee

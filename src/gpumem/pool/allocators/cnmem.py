@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpumem.names import choice
 from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
 from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full
@@ -79,9 +80,7 @@ class CnMem(OnDevice):
         device: Native | None = None,
     ) -> None:
         super().__init__(capacity, device, GRANULARITY)
-        if fit not in FITS:
-            raise ValueError(f"fit: {fit!r} is unknown; there are {', '.join(FITS)}")
-        self._fit, self._steals = FITS[fit], steal
+        self._fit, self._steals = choice(fit, FITS, "fit"), steal
         self._grows = grow and pool is not None
         self._managers = {0: FreeRanges()}  # by stream; 0 is the root
         self._live: Live[FreeRanges] = Live(self.statistics)

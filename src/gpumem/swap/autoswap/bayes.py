@@ -21,6 +21,7 @@ from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+from gpumem.units import human
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
 POOL = 1000  # random weights among which the next ones are sought
@@ -214,4 +215,4 @@ def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float,
 
 
 def _told(best: int | Missed) -> str:
-    return f"{best / 1e6:.3f} ms" if isinstance(best, int) else f"the limit is missed, {best.reached} bytes"
+    return f"{best / 1e6:.3f} ms" if isinstance(best, int) else f"the limit is missed, {human(best.reached)}"

@@ -7,13 +7,14 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.autoswap.selection import select
 from gpumem.swap.gaps import gaps, lasts, straddle, without
-from gpumem.swap.limits import fits, one_of
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 

@@ -16,12 +16,13 @@ import numpy as np
 from gpumem.columns import ACTIVATION, I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Gaps, around, gaps
-from gpumem.swap.limits import fits, one_of
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import backward_start, kept_over
 from gpumem.trace import Trace

@@ -15,6 +15,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.units import human
 
 
 def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
@@ -63,7 +64,7 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     line = simulate(trace, machine)
     chosen, load, host = select(trace, machine, limit, line)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
+        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {human(machine.pinned)}")
     return Plan.of(trace, host.settle(overlap(trace, machine, chosen, load, limit, line)))
 
 

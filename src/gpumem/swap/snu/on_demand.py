@@ -17,12 +17,14 @@ import numpy as np
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.limits import fits, one_of
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import Trace
+from gpumem.units import human
 
 VICTIMS = ("lru", "snu")
 
@@ -104,7 +106,7 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
     evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {machine.pinned} bytes")
+        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {human(machine.pinned)}")
     return Plan.of(trace, _swaps(seen.gaps, evicted))
 
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from gpumem.columns import I64
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import around
-from gpumem.swap.limits import one_of
 from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
 

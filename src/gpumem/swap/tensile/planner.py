@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.limits import fits, one_of
+from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING

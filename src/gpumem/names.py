@@ -1,0 +1,56 @@
+"""Names out of a table, and what was perhaps meant by one that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def meant(given: object, known: Iterable[str]) -> str:
+    """Return a question after the known name that is nearest to `given`, or nothing where none is near.
+
+    >>> meant("autoswop", ["tensile", "autoswap"]), meant("x", ["tensile"])
+    ("; did you mean 'autoswap'?", '')
+    """
+    low = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(given).lower(), low, 1)
+    return f"; did you mean {low[near[0]]!r}?" if near else ""
+
+
+def unknown(given: object, known: Iterable[str], what: str) -> ValueError:
+    """Return the error for a name that is none of the known ones.
+
+    >>> print(unknown("p1000", ["p40", "p100"], "machine"))
+    machine: 'p1000' is unknown; there are p40, p100; did you mean 'p100'?
+    """
+    names = list(known)
+    return ValueError(f"{what}: {given!r:.60} is unknown; there are {', '.join(names)}{meant(given, names)}")
+
+
+def one_of(what: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is unknown."""
+    known = list(known)
+    if name not in known:
+        raise unknown(name, known, what)
+
+
+def choice(text: str, table: Mapping[str, T], what: str) -> T:
+    """Look up one name."""
+    one_of(what, text, table)
+    return table[text]
+
+
+def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
+    """Read a comma-separated list of names, or `all`."""
+    names = list(table) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        choice(name, table, what)
+    return list(dict.fromkeys(names))
+
+
+def chosen(text: str, table: Mapping[str, T], what: str) -> dict[str, T]:
+    """Return the part of a table that a list of names, or `all`, asks for."""
+    return {name: table[name] for name in choices(text, table, what)}

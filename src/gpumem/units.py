@@ -1,0 +1,98 @@
+"""Bytes, nanoseconds and fractions as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+_TIMES = {"": 1, "NS": 1, "US": 10**3, "MS": 10**6, "S": 10**9}
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def human(size: int) -> str:
+    """Write bytes in the largest binary unit that keeps them above 1.
+
+    >>> human(1536), human(12), human(3 * 2**30)
+    ('1.50 KiB', '12 B', '3.00 GiB')
+    """
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
+
+
+def exact(size: int) -> str:
+    """Write bytes for people, and to the byte for what they type next.
+
+    >>> exact(1537), exact(12)
+    ('1.50 KiB (1537 bytes)', '12 bytes')
+    """
+    return f"{size} bytes" if size < 2**10 else f"{human(size)} ({size} bytes)"
+
+
+def human_ns(ns: int) -> str:
+    """Write nanoseconds in a unit for people.
+
+    >>> human_ns(57_494_987), human_ns(0)
+    ('57.49 ms', '0 ns')
+    """
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.2f} {unit}"
+    return f"{ns} ns"
+
+
+def percent(part: float | None) -> str:
+    """Write a fraction for people; None, which JSON has for it, is infinite.
+
+    >>> percent(0.0125), percent(None)
+    ('1.25%', 'infinite')
+    """
+    return "infinite" if part is None or math.isinf(part) else f"{part:.2%}"
+
+
+def amount(text: str | int, whole: int, what: str, *, least: int = 1) -> int:
+    """Read bytes: a number, or a text with bytes, `KiB/MiB/GiB` or `%` of `whole`.
+
+    >>> amount("70%", 1000, "--limit"), amount("1.5KiB", 1000, "--limit"), amount("42", 1000, "--limit")
+    (700, 1536, 42)
+    """
+    value = _bytes(text, whole, what) if isinstance(text, str) else _whole(text, what)
+    if value >= 2**62:
+        raise ValueError(f"{what}: {text!r} is too large")
+    if value < least:
+        raise ValueError(f"{what}: {text!r} is {value} bytes, it must be at least {least}")
+    return value
+
+
+def _bytes(text: str, whole: int, what: str) -> int:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", text)
+    if not match:
+        raise ValueError(f"{what}: {text!r} is not an amount; write bytes, 300MiB, 1.5GiB or 70%")
+    number, unit = match[1], match[2].upper()
+    if unit != "%" and unit not in _UNITS:
+        raise ValueError(f"{what}: unit {match[2]!r} of {text!r} is unknown; use B, KiB, MiB, GiB or %")
+    if len(number) > 40:
+        raise ValueError(f"{what}: {text[:40]!r}... has too many digits")
+    return int(Fraction(number) * (Fraction(whole, 100) if unit == "%" else _UNITS[unit]))  # 100% is all of it
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{what}: {value!r} is neither a whole number of bytes nor a text such as '300MiB' or '70%'")
+    return int(value.__index__())
+
+
+def moment(text: str, what: str) -> int:
+    """Read nanoseconds, or `us`, `ms`, `s`.
+
+    >>> moment("1.5ms", "--arrive"), moment("20", "--arrive")
+    (1500000, 20)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", text)
+    if not match or match[2].upper() not in _TIMES:
+        raise ValueError(f"{what}: {text!r} is not a time; write 20us, 1.5ms, 2s or nanoseconds")
+    if len(match[1]) > 40 or (value := int(Fraction(match[1]) * _TIMES[match[2].upper()])) >= 2**53:
+        raise ValueError(f"{what}: {text[:40]!r} is too long")
+    return value
