@@ -21,7 +21,8 @@ GTX = Machine.named("gtx1080ti")
 
 
 def test_the_presets_are_those_that_were_asked_for() -> None:
-    assert set(PRESETS) == {"gtx1080ti", "rtx2080ti", "p40", "p100", "v100", "rx5700xt", "h200"}
+    asked = "gtx1080ti rtx2080ti p40 p100 v100 rx5700xt a100 h100 h200 rtx3090 rtx4090"
+    assert set(PRESETS) == {*asked.split()}
     for name, machine in PRESETS.items():
         assert machine.name == name
         assert Machine.named(name) is machine
@@ -48,6 +49,8 @@ def test_with_changes_a_copy_and_validates_it() -> None:
     assert GTX.duplex is True
     with pytest.raises(ValueError, match="capacity 0 is not positive"):
         GTX.with_(capacity=0)
+    with pytest.raises(ValueError, match="machine: 'bandwith' is unknown; .*; did you mean 'bandwidth'"):
+        GTX.with_(bandwith=3e9)
 
 
 # --- durations -------------------------------------------------------------------------------------------
@@ -139,20 +142,28 @@ def test_ops_that_take_too_long_together_are_refused() -> None:
 
 # --- bad values ------------------------------------------------------------------------------------------
 
+
+def refused(what: str, value: float, why: str) -> pytest.RaisesExc[Exception]:
+    """Bytes are whole numbers, so that nan and inf are none; elsewhere a value is out of range."""
+    if what in ("capacity", "pinned") and isinstance(value, float):
+        return pytest.raises(TypeError, match=rf"^Machine: {what}: {value} is a float; it must be a whole number$")
+    return pytest.raises(ValueError, match=rf"^machine 'gtx1080ti': {what} {value} {why}$")
+
+
 POSITIVE = ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency")
 
 
 @pytest.mark.parametrize("what", POSITIVE)
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
 def test_rates_and_capacity_are_positive_and_finite(what: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^machine 'gtx1080ti': {what} {value} is not positive and finite$"):
+    with refused(what, value, "is not positive and finite"):
         GTX.with_(**{what: value})
 
 
 @pytest.mark.parametrize("what", ["launch_ns", "pinned"])
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf])
 def test_overheads_and_budgets_are_finite_and_not_negative(what: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^machine 'gtx1080ti': {what} {value} is not finite and >= 0$"):
+    with refused(what, value, "is not finite and >= 0"):
         GTX.with_(**{what: value})
 
 
@@ -167,6 +178,12 @@ def test_memory_stays_below_2_to_the_62(what: str) -> None:
 def test_a_link_is_finite_and_not_negative(what: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^link: {what} {value} is not finite and >= 0$"):
         Link(**{"latency_ns": 1.0, "ns_per_byte": 1.0} | {what: value})
+
+
+@pytest.mark.parametrize("field, value", [("capacity", "11GiB"), ("pinned", 1.5e9), ("flops", "fast"), ("out", 3)])
+def test_a_field_of_the_wrong_type_is_said_so(field: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^Machine: {field}: {value!r} is a .*; it must be a"):
+        GTX.with_(**{field: value})
 
 
 def test_nothing_may_be_free_of_charge() -> None:
@@ -213,6 +230,8 @@ def test_a_file_needs_no_suffix_and_a_preset_no_file(tmp_path: Path) -> None:
         (json.dumps(FILE | {"flops": -1}), "machine 'mine': flops -1.0 is not positive"),
         (json.dumps(FILE | {"out": {"latency_ns": 1}}), "machine.out: object missing required field `ns_per_byte`"),
         (json.dumps(FILE | {"into": {"latency_ns": -1, "ns_per_byte": 1}}), "machine.into: link: latency_ns -1.0 is"),
+        (json.dumps(FILE | {"bandwith": 1}), "machine: key: 'bandwith' is unknown; .*; did you mean 'bandwidth'"),
+        (json.dumps(FILE | {"out": {"latency_ns": 1, "ns_per_byte": 1, "ns": 2}}), "machine.out: key: 'ns' is unknown"),
         (json.dumps(FILE | {"capacity": 2**62}), "capacity 4611686018427387904 is 2"),
         (json.dumps(FILE).replace("0.5", "1e400"), "machine.out.ns_per_byte: number out of range"),
         (json.dumps(FILE).replace("0.5", "NaN"), r"machine: JSON is malformed: .* \(byte \d+\) near .*NaN"),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from gpumem._strict import strict, strict_fields
 from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
-from gpumem.names import choice
+from gpumem.names import choice, one_of
 from gpumem.trace import Trace
 
 GIB = 2**30
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direction of the host link: a copy of `b` bytes takes `latency_ns + b * ns_per_byte`.
@@ -43,6 +45,7 @@ class Link:
         return whole
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A GPU and its host.
@@ -94,12 +97,15 @@ class Machine:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")
 
     @classmethod
+    @strict
     def named(cls, name: str) -> Machine:
         """Return the preset called `name`; see `PRESETS`."""
         return choice(name, PRESETS, "machine")
 
     def with_(self, **changes: object) -> Machine:
-        """Return a copy with some fields changed: `machine.with_(duplex=False)`."""
+        """Return a copy with some fields changed: `machine.with_(duplex=False)`; a ValueError for one that is none."""
+        for change in changes:
+            one_of("machine", change, [field.name for field in fields(self)])
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def roofline_ns(self, flops: F64, moved: F64) -> F64:
@@ -109,6 +115,7 @@ class Machine:
             memory = moved / (self.bandwidth * self.bandwidth_efficiency)
             return self.launch_ns + np.maximum(compute, memory) * 1e9
 
+    @strict
     def durations(self, trace: Trace) -> I64:
         """Return how long each op of `trace` takes here.
 
@@ -144,6 +151,17 @@ _PCIE3 = (Link(47_200, 0.0756), Link(9_700, 0.0823))  # AutoSwap's measured PCIe
 _PCIE4 = (Link(20_000, 0.0400), Link(9_000, 0.0400))  # about 25 GB/s each way
 _PCIE5 = (Link(10_000, 0.0182), Link(8_000, 0.0182))  # about 55 GB/s each way
 
+# Flop/s of FP32 without tensor cores, at boost clock; capacity as printed on the box. Vendors' figures, from:
+#   gtx1080ti   NVIDIA, "GeForce GTX 1080 Ti" (product page)
+#   rtx2080ti   NVIDIA, "NVIDIA Turing GPU Architecture" (whitepaper)
+#   p40, p100   NVIDIA, "Tesla P40" and "Tesla P100 PCIe" (datasheets); p40 computed from its boost clock
+#   v100        NVIDIA, "Tesla V100" (datasheet, PCIe column)
+#   rx5700xt    AMD, "Radeon RX 5700 XT" (product page)
+#   a100        NVIDIA, "NVIDIA A100 Tensor Core GPU" (datasheet, 80GB SXM column)
+#   h100        NVIDIA, "NVIDIA H100 Tensor Core GPU Architecture" (whitepaper, SXM5 column)
+#   h200        NVIDIA, "NVIDIA H200 Tensor Core GPU" (datasheet, SXM column); capacity as its driver leaves it
+#   rtx3090     NVIDIA, "NVIDIA Ampere GA102 GPU Architecture" (whitepaper)
+#   rtx4090     NVIDIA, "NVIDIA Ada GPU Architecture" (whitepaper)
 PRESETS = {
     m.name: m
     for m in (
@@ -153,6 +171,10 @@ PRESETS = {
         Machine("p100", 16 * GIB, *_PCIE3, flops=9.3e12, bandwidth=732e9),
         Machine("v100", 32 * GIB, *_PCIE3, flops=14.0e12, bandwidth=900e9),
         Machine("rx5700xt", 8 * GIB, *_PCIE4, flops=9.75e12, bandwidth=448e9),
+        Machine("a100", 80 * GIB, *_PCIE4, flops=19.5e12, bandwidth=2039e9),
+        Machine("h100", 80 * GIB, *_PCIE5, flops=66.9e12, bandwidth=3350e9),
         Machine("h200", 139 * GIB, *_PCIE5, flops=66.9e12, bandwidth=4800e9),
+        Machine("rtx3090", 24 * GIB, *_PCIE4, flops=35.6e12, bandwidth=936e9),
+        Machine("rtx4090", 24 * GIB, *_PCIE4, flops=82.6e12, bandwidth=1008e9),
     )
 }

@@ -28,21 +28,11 @@ class Parser(argparse.ArgumentParser):
 
 def machine_of(text: str) -> gpumem.Machine:
     """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
-    from dataclasses import fields
-
     from gpumem.machine import PRESETS, Machine
 
     if text in PRESETS or not (text.endswith(".json") or _exists(text)):
         return Machine.named(text)
-    from gpumem.io.files import read_bytes
-    from gpumem.io.schema import decode
-
-    data = read_bytes(text)
-    described = decode(data, Machine, f"{text}: machine")
-    unknown = set(decode(data, dict[str, object], f"{text}: machine")) - {field.name for field in fields(Machine)}
-    if unknown:
-        raise ValueError(f"{text}: machine: key {min(unknown)!r} is unknown")
-    return described
+    return io.read_machine(text)
 
 
 def _exists(path: str) -> bool:

@@ -10,6 +10,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.io import chrome as chrome, minimalloc as minimalloc
     from gpumem.io.files import replacing as replacing, staged as staged, write_text as write_text
+    from gpumem.io.machines import read_machine as read_machine
     from gpumem.io.reading import (
         BUNDLED as BUNDLED,
         Loaded as Loaded,

@@ -1,0 +1,130 @@
+"""Strict at the door: a list, a path or a text where a trace belongs is said so at once, not ten calls further in.
+
+`strict` reads a function's annotations, once and at the first call. So what a function takes is said in one place, its
+signature, and this module knows no class of the package: only in which module those live that people confuse, and how
+one gets hold of one.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+Test = Callable[[Any], bool]
+
+# A name in an annotation: where the class lives, and what would do.
+CLASSES = {
+    "Trace": ("gpumem.trace", "gpumem.read(path) and gpumem.bundled(name) return one"),
+    "Machine": ("gpumem.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
+    "Placement": (
+        "gpumem.placement",
+        "pool planners such as gpumem.best_fit(trace) and gpumem.Placement.at return one",
+    ),
+    "Plan": ("gpumem.swap.plan", "swap planners such as gpumem.autoswap and gpumem.Plan.from_json return one"),
+    "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
+    "Recording": ("gpumem.recorder", "gpumem.Recorder().recording() returns one"),
+    "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
+    "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
+    "Job": ("gpumem.jobs", "gpumem.jobs.Job(name, trace) makes one"),
+    "Buffers": ("gpumem.columns", "Buffers.make(size, start, end) makes one"),
+    "Ops": ("gpumem.columns", "Ops.make(reads, writes) makes one"),
+    "Link": ("gpumem.machine", "gpumem.machine.Link(latency_ns, ns_per_byte) makes one"),
+}
+PLAIN: dict[str, Test] = {
+    "int": lambda value: hasattr(value, "__index__") and not isinstance(value, bool),
+    "float": lambda value: (
+        hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__")
+    ),
+    "str": lambda value: isinstance(value, str),
+    "Path": lambda value: isinstance(value, os.PathLike),
+    "None": lambda value: value is None,
+}
+WORDS = {"int": "a whole number", "float": "a number", "str": "a text", "Path": "a path", "None": "None"}
+
+
+def strict(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse arguments that are not what the function's annotations say, as far as they can be told apart.
+
+    Looked at are parameters whose annotation is made of the classes above and of `int`, `float`, `str`, `Path` and
+    `None`; whatever counts as a whole number is an `int`, but for `True` and `False`.
+
+    Raises
+    ------
+    TypeError
+        It names the function, the argument, what came, and what would do.
+
+    Examples
+    --------
+    >>> @strict
+    ... def double(limit: "int") -> "int":
+    ...     return 2 * limit
+    >>> double(4)
+    8
+    >>> double("70%")
+    Traceback (most recent call last):
+        ...
+    TypeError: double: limit: '70%' is a str; it must be a whole number
+    """
+    tests: list[tuple[int, str, tuple[Test, ...], str]] | None = None
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal tests
+        if tests is None:
+            tests = _tests(cast(FunctionType, function))
+        for place, name, any_of, annotation in tests:
+            if place < len(args):
+                value = args[place]
+            elif name in kwargs:
+                value = kwargs[name]
+            else:
+                continue
+            for fits in any_of:
+                if fits(value):
+                    break
+            else:
+                raise TypeError(_refusal(function.__qualname__, name, value, annotation))
+        return function(*args, **kwargs)
+
+    return called
+
+
+def strict_fields(cls: type[C]) -> type[C]:
+    """Make the constructor of a dataclass `strict`."""
+    cls.__init__ = strict(cls.__init__)  # type: ignore[method-assign]
+    return cls
+
+
+def _tests(function: FunctionType) -> list[tuple[int, str, tuple[Test, ...], str]]:
+    """What to look at: place among positional arguments, name, tests of which one must hold, the annotation."""
+    code, found = function.__code__, []
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    for k, name in enumerate(names):
+        annotation = str(function.__annotations__.get(name, ""))
+        kinds = [kind.strip() for kind in annotation.split("|")]
+        if annotation and all(kind in PLAIN or kind in CLASSES for kind in kinds):
+            place = k if k < code.co_argcount else 2**31  # keyword only
+            found.append((place, name, tuple(PLAIN.get(kind) or _is_a(kind) for kind in kinds), annotation))
+    return found
+
+
+def _is_a(kind: str) -> Test:
+    cls = getattr(import_module(CLASSES[kind][0]), kind)
+    return lambda value: isinstance(value, cls)
+
+
+def _refusal(where: str, name: str, value: object, annotation: str) -> str:
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    wanted = " or ".join(WORDS.get(kind) or f"a {kind}" for kind in kinds)
+    hints = "".join(f"; {CLASSES[kind][1]}" for kind in kinds if kind in CLASSES)
+    where = where.removesuffix(".__init__")
+    return f"{where}: {name}: {reprlib.repr(value):.60} is a {type(value).__name__}; it must be {wanted}{hints}"

@@ -1,0 +1,54 @@
+"""A machine described in a JSON file: the fields of `Machine`, links as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gpumem._strict import strict
+from gpumem.io.files import read_bytes
+from gpumem.io.schema import decode
+from gpumem.machine import Link, Machine
+from gpumem.names import one_of
+
+
+@strict
+def read_machine(path: str | Path) -> Machine:
+    """Read a machine that is no preset from a JSON file.
+
+    Parameters
+    ----------
+    path : path
+        An object with the fields of `Machine`; those that have a default may be left out.
+
+    Raises
+    ------
+    ValueError
+        Whatever is wrong with the file: a key that is missing or unknown, a value that makes no sense; one line that
+        names the file, the place and the value.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "mine.json"
+    >>> link = '{"latency_ns": 9000, "ns_per_byte": 0.04}'
+    >>> _ = path.write_text(f'''{{"name": "mine", "capacity": 8589934592, "out": {link}, "into": {link},
+    ...                         "flops": 9.75e12, "bandwidth": 448e9}}''')
+    >>> read_machine(path).capacity
+    8589934592
+    """
+    data, where = read_bytes(path), f"{path}: machine"
+    machine = decode(data, Machine, where)
+    given = decode(data, dict[str, Any], where)
+    _known(given, Machine, where)
+    for link in ("out", "into"):
+        _known(given[link], Link, f"{where}.{link}")
+    return machine
+
+
+def _known(keys: Iterable[str], kind: type[Any], where: str) -> None:
+    for key in keys:
+        one_of(f"{where}: key", key, [field.name for field in fields(kind)])
