@@ -49,7 +49,7 @@ def test_with_changes_a_copy_and_validates_it() -> None:
     assert GTX.duplex is True
     with pytest.raises(ValueError, match="capacity 0 is not positive"):
         GTX.with_(capacity=0)
-    with pytest.raises(ValueError, match="machine: 'bandwith' is unknown; .*; did you mean 'bandwidth'"):
+    with pytest.raises(ValueError, match=r"machine: 'bandwith' is unknown; .*; did you mean 'bandwidth'"):
         GTX.with_(bandwith=3e9)
 
 
@@ -249,7 +249,7 @@ def test_a_bad_file_is_one_line_with_file_place_and_value(tmp_path: Path, text: 
 def test_a_name_that_is_neither_preset_nor_file_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"machine: 'nonesuch' is unknown; there are gtx1080ti"):
         machine_of("nonesuch")
-    with pytest.raises(ValueError, match=r"machine 'xxx.*' is unknown"):
+    with pytest.raises(ValueError, match=r"machine: 'xxx.* is unknown"):
         machine_of("x" * 5000)
     with pytest.raises(ValueError, match=r"missing.json: No such file"):
         machine_of(str(tmp_path / "missing.json"))

@@ -27,9 +27,9 @@ CLASSES = {
     "Machine": ("gpumem.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
     "Placement": (
         "gpumem.placement",
-        "pool planners such as gpumem.best_fit(trace) and gpumem.Placement.at return one",
+        "gpumem.best_fit(trace) and gpumem.Placement.at return one",
     ),
-    "Plan": ("gpumem.swap.plan", "swap planners such as gpumem.autoswap and gpumem.Plan.from_json return one"),
+    "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.from_json return one"),
     "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
     "Recording": ("gpumem.recorder", "gpumem.Recorder().recording() returns one"),
     "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
