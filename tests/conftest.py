@@ -47,6 +47,10 @@ def objects(rule: str, why: str) -> Iterator[pytest.ExceptionInfo[CheckError]]:
     assert str(found.value) == found.value.reason and "\n" not in found.value.reason
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="pages show what their commands print (tests/shown.py)")
+
+
 def pytest_collection_finish() -> None:
     """Modules and thousands of tests are no garbage: looking through them again and again takes a fifth of the time."""
     gc.collect()

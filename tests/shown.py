@@ -1,0 +1,131 @@
+"""What pages show of the command line: the commands in their ```console blocks, and what those print.
+
+    $ gpumem info tiny.csv          a command; what it prints follows, stdout and stderr as on a terminal
+    ...                             lines that the page leaves out
+    $ cat tiny.csv                  `ls`, `cat`, `head` and `echo $?` are known, and `cat <<END > FILE`
+
+One page is one terminal: its commands run in order, in one folder. A block "```console slow" runs only with `-m slow`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from gpumem.cli import main
+
+COLUMNS = 100  # of the terminal
+
+_BLOCK = re.compile(r"^```console(?P<slow> slow)?\n(?P<text>.*?)^```$", re.M | re.S)
+_COMMAND = re.compile(r"^\$ (?P<typed>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.M)
+_NUMBER = re.compile(r"[-+]?\b\d[\d.]*( ?(ns|us|ms|s|B|[KMG]iB|%))?(?![\w.])")
+_MEASURED = re.compile(r'(?<="seconds": )[\d.e-]+|(?<=^seconds ).*|(?<=^# (?:mach|gpum|pyth)).*')
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is typed, with the lines that it reads, and what the page shows, from its character `start` to `end`."""
+
+    typed: str
+    given: str = ""
+    shown: Sequence[str] = ()
+    start: int = 0
+    end: int = 0
+    line: int = 1
+    slow: bool = False
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Find the commands of a page, in order."""
+    for block in _BLOCK.finditer(page):
+        at = block.start("text")
+        line = page.count("\n", 0, at) + 1
+        assert block["text"].startswith("$ "), f"line {line}: a console block begins with a command"
+        for m in _COMMAND.finditer(block["text"]):
+            given = m["shown"][: m["shown"].index("END\n") + 4] if "<<END" in m["typed"] else ""
+            start, end = at + m.start("shown") + len(given), at + m.end("shown")
+            row = line + block["text"].count("\n", 0, m.start())
+            yield Command(m["typed"], given[:-4], page[start:end].splitlines(), start, end, row, bool(block["slow"]))
+
+
+class Terminal:
+    """A folder (the working directory), and what is typed there."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def type(self, command: Command) -> list[str]:
+        """Carry a command out; return the lines that it prints."""
+        words = shlex.split(command.typed)
+        to = words[words.index(">") + 1] if ">" in words else None
+        words = words[: words.index(">")] if to else words
+        printed = self._run(words, command.given)
+        if to:
+            Path(to).write_text(printed)
+            return []
+        return [line.rstrip() for line in printed.rstrip().splitlines()]
+
+    def _run(self, words: list[str], given: str) -> str:
+        match words:
+            case ["gpumem", *args]:
+                return self._gpumem(args)
+            case ["ls", *folder]:
+                return "  ".join(sorted(path.name for path in Path(*folder).iterdir()))
+            case ["cat", "<<END"]:
+                return given
+            case ["cat", name]:
+                return Path(name).read_text()
+            case ["head", count, name]:
+                return "\n".join(Path(name).read_text().splitlines()[: -int(count)])
+            case ["echo", "$?"]:
+                return str(self.status)
+        raise AssertionError(f"{shlex.join(words)}: no command of this terminal")
+
+    def _gpumem(self, args: list[str]) -> str:
+        screen = StringIO()
+        with redirect_stdout(screen), redirect_stderr(screen):
+            try:
+                self.status = main(args)
+            except SystemExit as stop:
+                self.status = int(stop.code or 0)
+        return screen.getvalue()
+
+
+def agree(command: Command, printed: Sequence[str]) -> bool:
+    """Tell whether a command has printed what the page shows, but for figures of the machine and lines left out."""
+    shown, printed = (list(masked(command.typed, lines)) for lines in (command.shown, printed))
+    return re.fullmatch(pattern(shown), "".join(f"{line}\n" for line in printed)) is not None
+
+
+def pattern(shown: Sequence[str]) -> str:
+    """Return what text with these lines looks like, where `...` stands for any lines."""
+    return "".join(r"(?:.*\n)*?" if line == "..." else re.escape(f"{line}\n") for line in shown)
+
+
+def masked(command: str, lines: Sequence[str]) -> Iterator[str]:
+    """Put `*` for what differs between machines: seconds, versions, and every figure of `run` and `doctor`."""
+    if command.startswith(("gpumem run", "gpumem doctor")) and "--help" not in command:
+        yield from (re.sub(" +", " ", _NUMBER.sub("*", line)) for line in lines)
+        return
+    column: tuple[int, int] | None = None  # where the seconds of this table are
+    for line in lines:
+        if header := re.search(r"(?<= )seconds\b", line):
+            column = header.span()
+        elif not line:
+            column = None
+        elif column:
+            line = f"{line[: column[0]]}*{line[column[1] :]}"
+        yield _MEASURED.sub("*", line)
+
+
+def shortened(shown: Sequence[str], printed: list[str]) -> list[str]:
+    """Leave out of what was printed what the page leaves out: as many lines as it shows stay above and below."""
+    if "..." not in shown:
+        return printed
+    above, below = shown.index("..."), len(shown) - 1 - shown.index("...")
+    return [*printed[:above], "...", *printed[max(above, len(printed) - below) :]]

@@ -1,0 +1,121 @@
+"""Every command that a page shows runs here, and prints what the page shows (`--rewrite` makes the page show it)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+from . import shown
+
+pytestmark = pytest.mark.jit  # what is compiled is tested elsewhere
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _pages() -> list[object]:
+    """The pages with commands: with `-m slow` all of them run, and otherwise those that are not slow."""
+    marks = {False: (), True: (pytest.mark.slow,)}
+    return [
+        pytest.param(page, slow, id=f"{page.relative_to(ROOT)}{' slow' * slow}", marks=marks[slow])
+        for page in PAGES
+        for slow in sorted({command.slow for command in shown.commands(page.read_text())})
+    ]
+
+
+@pytest.mark.parametrize("page, slow", _pages())
+def test_pages_show_what_commands_print(
+    page: Path, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(shown.COLUMNS))
+    terminal, text, differ = shown.Terminal(), page.read_text(), []
+    for command in shown.commands(text):
+        if command.slow and not slow:
+            continue
+        printed = terminal.type(command)
+        if not shown.agree(command, printed):
+            differ.append((command, shown.shortened(command.shown, printed)))
+    if request.config.getoption("--rewrite"):
+        for command, printed in reversed(differ):
+            text = text[: command.start] + "".join(f"{row}\n" for row in printed) + text[command.end :]
+        page.write_text(text)
+    elif differ:
+        told = [
+            f"{page}:{command.line}: $ {command.typed}\n"
+            + "\n".join(difflib.unified_diff(command.shown, printed, "shown", "printed", lineterm=""))
+            for command, printed in differ
+        ]
+        pytest.fail("\n".join([*told, "pytest tests/test_shown.py --rewrite shows what is printed"]), pytrace=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_stand_in_console_blocks(page: Path) -> None:
+    """What is typed in another block (`sh`: to install) is not run, so it shows no output; README has the synopsis."""
+    for fence in re.finditer(r"^ *```(?!console|\s)([^\n]*)\n(.*?)^ *```$", page.read_text(), re.M | re.S):
+        typed = re.findall(r"^(?:\$ )?gpumem .*", fence[2], re.M)
+        assert not typed or (page == README and fence[1] == "text"), typed
+    assert not re.search(r"^ +```console", page.read_text(), re.M), "a console block stands at the margin"
+
+
+def test_what_a_page_quotes_from_a_result_is_there() -> None:
+    """A text block whose first line is that of a result is a piece of it, where `...` stands for lines left out."""
+    results = [path.read_text() for path in sorted((ROOT / "benchmarks" / "results").glob("*.txt"))]
+    for page in PAGES:
+        for quoted in re.findall(r"^```text\n(.*?)^```$", page.read_text(), re.M | re.S):
+            first, *_ = rows = quoted.splitlines()
+            made = [text for text in results if f"\n{first}\n" in text]
+            assert not made or any(re.search(shown.pattern(["", *rows]), text) for text in made), (page.name, first)
+
+
+def _helps(*command: str) -> str:
+    return "\n".join(shown.Terminal().type(shown.Command(" ".join(["gpumem", *command, "--help"]))))
+
+
+def _options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+def test_the_synopsis_is_that_of_the_parsers() -> None:
+    (synopsis,) = re.findall(r"^```text\n(gpumem .*?)^```$", README.read_text(), re.M | re.S)
+    lines = [line.split(maxsplit=3) for line in re.sub(r"\n +", " ", synopsis).splitlines()]
+    assert {name for _, name, *_ in lines} == set(re.findall(r"^    ([a-z]+)  ", _helps(), re.M))
+    for _, name, *rest in lines:
+        kinds = [(name, kind) for kind in rest[0].split("|")] if name == "bench" else [(name,)]
+        exist = set.intersection(*(_options(_helps(*kind)) for kind in kinds))
+        assert _options(" ".join(rest)) <= exist, name
+
+
+def test_a_terminal_and_what_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = """```console
+$ cat <<END > tiny.csv
+id,lower,upper,size
+x,0,2,4
+END
+$ gpumem pool \\
+  tiny.csv
+file      planner  buffers  peak load  footprint   ratio  seconds  fits
+...
+$ head -1 tiny.csv
+id,lower,upper,size
+$ gpumem swap
+...
+$ echo $?
+2
+```
+"""
+    monkeypatch.chdir(tmp_path)
+    terminal, typed = shown.Terminal(), list(shown.commands(page))
+    assert [command.line for command in typed] == [2, 6, 10, 12, 14]
+    printed = [terminal.type(command) for command in typed]
+    assert [shown.agree(command, lines) for command, lines in zip(typed, printed)] == [True, False, True, True, True]
+    assert shown.shortened(typed[1].shown, printed[1]) == [printed[1][0], "..."]
+    assert not shown.agree(typed[2], ["id"])
+    seconds = shown.masked(
+        "gpumem pool", [*printed[1], "", "seconds  1.5", '"seconds": 1.5, "bytes": 2', "# python 3", "3.5"]
+    )
+    assert list(seconds)[-5:] == ["", "seconds *", '"seconds": *, "bytes": 2', "# python *", "3.5"]
