@@ -24,7 +24,7 @@ COLUMNS = 100  # of the terminal
 _BLOCK = re.compile(r"^```console(?P<slow> slow)?\n(?P<text>.*?)^```$", re.M | re.S)
 _COMMAND = re.compile(r"^\$ (?P<typed>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.M)
 _NUMBER = re.compile(r"[-+]?\b\d[\d.]*( ?(ns|us|ms|s|B|[KMG]iB|%))?(?![\w.])")
-_MEASURED = re.compile(r'(?<="seconds": )[\d.e-]+|(?<=^seconds ).*|(?<=^# (?:mach|gpum|pyth)).*')
+_MEASURED = re.compile(r'(?<="seconds": )[\d.e-]+|(?<=^seconds ).*|(?<=^# (?:machine|gpumem |python )).*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,15 @@ def masked(command: str, lines: Sequence[str]) -> Iterator[str]:
         yield _MEASURED.sub("*", line)
 
 
-def shortened(shown: Sequence[str], printed: list[str]) -> list[str]:
-    """Leave out of what was printed what the page leaves out: as many lines as it shows stay above and below."""
+def renewed(command: Command, printed: Sequence[str]) -> list[str]:
+    """Return what the page should show: what was printed, less the lines that it leaves out.
+
+    As many lines as the page shows stay above `...` and below. Lines that agree stay as they are.
+    """
+    shown = list(command.shown)
+    known = dict(zip(masked(command.typed, shown), shown))
+    lines = [known.get(line, new) for line, new in zip(masked(command.typed, printed), printed)]
     if "..." not in shown:
-        return printed
+        return lines
     above, below = shown.index("..."), len(shown) - 1 - shown.index("...")
-    return [*printed[:above], "...", *printed[max(above, len(printed) - below) :]]
+    return [*lines[:above], "...", *lines[max(above, len(lines) - below) :]]

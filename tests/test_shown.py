@@ -39,7 +39,7 @@ def test_pages_show_what_commands_print(
             continue
         printed = terminal.type(command)
         if not shown.agree(command, printed):
-            differ.append((command, shown.shortened(command.shown, printed)))
+            differ.append((command, shown.renewed(command, printed)))
     if request.config.getoption("--rewrite"):
         for command, printed in reversed(differ):
             text = text[: command.start] + "".join(f"{row}\n" for row in printed) + text[command.end :]
@@ -113,7 +113,7 @@ $ echo $?
     assert [command.line for command in typed] == [2, 6, 10, 12, 14]
     printed = [terminal.type(command) for command in typed]
     assert [shown.agree(command, lines) for command, lines in zip(typed, printed)] == [True, False, True, True, True]
-    assert shown.shortened(typed[1].shown, printed[1]) == [printed[1][0], "..."]
+    assert shown.renewed(typed[1], printed[1]) == [printed[1][0], "..."]
     assert not shown.agree(typed[2], ["id"])
     seconds = shown.masked(
         "gpumem pool", [*printed[1], "", "seconds  1.5", '"seconds": 1.5, "bytes": 2', "# python 3", "3.5"]
