@@ -117,5 +117,5 @@ def patience() -> Iterator[None]:
     """What a command is at is not told, however slow this machine is, nor what it compiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpumem._jit.on_first_compile", lambda say: None)
-        patch.setattr("gpumem.commands.args.Progress.__init__.__defaults__", (3600,))
+        patch.setattr("gpumem.commands.progress.Progress.__init__.__defaults__", (3600,))
         yield

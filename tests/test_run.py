@@ -68,7 +68,7 @@ def test_the_table_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments, status, why",
     [
-        (["run", "vgg"], 2, "MODEL: 'vgg' is no file and none of mlp, mlp-adam, cnn"),
+        (["run", "vgg"], 2, "vgg: No such file or directory; there are mlp, mlp-adam, cnn"),
         (["run", "--device", "tpu"], 2, "--device: 'tpu' is unknown; there are auto, emulate, cuda"),
         (["run", "--iterations", "0"], 2, "--iterations: 0 is below 1"),
         (["run", "--seed", "-1"], 2, "--seed: -1 is below 0"),

@@ -1,48 +1,111 @@
 """The command line: `gpumem plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `bench`, `info` and `doctor`.
 
-Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached.
+Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached; 130 and 143 where it
+was interrupted or told to end, 141 where whoever read its output has gone. `gpumem` alone prints the help, and that is
+no error (as `cargo` and `gh` do). Modules are imported late, so that an interrupt during an import is one too.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpumem._version import __version__
-from gpumem.commands import bench, bound, doctor, info, jobs, plan, pool, run, swap
-from gpumem.commands.args import Parser, tell
-from gpumem.errors import ExecutionError, Infeasible, NotReached
+from gpumem.commands.stop import Stop
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from gpumem.commands.parser import Parser
+
+EXAMPLES = [
+    "gpumem info vgg16                        what a trace holds",
+    "gpumem plan --limit 70%                  swap and place the bundled VGG16 in 70 % of its peak load",
+    "gpumem swap mlp3 --load-limit 80%        compare all swap planners",
+    "gpumem pool mine.json.gz --planner all   place without swapping",
+    "gpumem run mlp --limit 70%               carry a plan out with real bytes",
+    "gpumem help plan                         the options of a command",
+]
+DOCS = "documentation: docs/ of the source tree; begin with docs/start/tutorial.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the program's arguments); return the exit status."""
-    parser = Parser(prog="gpumem", description="GPU memory in deep-learning training: place, swap, simulate.")
-    parser.add_argument("--version", action="version", version=f"gpumem {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    with Stop(real=argv is None) as stop:
+        try:
+            status = _run(argv)
+            return stop.interrupted() if stop.status else status
+        except KeyboardInterrupt:
+            return stop.interrupted()
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command line."""
+    from gpumem._version import __version__
+    from gpumem.commands import bench, bound, doctor, info, jobs, plan, pool, run, swap
+    from gpumem.commands.parser import Parser
+
+    about = "GPU memory in deep-learning training: place, swap, simulate."
+    whole = Parser(prog="gpumem", description=about, examples=EXAMPLES, after=DOCS)
+    whole.add_argument("--version", action="version", version=f"gpumem {__version__}")
+    commands = whole.add_subparsers(title="commands", dest="word", metavar="COMMAND", parser_class=Parser)
+    commands.required = True
     for command in (plan, swap, bound, pool, jobs, run, bench, info, doctor):
         command.add(commands)
+    return whole
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    import argparse
+    import shlex
+    import sys
+
+    from gpumem.commands.progress import voice
+
     given = list(sys.argv[1:] if argv is None else argv)
-    args = parser.parse_args(given, argparse.Namespace(command=shlex.join(["gpumem", *given])))
+    known = argparse.Namespace(command=shlex.join(["gpumem", *given]), quiet=False, traceback=False)
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
+    args = parser().parse_args(given or ["--help"], known)
+    voice.quiet = args.quiet
+    try:
+        return _told(args)
+    finally:
+        voice.quiet = False
+
+
+def _told(args: Namespace) -> int:
+    """Run the command; say in one line what went wrong."""
+    import os
+    import sys
+
+    from gpumem.errors import ExecutionError, Infeasible, NotReached
+
     try:
         status: int = args.run(args)
         sys.stdout.flush()
         return status
     except (Infeasible, NotReached) as stop:
-        tell(str(stop))
-        return 3
+        return _fail(args, 3, str(stop))
     except (ValueError, MemoryError) as error:
-        tell(f"error: {' '.join(str(error).split()) or 'out of memory'}")
-        return 2
+        return _fail(args, 2, f"error: {str(error) or 'out of memory'}")
+    except ExecutionError as error:
+        return _fail(args, 1, f"error: {error}")
     except RuntimeError as error:
-        kind = "error" if isinstance(error, ExecutionError) else "internal error"
-        tell(f"{kind}: {' '.join(str(error).split())}")
-        return 1
+        return _fail(args, 1, f"internal error: {error}")
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return 130
+    except Exception as error:
+        report = "" if args.traceback else "; run it again with --traceback, and report what it says"
+        return _fail(args, 1, f"internal error: {type(error).__name__}: {error}{report}")
+
+
+def _fail(args: Namespace, status: int, why: str) -> int:
+    from gpumem.commands.progress import complain
+
+    if args.traceback:
+        import traceback
+
+        traceback.print_exc()
+    complain(" ".join(why.split()))
+    return status

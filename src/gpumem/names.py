@@ -9,15 +9,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def nearest(given: object, known: Iterable[str]) -> str | None:
+    """Return the known name that is nearest to `given`, None where none is near.
+
+    >>> nearest("Tensil", ["autoswap", "tensile"])
+    'tensile'
+    """
+    low = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(given).lower(), low, 1)
+    return low[near[0]] if near else None
+
+
 def meant(given: object, known: Iterable[str]) -> str:
     """Return a question after the known name that is nearest to `given`, or nothing where none is near.
 
     >>> meant("autoswop", ["tensile", "autoswap"]), meant("x", ["tensile"])
     ("; did you mean 'autoswap'?", '')
     """
-    low = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(given).lower(), low, 1)
-    return f"; did you mean {low[near[0]]!r}?" if near else ""
+    near = nearest(given, known)
+    return "" if near is None else f"; did you mean {near!r}?"
 
 
 def unknown(given: object, known: Iterable[str], what: str) -> ValueError:

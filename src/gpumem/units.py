@@ -7,6 +7,7 @@ import re
 from fractions import Fraction
 
 _TIMES = {"": 1, "NS": 1, "US": 10**3, "MS": 10**6, "S": 10**9}
+_MEANT = {"PERCENT": "%", "PCT": "%"} | {f"{k}{b}": f"{k}iB" for k in "KMGT" for b in ("", "B")}
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -53,12 +54,19 @@ def percent(part: float | None) -> str:
 
 
 def amount(text: str | int, whole: int, what: str, *, least: int = 1) -> int:
-    """Read bytes: a number, or a text with bytes, `KiB/MiB/GiB` or `%` of `whole`.
+    """Read bytes: a number, or a text with bytes, `KiB/MiB/GiB/TiB` or `%` of `whole`.
+
+    Decimal units are refused, as nobody can tell who means 10^6 bytes by MB and who 2^20. So is a bare number that is
+    next to nothing of `whole`: somebody forgot the unit (`70B` is 70 bytes).
 
     >>> amount("70%", 1000, "--limit"), amount("1.5KiB", 1000, "--limit"), amount("42", 1000, "--limit")
     (700, 1536, 42)
+    >>> amount("0.7", 2**30, "--limit")
+    Traceback (most recent call last):
+    ...
+    ValueError: --limit: '0.7' is 0 bytes, next to nothing of 1.00 GiB; did you mean '70%'?
     """
-    value = _bytes(text, whole, what) if isinstance(text, str) else _whole(text, what)
+    value = _bytes(text, whole, what, least) if isinstance(text, str) else _whole(text, what)
     if value >= 2**62:
         raise ValueError(f"{what}: {text!r} is too large")
     if value < least:
@@ -66,16 +74,31 @@ def amount(text: str | int, whole: int, what: str, *, least: int = 1) -> int:
     return value
 
 
-def _bytes(text: str, whole: int, what: str) -> int:
+def _bytes(text: str, whole: int, what: str, least: int) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", text)
     if not match:
-        raise ValueError(f"{what}: {text!r} is not an amount; write bytes, 300MiB, 1.5GiB or 70%")
+        comma = (
+            f"; did you mean {text.replace(',', '.')!r}?" if re.fullmatch(r"[0-9]+,[0-9]+ ?(%|[A-Za-z]*)", text) else ""
+        )
+        raise ValueError(f"{what}: {text!r} is not an amount; write bytes, 300MiB, 1.5GiB or 70%{comma}")
     number, unit = match[1], match[2].upper()
     if unit != "%" and unit not in _UNITS:
-        raise ValueError(f"{what}: unit {match[2]!r} of {text!r} is unknown; use B, KiB, MiB, GiB or %")
+        hint = f"; did you mean '{number[:40]}{_MEANT[unit]}'?" if unit in _MEANT else ""
+        raise ValueError(f"{what}: unit {match[2]!r} of {text!r} is unknown; use B, KiB, MiB, GiB or %{hint}")
     if len(number) > 40:
         raise ValueError(f"{what}: {text[:40]!r}... has too many digits")
-    return int(Fraction(number) * (Fraction(whole, 100) if unit == "%" else _UNITS[unit]))  # 100% is all of it
+    value = int(Fraction(number) * (Fraction(whole, 100) if unit == "%" else _UNITS[unit]))  # 100% is all of it
+    if least and not unit and value < 2**10 and whole >= 2**20 and (value or Fraction(number)):
+        raise ValueError(
+            f"{what}: {text!r} is {value} bytes, next to nothing of {human(whole)}; {_percentage(Fraction(number))}"
+        )
+    return value
+
+
+def _percentage(number: Fraction) -> str:
+    """What somebody meant who wrote a small number."""
+    part = number * 100 if number < 1 else number
+    return f"did you mean '{float(part):g}%'?" if part <= 100 else "write a unit, as in 300MiB"
 
 
 def _whole(value: object, what: str) -> int:

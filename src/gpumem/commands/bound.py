@@ -9,17 +9,25 @@ from typing import Any
 
 import gpumem
 from gpumem import report, swap
-from gpumem.commands.args import Commands, Progress, machine_of
-from gpumem.commands.planning import SIZE, read_with_ops, source_of
+from gpumem.commands.args import machine_of
+from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.parser import Commands
+from gpumem.commands.planning import SIZE
+from gpumem.commands.progress import Progress
 from gpumem.units import amount
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("bound", help="certify what no swap plan can beat", description=run.__doc__)
-    p.add_argument("file", nargs="?", help="trace file, or vgg16, resnet18, mlp3, which are bundled (default: vgg16)")
+    p = commands.add_parser(
+        "bound",
+        help="certify what no swap plan can beat",
+        description=run.__doc__,
+        examples=["gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"],
+    )
+    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--load-limit", help=f"bound the stall at this load as well: {SIZE}")
+    p.add_argument("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
 

@@ -9,13 +9,14 @@ import platform
 import shutil
 from typing import Any
 
-from gpumem.commands.args import Commands
+from gpumem.commands.parser import Commands
 
 CUDA = "pip install 'gpumem[cu13]' (or [cu12], by the driver)"
 PACKAGES = {
     "numpy": "pip install gpumem",
     "numba": "pip install gpumem",
     "msgspec": "pip install gpumem",
+    "rich": "pip install gpumem",
     "numba-cuda": CUDA,
     "cuda-core": CUDA,
     "cuda-bindings": CUDA,

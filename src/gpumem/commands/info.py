@@ -7,13 +7,19 @@ import json
 from typing import Any
 
 from gpumem import io, report
-from gpumem.commands.args import Commands
+from gpumem.commands.files import FILE, source_of
+from gpumem.commands.parser import Commands
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("info", help="describe traces", description=run.__doc__)
-    p.add_argument("file", nargs="+", help="trace files or minimalloc CSVs")
+    p = commands.add_parser(
+        "info",
+        help="describe traces",
+        description=run.__doc__,
+        examples=["gpumem info vgg16", "gpumem info mine.json.gz instance.csv --json"],
+    )
+    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV")
     p.add_argument("--json", action="store_true", help="print a list of rows")
     p.set_defaults(run=run)
 
@@ -27,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(path: str) -> dict[str, Any]:
     """Return what there is to say about the trace in a file: sizes in bytes, lifetimes in ops."""
-    loaded = io.load(path)
+    loaded = io.load(source_of(path))
     trace, b = loaded.trace, loaded.trace.buffers
     op, peak = trace.peak
     alive = (op - b.start) % trace.n < b.end - b.start

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -12,8 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import evaluate, io, latency, papers, report
-from gpumem.commands.args import Commands, Parser, Progress, machine_of, tell
-from gpumem.commands.planning import SIZE, of_use, read_with_ops, source_of
+from gpumem.commands.args import finite, machine_of, one_word
+from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.parser import Commands, Group
+from gpumem.commands.planning import SIZE, of_use
+from gpumem.commands.progress import Progress, complain, tell
 from gpumem.names import choice
 from gpumem.units import amount, moment
 
@@ -27,11 +29,32 @@ TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `sc
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("jobs", help="run several jobs on one GPU, simulated", description=run.__doc__)
-    p.add_argument("file", nargs="+", help="trace files, or vgg16, resnet18, mlp3, which are bundled; one job each")
-    p.add_argument("--limit", help=f"what all jobs may hold: {SIZE}, added up (default: the machine's memory)")
-    p.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--planner", default="tensile", help="tensile, none, or a swap planner for each job by itself")
+    p = commands.add_parser(
+        "jobs",
+        help="run several jobs on one GPU, simulated",
+        description=run.__doc__,
+        examples=["gpumem jobs vgg16 resnet18 --limit 70%", "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic"],
+    )
+    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
+    limits = p.add_argument_group("what to plan for")
+    limits.add_argument(
+        "--limit", metavar="SIZE", help=f"what all jobs may hold: {SIZE}, added up (default: the machine's memory)"
+    )
+    limits.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
+    limits.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
+    slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
+    limits.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
+    add_times(p.add_argument_group("when jobs come and go"))
+    add_planner(p.add_argument_group("how to plan"))
+    add_tensile(p.add_argument_group("of the planner tensile"))
+    p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
+    p.add_argument("--no-check", action="store_true", help="do not hold the event log against the naive oracle")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def add_times(p: Group) -> None:
+    """Add when jobs arrive and leave."""
     p.add_argument(
         "--arrive", default="0", metavar="T[,T]", help="when jobs arrive, in ns, us, ms or s; the last counts on"
     )
@@ -39,37 +62,33 @@ def add(commands: Commands) -> None:
         "--iterations", default="20", metavar="N[,N]", help="after how many jobs leave (default: %(default)s)"
     )
     p.add_argument("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never")
+
+
+def add_planner(p: Group) -> None:
+    """Add who plans, by what times, and when again."""
+    p.add_argument(
+        "--planner", default="tensile", metavar="NAME", help="tensile, none, or a swap planner for each job by itself"
+    )
     p.add_argument(
         "--ratio", default="1", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first"
     )
-    p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
-    slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
-    p.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
-    add_tensile(p)
     table = "predict times from a table of measurements (benchmarks/gpu.py --latency writes one)"
     p.add_argument("--latency", metavar="TABLE", help=table)
     p.add_argument(
         "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
     )
     p.add_argument("--drain", action="store_true", help="wait for all copies at the end of an iteration, as printed")
-    p.add_argument(
-        "--threshold", type=float, default=0.3, help="drift that has all jobs planned anew (default: %(default)s)"
-    )
-    p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
-    p.add_argument("--no-check", action="store_true", help="do not hold the event log against the naive oracle")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+    drift = "drift that has all jobs planned anew (default: %(default)s)"
+    p.add_argument("--threshold", type=float, default=0.3, metavar="X", help=drift)
 
 
-def add_tensile(p: Parser) -> None:
+def add_tensile(p: Group) -> None:
     """Add the options of TENSILE's scheduler."""
-    p.add_argument("--link", help="of tensile: global (one copy at a time) or job (copies of one job only)")
-    p.add_argument("--accounting", help="of tensile: exact, or paper, which underestimates the peak")
-    p.add_argument("--least", action="store_true", default=None, help="of tensile: swap as much as costs no time")
-    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="of tensile: swap only")
-    p.add_argument(
-        "--no-rest", dest="rest", action="store_false", default=None, help="of tensile: swap in when a peak needs it"
-    )
+    p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
+    p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
+    p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
+    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
+    p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,15 +121,19 @@ def run(args: argparse.Namespace) -> int:
     for job in after.jobs:
         if job.refused:
             least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
-            tell(f"job {job.name}: refused: {least}; planners that wait for copies get lower (--planner heuristic)")
+            complain(f"job {job.name}: refused: {least}; planners that wait for copies get lower (--planner heuristic)")
     return 3 if any(job.refused for job in after.jobs) else 0
 
 
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
     from gpumem.jobs import PLANNERS
+    from gpumem.swap.tensile.peak import ACCOUNTING
+    from gpumem.swap.tensile.planner import LINKS
 
     planner = choice(args.planner, PLANNERS, "--planner")
+    one_word(args, "link", LINKS)
+    one_word(args, "accounting", ACCOUNTING)
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
     for name in given:
         of_use(f"--{'no-' if given[name] is False else ''}{name}", name, {args.planner: planner})
@@ -127,13 +150,6 @@ def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progr
     except ImportError as error:
         raise ValueError(f"--latency: {error}") from error
     return latency.estimator(machine, predictor, slowdown=args.slowdown)
-
-
-def finite(args: argparse.Namespace, *options: str) -> None:
-    """Refuse options that are negative or no finite number."""
-    for name in options:
-        if not 0 <= getattr(args, name) < math.inf:
-            raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
 
 
 def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:

@@ -5,14 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumem.commands.args import Commands, Progress, check_name, machine_of, out_folder
-from gpumem.commands.planning import add_options, make, read_with_ops, source_of
+from gpumem.commands.args import check_name, machine_of, out_folder
+from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.parser import Commands
+from gpumem.commands.planning import add_options, fits_already, make
+from gpumem.commands.progress import Progress
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("plan", help="plan swaps and a placement for a memory limit", description=run.__doc__)
-    p.add_argument("file", nargs="?", help="trace file; the bundled VGG16 (CIFAR, batch 100) if left out")
+    p = commands.add_parser(
+        "plan",
+        help="plan swaps and a placement for a memory limit",
+        description=run.__doc__,
+        examples=[
+            "gpumem plan --limit 70%",
+            "gpumem plan mine.json.gz --limit 8GiB --machine rtx2080ti --out planned",
+            "gpumem plan vgg16 --load-limit 50% --planner search --seconds 10",
+        ],
+    )
+    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     add_options(p)
     p.add_argument("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")
@@ -29,5 +41,7 @@ def run(args: argparse.Namespace) -> int:
         with out_folder(args.out) as folder:
             planned.write(folder, source.name)
     report = planned.report()
-    print(json.dumps(report.row()) if args.json else report.table())
+    before = planned.before
+    fits = fits_already(before.trace, before.placement, planned.pool, planned.load)
+    print(json.dumps(report.row()) if args.json else report.table() + (f"\n\n{fits}" if fits else ""))
     return 0

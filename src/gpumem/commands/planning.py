@@ -4,100 +4,103 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import gpumem
-from gpumem import io, pool, swap
-from gpumem.commands.args import Parser, Progress, tell
+from gpumem import pool, swap
+from gpumem.commands.args import one_word
+from gpumem.commands.parser import Group, Parser
+from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.names import choice, choices
-from gpumem.units import amount
+from gpumem.units import amount, human
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
+SEED = "of planners that draw random numbers"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
 
 
-def add_limits(p: Parser, otherwise: str = "") -> None:
-    """Add the two limits, the machine and how to place."""
-    p.add_argument("--limit", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
-    p.add_argument("--load-limit", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
-    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--pool", help="pool planner (default: search for a pool that has a limit, else best-fit)")
-    p.add_argument("--alignment", type=int, default=256, help="of offsets, in bytes (default: %(default)s)")
-    p.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
+def add_limits(p: Parser, otherwise: str = "") -> Group:
+    """Add the two limits, the machine and how to place; return the group of options about planners."""
+    limits = p.add_argument_group("what to plan for")
+    limits.add_argument("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
+    limits.add_argument("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
+    limits.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    how = p.add_argument_group("how to plan")
+    how.add_argument("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)")
+    how.add_argument("--alignment", type=int, default=256, metavar="N", help="of offsets, bytes (default: %(default)s)")
+    how.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
+    return how
 
 
-def add_options(p: Parser) -> None:
+def add_options(p: Parser, seed: str = SEED) -> None:
     """Add the options that `make` reads."""
-    add_limits(p, "; default: the machine's memory")
-    p.add_argument("--swap", "--planner", default="autoswap", help="swap planner (default: %(default)s)")
+    how = add_limits(p, "; default: the machine's memory")
+    how.add_argument(
+        "--swap", "--planner", default="autoswap", metavar="NAME", help="swap planner (default: %(default)s)"
+    )
     score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
-    p.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
-    p.add_argument("--peaks", default="first", help="candidates straddle the first peak, or all (default: %(default)s)")
-    p.add_argument("--threshold", default="1MiB", help="smallest buffer to swap (default: %(default)s)")
+    how.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
+    add_own(how, seed)
 
 
-def add_own(p: Parser) -> None:
+def add_own(p: Group, seed: str = SEED) -> None:
     """Add what some planners take and others do not; each has its own default."""
-    p.add_argument("--seed", type=int, help="of planners that draw random numbers")
-    p.add_argument("--effort", type=float, help="of planners that search: 1 takes up to half a minute a plan")
-    p.add_argument("--seconds", type=float, help="budget of planners that search for as long as they may")
-    p.add_argument("--peaks", help="of AutoSwap and its kin: candidates straddle the first peak, or all")
-    p.add_argument("--threshold", help="of most planners: the smallest buffer to swap")
+    p.add_argument(
+        "--peaks", metavar="first|all", help="of AutoSwap and its kin: candidates straddle the first peak, or all"
+    )
+    p.add_argument("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)")
+    p.add_argument(
+        "--effort", type=float, metavar="X", help="of planners that search: 1 takes up to half a minute a plan"
+    )
+    p.add_argument("--seconds", type=float, metavar="S", help="budget of planners that search for as long as they may")
+    p.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
-def add_search(p: Parser) -> None:
+def add_search(p: Group) -> None:
     """Add what pool planners take that search."""
-    p.add_argument("--effort", type=float, help="of planners that search: 1, the default, takes some seconds")
-    p.add_argument("--seconds", type=float, help="budget of planners that search, of time")
-    p.add_argument("--seed", type=int, help="of planners that draw random numbers")
+    p.add_argument(
+        "--effort", type=float, metavar="X", help="of planners that search: 1, the default, takes some seconds"
+    )
+    p.add_argument("--seconds", type=float, metavar="S", help="budget of planners that search, of time")
+    p.add_argument("--seed", type=int, metavar="N", help=SEED)
 
 
-def own_options(args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0) -> dict[str, Any]:
-    """Return the options of `add_own`, or `add_search`, that were given; each must be of use to one of the planners."""
+def own_options(
+    args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0, *, more: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the options of `add_own`, or `add_search`, that were given.
+
+    Each must be of use to one of the planners, but for those of `more`, which the command itself has a use for.
+    """
+    from gpumem.swap.autoswap.planner import PEAKS
+
     given = {name: value for name in OWN if (value := getattr(args, name, None)) is not None}
     if "threshold" in given:
         given["threshold"] = amount(given["threshold"], whole, "--threshold", least=0)
+    if "peaks" in given:
+        one_word(args, "peaks", PEAKS)
     if given.get("seed", 0) < 0:
         raise ValueError(f"--seed: {given['seed']} is below 0")
     for name in ("seconds", "effort"):
         if not 0 < given.get(name, 1) < math.inf:
             raise ValueError(f"--{name}: {given[name]} is not positive and finite")
-    for name in given:
+    for name in given.keys() - set(more):
         of_use(f"--{name}", name, planners)
     return given
 
 
 def of_use(option: str, name: str, planners: Mapping[str, Callable[..., Any]]) -> None:
-    """Refuse an option that none of the planners has the keyword `name` for."""
+    """Refuse an option that none of the planners has the keyword `name` for; say which ones have it."""
     if not any(taken(planner, {name: 0}) for planner in planners.values()):
-        raise ValueError(f"{option}: no use to {', '.join(planners)}")
-
-
-def source_of(file: str | None) -> Path:
-    """Return the path of a trace: a file, the name of a bundled one, or the bundled VGG16."""
-
-    path = Path(file if file is not None else "vgg16")
-    return io.bundled_path(str(path)) if str(path) in io.BUNDLED and not path.exists() else path
-
-
-def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress) -> gpumem.Trace:
-    """Read a trace to plan for; say so where it brings the durations of another machine."""
-    progress(f"reading {source}")
-    loaded = io.load(source)
-    trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
-    if not len(trace.ops):
-        raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
-    if timed != machine.name:
-        tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
-    return trace
-
-
-def traces_of(files: Sequence[str], machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
-    """Read traces to plan for; the bundled ones where none are named."""
-    return [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]
+        table: Mapping[str, Callable[..., Any]] = swap.PLANNERS
+        if planners.keys() <= pool.PLANNERS.keys():
+            table = pool.PLANNERS
+        others = [other for other, planner in table.items() if taken(planner, {name: 0})]
+        known = f"; it is an option of {', '.join(others)}" if others else ""
+        raise ValueError(f"{option}: no use to {', '.join(planners)}{known}")
 
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
@@ -109,14 +112,22 @@ def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
     return {"pool": limit, "load": load, "placer": args.pool or None, "alignment": args.alignment}
 
 
-def make(trace: gpumem.Trace, machine: gpumem.Machine, args: argparse.Namespace, progress: Progress) -> gpumem.Planned:
-    """Plan by the options of `add_options`."""
+def make(
+    trace: gpumem.Trace,
+    machine: gpumem.Machine,
+    args: argparse.Namespace,
+    progress: Progress,
+    *,
+    usual: Mapping[str, Any] = MappingProxyType({}),
+    more: Collection[str] = (),
+) -> gpumem.Planned:
+    """Plan by the options of `add_options`; `usual` are the command's own defaults, `more` as in `own_options`."""
     from gpumem.swap.autoswap import SCORES
 
     planner = choice(args.swap, swap.PLANNERS, "--swap")
     scores = choices(args.score, SCORES, "--score")
-    threshold = amount(args.threshold, trace.peak_load, "--threshold", least=0)
-    options = taken(planner, {"peaks": args.peaks, "threshold": threshold})
+    own = own_options(args, {args.swap: planner}, trace.peak_load, more=more)
+    options = taken(planner, {**usual, **own})
     if args.score != "all":
         of_use("--score", "score", {args.swap: planner})
     score = None if args.score == "all" else scores
@@ -125,3 +136,13 @@ def make(trace: gpumem.Trace, machine: gpumem.Machine, args: argparse.Namespace,
     if not args.no_check:
         planned.checked.told(tell)
     return planned
+
+
+def fits_already(trace: gpumem.Trace, placement: gpumem.Placement, pool: int | None, load: int | None) -> str:
+    """Say so where the unswapped trace is within its limits."""
+    needs = [("pool", placement.height, pool), ("load", trace.peak_load, load)]
+    given = [(what, need, limit) for what, need, limit in needs if limit is not None]
+    if any(need > limit for _, need, limit in given):
+        return ""
+    figures = " and ".join(f"its {what} takes {human(need)} of {human(limit)}" for what, need, limit in given)
+    return f"fits already, without a swap: {figures}"

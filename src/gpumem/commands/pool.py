@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, pool
-from gpumem.commands.args import Commands, Progress, tell
+from gpumem.commands.files import FILE, source_of
+from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_search, own_options
+from gpumem.commands.progress import Progress, complain
 from gpumem.names import chosen
-from gpumem.units import amount
+from gpumem.units import amount, exact
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("pool", help="place buffers, without swapping", description=run.__doc__)
-    p.add_argument("file", nargs="+", help="trace files or minimalloc CSVs")
+    p = commands.add_parser(
+        "pool",
+        help="place buffers, without swapping",
+        description=run.__doc__,
+        examples=[
+            "gpumem pool vgg16 resnet18 --planner all",
+            "gpumem pool instance.csv --planner search --out placed.csv",
+        ],
+    )
+    p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}, or minimalloc CSV")
     p.add_argument("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s")
     p.add_argument("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well")
     add_search(p)
-    p.add_argument("--capacity", help="bytes the pool may have; exit status 3 if some file fits with no planner")
-    p.add_argument("--alignment", type=int, help="of offsets, in bytes (default: 256, 1 for bare instances)")
+    p.add_argument(
+        "--capacity", metavar="SIZE", help="bytes the pool may have; exit status 3 if some file fits with no planner"
+    )
+    p.add_argument(
+        "--alignment", type=int, metavar="N", help="of offsets, in bytes (default: 256, 1 for bare instances)"
+    )
     p.add_argument("--out", metavar="FILE", help="write the best placement: a .csv with offsets or a .json[.gz] trace")
     p.add_argument("--json", action="store_true", help="print a list of rows")
     p.set_defaults(run=run)
@@ -38,17 +51,17 @@ def run(args: argparse.Namespace) -> int:
     options = own_options(args, planners)
     rows = []
     with Progress() as progress:
-        for path in args.file:
+        for path in progress.over(args.file):
             progress(f"placing {path}")
-            trace = io.load(path).trace
+            trace = io.load(source_of(path)).trace
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
             found = evaluate.by_planners(trace, planners, options, progress, alignment=args.alignment)
             found += evaluate.by_allocators(trace, allocators, progress)
             best = min((f.placement for f in found), key=lambda p: p.height)
             if capacity is not None and best.height > capacity:
-                tell(f"{path}: no placement fits {capacity} bytes, the lowest takes {best.height}")
+                complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}")
             elif args.out:
-                _write(args.out, path, trace, best, capacity)
+                _write(args.out, source_of(path).name, trace, best, capacity)
             rows += [{"file": path, **f.row(), "feasible": capacity is None or f.size <= capacity} for f in found]
     print(json.dumps(rows) if args.json else _table(rows))
     fitting = {row["file"] for row in rows if row["feasible"]}
@@ -73,7 +86,7 @@ def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placeme
             trace,
             clock.durations(trace),
             placement,
-            source=Path(source).name,
+            source=source,
             machine=clock.name,
             capacity=capacity,
         )

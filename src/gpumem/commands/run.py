@@ -6,32 +6,42 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gpumem
 from gpumem import evaluate, execute, io, models, pool, report
 from gpumem.commands import doctor
-from gpumem.commands.args import Commands, Progress, machine_of, tell
+from gpumem.commands.args import machine_of, one_word
+from gpumem.commands.files import FILE, source_of
+from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
+from gpumem.commands.progress import Progress, complain, tell
 from gpumem.names import choice
 
 DEVICES = ("auto", "emulate", "cuda")
+USUAL = {"threshold": 0, "peaks": "all"}  # of planners: the models are small
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("run", help="carry a plan out with real bytes", description=run.__doc__)
-    what = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, or a trace file, whose ops then mix bytes (default: %(default)s)"
-    p.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=what)
-    p.add_argument("--batch", type=int, help="samples in an iteration of a model (default: the model's own)")
-    p.add_argument("--device", default="auto", help="auto, emulate or cuda (default: %(default)s)")
-    p.add_argument("--iterations", type=int, default=20, help="how many to run (default: %(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="of the emulator's order (default: %(default)s)")
-    p.add_argument("--graph", action="store_true", help="on CUDA: capture the iteration into a graph and replay it")
-    add_options(p)
+    p = commands.add_parser(
+        "run",
+        help="carry a plan out with real bytes",
+        description=run.__doc__,
+        examples=["gpumem run mlp --limit 70%", "gpumem run resnet18 --device emulate --swap heuristic"],
+    )
+    what = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, or a trace, whose ops then mix bytes"
+    p.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=f"{what}: a {FILE} (default: %(default)s)")
+    where = p.add_argument_group("what to run, and where")
+    where.add_argument(
+        "--batch", type=int, metavar="N", help="samples in an iteration of a model (default: the model's own)"
+    )
+    where.add_argument("--device", default="auto", metavar="NAME", help="auto, emulate or cuda (default: %(default)s)")
+    where.add_argument("--iterations", type=int, default=20, metavar="N", help="how many to run (default: %(default)s)")
+    where.add_argument("--graph", action="store_true", help="on CUDA: capture the iteration into a graph and replay it")
+    add_options(p, seed="of the emulator's order, and of planners that draw random numbers")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")
-    p.set_defaults(run=run, threshold="0", peaks="all", limit="70%")
+    p.set_defaults(run=run, limit="70%")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,14 +57,13 @@ def run(args: argparse.Namespace) -> int:
         found = _compared(args, device, target, progress)
     print(json.dumps(found.row()) if args.json else found.table())
     if found.differing:
-        tell("the planned run left other bytes than the unmanaged one: please report this")
+        complain("the planned run left other bytes than the unmanaged one: please report this")
     return 1 if found.differing else 0
 
 
 def _device(args: argparse.Namespace) -> str:
     """Return `emulate` or `cuda`; `auto` takes CUDA where it works."""
-    if args.device not in DEVICES:
-        raise ValueError(f"--device: {args.device!r} is unknown; there are {', '.join(DEVICES)}")
+    one_word(args, "device", DEVICES)
     missing = "not asked for" if args.device == "emulate" else doctor.why_no_cuda()
     if missing and args.device == "cuda":
         raise ValueError(f"--device: no CUDA here: {missing} (see gpumem doctor)")
@@ -78,14 +87,14 @@ class _Room:
         else:
             from gpumem.kernels import reference
 
-            self.name, self.library = f"the emulator (order {args.seed})", reference
+            self.name, self.library = f"the emulator (order {args.seed or 0})", reference
 
     def __call__(self, timing: bool) -> execute.Backend:
         if self.cuda:
             from gpumem.execute.cuda import Cuda
 
             return Cuda(timing=timing, graph=self.args.graph and not timing)
-        return execute.Emulator(self.args.seed)
+        return execute.Emulator(self.args.seed or 0)
 
 
 def _compared(
@@ -111,27 +120,25 @@ def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progr
     with room(True) as backend:
         machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
     names = {i: name for name, i in model.names.items()}
-    planned = make(trace, machine, args, progress)
+    planned = make(trace, machine, args, progress, usual=USUAL, more=("seed",))
     return {"report": planned.report(), "launch": lambda: launch, "state": model.initial, "names": names}
 
 
 def _trace(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:
     """The same of a trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
-
-    if not Path(args.model).exists():
-        raise ValueError(f"MODEL: {args.model!r} is no file and none of {', '.join(models.MODELS)}")
+    source = source_of(args.model, models.MODELS)
     if args.batch is not None:
         raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
     progress(f"reading {args.model}")
-    trace = io.load(args.model).trace
+    trace = io.load(source).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
-    made, unit, library = make(trace, machine, args, progress).report(), 1, room.library
+    made, unit, library = make(trace, machine, args, progress, usual=USUAL, more=("seed",)).report(), 1, room.library
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")
         runs = made.before, made.after
         halves = [report.Run(*execute.scaled(run.trace, run.placement), run.timeline) for run in runs]
         made, unit, library = replace(made, before=halves[0], after=halves[1]), args.alignment, None
     whole = made.before.trace
-    state = execute.initial(whole, args.seed)
+    state = execute.initial(whole, args.seed or 0)
     return {"report": made, "launch": lambda: execute.GenericOp(whole, library), "state": state, "unit": unit}

@@ -10,15 +10,11 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, report, swap
-from gpumem.commands.args import (
-    Commands,
-    Progress,
-    check_name,
-    machine_of,
-    out_folder,
-    tell,
-)
-from gpumem.commands.planning import add_limits, add_own, goals, own_options, read_with_ops, source_of
+from gpumem.commands.args import check_name, machine_of, out_folder
+from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.parser import Commands
+from gpumem.commands.planning import add_limits, add_own, fits_already, goals, own_options
+from gpumem.commands.progress import Progress, tell
 from gpumem.names import chosen
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
@@ -26,11 +22,16 @@ COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out"
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
-    p = commands.add_parser("swap", help="compare swap planners at one limit", description=run.__doc__)
-    p.add_argument("file", nargs="?", help="trace file, or vgg16, resnet18, mlp3, which are bundled (default: vgg16)")
-    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
-    add_limits(p)
-    add_own(p)
+    p = commands.add_parser(
+        "swap",
+        help="compare swap planners at one limit",
+        description=run.__doc__,
+        examples=["gpumem swap --limit 70%", "gpumem swap resnet18 --load-limit 60% --planner autoswap,tensile,search"],
+    )
+    p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
+    how = add_limits(p)
+    how.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    add_own(how)
     p.add_argument("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes")
     p.add_argument("--json", action="store_true", help="print a list of rows")
     p.set_defaults(run=run)
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan for one limit with each planner; compare load, footprint, traffic and overhead."""
     check_name(args.out)
     if (args.limit is None) == (args.load_limit is None):
-        raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load")
+        raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load: --limit 70%")
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         options = own_options(args, planners, trace.peak_load)
         case = evaluate.Case.of(trace, target, **goals(args, trace), progress=progress)
         rows, found = [], {}
-        for name, planner in planners.items():
+        for name, planner in progress.over(planners.items()):
             row, planned = _try(case, name, planner, options, progress)
             rows.append(row)
             if planned is not None:
@@ -98,4 +99,6 @@ def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
         sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
         lines.append([r["planner"], *sizes, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
     about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
-    return f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"
+    fits = fits_already(trace, case.placement, case.pool, case.load)
+    table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"
+    return f"{table}\n\n{fits}" if fits else table

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import gzip
 import os
+import secrets
 import shutil
-import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 _GZIP = b"\x1f\x8b"
+
+
+_UNDER_WAY: list[Callable[[], None]] = []  # what removes the files that are being written
+MOVING: list[Path] = []  # folders that files are being moved into; an interrupt waits for that
+
+
+def abandon() -> None:
+    """Remove all that is half-written, for a process that is about to end without unwinding."""
+    for remove in list(_UNDER_WAY):
+        remove()
+
+
+@contextmanager
+def _under_way(remove: Callable[[], None]) -> Iterator[None]:
+    """Something is being written; `remove` takes away what is left of it, and does no harm afterwards."""
+    _UNDER_WAY.append(remove)
+    try:
+        yield
+    finally:
+        remove()
+        _UNDER_WAY.remove(remove)
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """A hidden name that is not there: what is registered before it is made cannot be left over."""
+    return folder / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -42,26 +68,20 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     A name that ends in `.gz` is gzipped, reproducibly (no time stamp).
     """
     target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot write here ({error.strerror})") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if target.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield file
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ValueError(f"{path}: cannot write ({error.strerror})") from error
-        raise
+    temporary = _beside(target.parent, target.name)
+    what = "cannot write here"
+    with _under_way(lambda: _unlink(temporary)):
+        try:
+            with temporary.open("xb") as file:
+                what = "cannot write"
+                if target.suffix == ".gz":
+                    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                        yield packed  # type: ignore[misc]
+                else:
+                    yield file
+            temporary.replace(target)
+        except OSError as error:
+            raise ValueError(f"{path}: {what} ({error.strerror})") from error
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -82,20 +102,30 @@ def staged(directory: str | Path, what: str) -> Iterator[Path]:
     if not str(directory):
         raise ValueError(f"{what}: the name is empty")
     folder = Path(directory)
+    staging = _beside(folder, "gpumem")  # inside: a move must not leave the disk
+    told = "cannot write here"
     try:
         new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".gpumem.", dir=folder))  # inside: a move must not leave the disk
+        with _under_way(lambda: _leave(staging, folder, new)):
+            folder.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+            told = "cannot write"
+            yield staging
+            _move(staging, folder, what)
     except OSError as error:
-        raise ValueError(f"{what}: {folder}: cannot write here ({error.strerror})") from error
-    try:
-        yield staging
-        _move(staging, folder, what)
-    except OSError as error:
-        raise ValueError(f"{what}: {folder}: cannot write ({error.strerror})") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if new and not any(folder.iterdir()):
+        raise ValueError(f"{what}: {folder}: {told} ({error.strerror})") from error
+
+
+def _unlink(temporary: Path) -> None:
+    with suppress(OSError):  # not there, or not even a place where it could be
+        temporary.unlink()
+
+
+def _leave(staging: Path, folder: Path, new: bool) -> None:
+    """Take the staging folder away, and a new folder that nothing went into."""
+    shutil.rmtree(staging, ignore_errors=True)
+    if new:
+        with suppress(OSError):  # it is not empty, or was never made
             folder.rmdir()
 
 
@@ -107,6 +137,10 @@ def _move(staging: Path, folder: Path, what: str) -> None:
             raise ValueError(f"{what}: {place} is a directory")
         if place.parent.exists() and not place.parent.is_dir():
             raise ValueError(f"{what}: {place.parent} is not a directory")
-    for path, place in files:
-        place.parent.mkdir(exist_ok=True)
-        path.replace(place)
+    MOVING.append(folder)
+    try:
+        for path, place in files:
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
+    finally:
+        MOVING.remove(folder)

@@ -6,8 +6,8 @@ from there.
 
 from __future__ import annotations
 
-from gpumem.commands.args import Commands, Parser
 from gpumem.commands.bench import pool, swap, tensile
+from gpumem.commands.parser import Commands, Parser
 
 SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE)
 

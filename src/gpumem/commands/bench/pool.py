@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from gpumem import evaluate, io, papers, pool
-from gpumem.commands.args import Parser, Progress
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.planning import add_search, own_options, source_of
+from gpumem.commands.files import source_of
+from gpumem.commands.parser import Parser
+from gpumem.commands.planning import add_search, own_options
+from gpumem.commands.progress import Progress
 from gpumem.names import chosen
 
 PARTS = {

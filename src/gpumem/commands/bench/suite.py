@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gpumem import io, report
-from gpumem.commands.args import Commands, Parser, Progress, check_name, out_folder
+from gpumem.commands.args import check_name, out_folder
+from gpumem.commands.parser import Commands, Parser
+from gpumem.commands.progress import Progress
 from gpumem.names import choices
 
 Results = dict[str, list[Any]]

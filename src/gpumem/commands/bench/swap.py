@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import gpumem
 from gpumem import evaluate, papers, report, swap
-from gpumem.commands.args import Parser, Progress, machine_of, tell
+from gpumem.commands.args import machine_of
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.planning import add_own, own_options, traces_of
+from gpumem.commands.files import traces_of
+from gpumem.commands.parser import Parser
+from gpumem.commands.planning import add_own, own_options
+from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.names import chosen
 from gpumem.units import amount

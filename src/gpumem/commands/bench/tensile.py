@@ -7,10 +7,11 @@ from functools import cache
 from typing import Any
 
 from gpumem import papers, report
-from gpumem.commands.args import Parser, Progress, machine_of, tell
+from gpumem.commands.args import finite, machine_of
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.jobs import finite
-from gpumem.commands.planning import traces_of
+from gpumem.commands.files import traces_of
+from gpumem.commands.parser import Parser
+from gpumem.commands.progress import Progress, tell
 
 PARTS = {
     "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR",

@@ -1,0 +1,85 @@
+"""What FILE means, in every command: a trace that ships with the package, by name, or a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import gpumem
+from gpumem import io
+from gpumem.commands.progress import Progress, tell
+from gpumem.names import nearest
+
+FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
+SUFFIXES = (".json", ".json.gz", ".csv", ".csv.gz")
+
+
+def source_of(file: str | None, others: Iterable[str] = ()) -> Path:
+    """Return the path of the trace that FILE stands for.
+
+    A bundled name, short or in full, always means the bundled trace, whatever else lies there (`./vgg16` is the file);
+    anything else is a path. Without FILE it is the bundled VGG16.
+
+    Parameters
+    ----------
+    file : str, optional
+    others : iterable of str
+        Names that the command knows besides, for what may have been meant.
+
+    Raises
+    ------
+    ValueError
+        There is no such file; the message says what is near.
+    """
+    name = "vgg16" if file is None else file
+    short = {full: short for short, full in io.BUNDLED.items()}.get(name, name)
+    if short in io.BUNDLED:
+        return io.bundled_path(short)
+    if not name:
+        raise ValueError("FILE: the name is empty")
+    try:
+        if Path(name).is_dir():
+            raise ValueError(f"{name}: Is a directory{_inside(name)}")
+        if Path(name).exists():
+            return Path(name)
+    except OSError as error:  # a name that no file can have
+        raise ValueError(f"{name:.60}: {error.strerror}") from error
+    raise ValueError(f"{name}: No such file or directory{_instead(name, [*others, *io.BUNDLED])}")
+
+
+def _inside(folder: str) -> str:
+    if folder.startswith(".") and Path(folder).name in io.BUNDLED:
+        return f"; the bundled trace is {Path(folder).name!r}"
+    files = sorted(str(path) for path in Path(folder).glob("trace.*") if path.name.endswith(SUFFIXES))
+    return f"; did you mean {files[0]!r}?" if files else ""
+
+
+def _instead(file: str, names: Sequence[str]) -> str:
+    """What may have been meant: a name, or a file in the same folder, with or without its suffix."""
+    folder, name = os.path.split(file)
+    try:
+        beside = [entry.name for entry in os.scandir(folder or ".") if entry.is_file()]
+    except OSError:
+        beside = []
+    longer = sorted(other for other in beside if other.startswith(f"{name}."))
+    near = longer[0] if longer else nearest(name, beside if folder else [*beside, *names])
+    known = "" if folder or name.endswith(SUFFIXES) else f"; there are {', '.join(names)}"
+    return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
+
+
+def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress) -> gpumem.Trace:
+    """Read a trace to plan for; say so where it brings the durations of another machine."""
+    progress(f"reading {source}")
+    loaded = io.load(source)
+    trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
+    if not len(trace.ops):
+        raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
+    if timed != machine.name:
+        tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
+    return trace
+
+
+def traces_of(files: Sequence[str], machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
+    """Read traces to plan for; the bundled ones where none are named."""
+    return [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]

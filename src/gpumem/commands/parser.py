@@ -1,0 +1,112 @@
+"""The parser of every command: one-line errors that say what was perhaps meant, examples, options that all have."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpumem.names import meant, unknown
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["Parser"]
+    Group = argparse._ActionsContainer
+else:
+    Commands = Group = object
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line on stderr and exit status 2.
+
+    Options are never abbreviated: what is unique today may be ambiguous in the next version.
+
+    Parameters
+    ----------
+    examples : sequence of str
+        Command lines, shown below the options.
+    after : str
+        What is shown below them.
+    **more
+        As of `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, *, examples: Sequence[str] = (), after: str = "", **more: Any) -> None:
+        shown = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
+        super().__init__(
+            **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more}
+        )
+        self.register("type", int, whole)
+        self.register("type", float, number)
+        for option, told in (
+            ("--quiet", "say nothing on stderr but what went wrong"),
+            ("--traceback", "show where in the code an error came from, to report it"),
+        ):
+            self.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=told)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; what is left over is an error of this command, and not of the one above it."""
+        if self._subparsers:
+            for word in takewhile(lambda word: word.startswith("-"), args or ()):
+                if word.split("=")[0] not in self._option_string_actions:
+                    self.error(f"{self._stray(word)}; options follow the command, as in gpumem plan --limit 70%")
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(self._stray(left[0]))
+        return found, left
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, in one line."""
+        lacking = re.fullmatch(r"the following arguments are required: ([^,]*).*", message)
+        if lacking:
+            message = f"{lacking[1]} is missing: {self._help_of(lacking[1])}"
+        told = message.removeprefix("argument ").replace("expected one argument", "a value must follow")
+        self.exit(2, f"gpumem: error: {' '.join(told.split())} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(None, str(unknown(value, action.choices, str(action.metavar))))
+
+    def _stray(self, left: str) -> str:
+        name = left.split("=")[0]
+        options = [option for action in self._actions for option in action.option_strings]
+        if name.startswith("-"):
+            return f"{name}: {self.prog} has no such option{meant(name, options)}"
+        told = f"{left!r:.60}: {self.prog} takes no such argument"
+        return told + ("; did you mean '--limit " + left + "'?" if "--limit" in options and left[:1].isdigit() else "")
+
+    def _help_of(self, name: str) -> str:
+        for action in self._actions:
+            if name in (action.metavar, action.dest):
+                return ", ".join(action.choices) if action.choices else str(action.help or "")
+        return ""
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Examples keep their lines; the list of commands has no line for the list itself."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+    def add_arguments(self, actions: Any) -> None:
+        actions = list(actions)
+        if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):
+            actions = list(actions[0]._get_subactions())
+        super().add_arguments(actions)
+
+
+def whole(text: str) -> int:
+    """Read an option's whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.60} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    """Read an option's number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.60} is not a number") from None

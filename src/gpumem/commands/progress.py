@@ -1,0 +1,146 @@
+"""What a person is told while a command works, on stderr: what it is at, how far it got, what went wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar, TaskID
+
+T = TypeVar("T")
+_STEP = re.compile(r"(\d+)/(\d+) ")
+
+
+class _Voice:
+    """Whether this command was asked to be quiet."""
+
+    quiet = False
+
+
+voice = _Voice()
+
+
+def tell(text: str) -> None:
+    """Say something to the person, without disturbing what the command prints; `--quiet` leaves it unsaid."""
+    if not voice.quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """Say what went wrong, asked to be quiet or not."""
+    print(f"gpumem: {text}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Says on stderr what a command is at, once it has been running for two seconds.
+
+    On a terminal it is one line that stays: what, how far, elapsed and left. Elsewhere it is a line whenever what is
+    done changes. That a loop is compiled for the first time on this machine is said at once. A thread does the talking,
+    so that one long step is no silence (compiled loops release the GIL).
+
+    Call it with what is being done. Where a total is known, the text begins with it, `3/9 ` for the third of nine;
+    `over` says so for a loop of the command itself, and what is said inside of its turns is a part of the turn.
+
+    >>> progress = Progress()
+    >>> for name in progress.over(["vgg16", "mlp3"]):
+    ...     progress(f"1/2 placing {name}")
+    ...     print(progress.line(), progress.share)
+    [1 of 2] placing vgg16 0.0
+    [2 of 2] placing mlp3 0.5
+    """
+
+    def __init__(self, seconds: float = 2) -> None:
+        self.seconds = seconds
+        self.text, self.turn, self.inner = "working", (1, 1), (1, 1)
+        self.begin = time.monotonic()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __call__(self, text: str) -> None:
+        step = _STEP.search(text)
+        self.inner = (int(step[1]), int(step[2])) if step else (1, 1)
+        self.text = text[: step.start()] + text[step.end() :] if step else text
+
+    def over(self, turns: Iterable[T]) -> Iterator[T]:
+        """Go through a loop of the command, and know how far it is."""
+        turns = turns if isinstance(turns, Sized) else list(turns)
+        for k, one in enumerate(turns, 1):
+            self.turn, self.inner = (k, len(turns)), (1, 1)
+            yield one
+        self.turn = 1, 1
+
+    @property
+    def share(self) -> float:
+        """The part of the work that is done, as far as it is known."""
+        (k, n), (i, m) = self.turn, self.inner
+        return (k - 1 + (i - 1) / max(m, 1)) / max(n, 1)
+
+    def line(self) -> str:
+        """What is being done and how far it is, for people."""
+        k, n = self.turn if self.turn[1] > 1 else self.inner
+        return f"[{k} of {n}] {self.text}" if n > 1 else self.text
+
+    def __enter__(self) -> Progress:
+        from gpumem._jit import on_first_compile
+
+        on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
+        self.begin = time.monotonic()
+        if not voice.quiet:
+            self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.done.set()
+        if self.thread.ident is not None:
+            self.thread.join()  # nothing is said once the command is done
+
+    def _watch(self) -> None:
+        if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+            if not self.done.wait(self.seconds):
+                self._live()
+            return
+        told = ""
+        while not self.done.wait(self.seconds):
+            if told != (line := self.line()):
+                told = line
+                tell(told)
+
+    def _live(self) -> None:
+        """Keep one line on a terminal up to date; it vanishes in the end."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(20),
+            TextColumn("{task.fields[clock]}"),
+        )
+        console = Console(file=sys.stderr)
+        with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+            task = bar.add_task(self.line(), total=None, clock="")
+            while not self.done.wait(0.1):
+                self._show(bar, task)
+
+    def _show(self, bar: Bar, task: TaskID) -> None:
+        spent, share = time.monotonic() - self.begin, self.share
+        left = f", about {_clock(spent / share - spent)} left" if share else ""
+        bar.update(
+            task, description=self.line(), total=1 if share else None, completed=share, clock=_clock(spent) + left
+        )
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds.
+
+    >>> _clock(75.4), _clock(3700)
+    ('1:15', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
