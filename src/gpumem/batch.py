@@ -8,10 +8,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64, PER_SAMPLE, UNKNOWN, Bool, int_column
 from gpumem.trace import Trace
 
 
+@strict
 def rebatch(trace: Trace, factor: float) -> Trace:
     """Rewrite a trace to a batch `factor` times as large.
 

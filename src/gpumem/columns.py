@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from gpumem._show import Facts, Shown, clipped, frame
+from gpumem.units import human
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -71,8 +77,8 @@ def first(bad: Bool) -> int:
     return int(np.argmax(bad)) if bad.any() else -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Csr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Csr(Shown):
     """Rows of integers of different lengths: row `i` is `idx[ptr[i]:ptr[i + 1]]`.
 
     >>> rows = Csr.of([[1, 2], [], [0]])
@@ -99,6 +105,9 @@ class Csr:
         """
         order = np.argsort(row, kind="stable")
         return cls(np.searchsorted(row[order], np.arange(count + 1)).astype(np.int64), idx[order])
+
+    def _facts(self) -> Facts:
+        return {"rows": len(self), "entries": len(self.idx)}
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -156,8 +165,8 @@ class Op:
     of: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Buffers:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Buffers(Shown):
     """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`, ...
 
     `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned
@@ -200,6 +209,24 @@ class Buffers:
             ("",) * count if name is None else tuple(name),
         )
 
+    def _facts(self) -> Facts:
+        host = int(self.size[self.host].sum())
+        device = int(self.size.sum()) - host
+        persistent = int(self.persistent.sum())
+        return {"buffers": len(self), "persistent": persistent, "device": human(device), "host": human(host)}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row a buffer; needs `gpumem[pandas]`.
+
+        `bytes`; `start`, `end` (steps); `persistent`; `space` (`device` or `host`); `kind`; `of` (the buffer's id in
+        the recorded file, `<NA>` where it has none); `name`.
+        """
+        space = [SPACES[int(host)] for host in self.host]
+        rows = {"bytes": self.size, "start": self.start, "end": self.end, "persistent": self.persistent, "space": space}
+        return frame(
+            rows | {"kind": self.kind, "of": self.of, "name": self.name}, index="buffer", absent=UNKNOWN, among=["of"]
+        )
+
     def __len__(self) -> int:
         return len(self.size)
 
@@ -221,8 +248,8 @@ class Buffers:
         return (self[i] for i in range(len(self)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ops:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ops(Shown):
     """Columns over ops, in issue order.
 
     `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
@@ -286,6 +313,30 @@ class Ops:
         """
         mine: Bool = (self.role == COPY_OUT) | (self.role == COPY_IN)
         return mine
+
+    def _facts(self) -> Facts:
+        measured, streams = int((self.duration != UNKNOWN).sum()), clipped(", ".join(self.streams), 80)
+        return {"ops": len(self), "copies": int(self.copies.sum()), "measured": measured, "on": streams}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row an op; needs `gpumem[pandas]`.
+
+        `name`; `stream`, `role` (names); `reads`, `writes` (lists of buffers); `duration_ns` (`<NA>` where nobody
+        measured it), `flops`, `moved_bytes`; `rng`; `of` (the op's index in the recorded file, `<NA>` for copies).
+        """
+        rows: dict[str, Any] = {
+            "name": self.name,
+            "stream": [self.streams[k] for k in self.stream.tolist()],
+            "role": [ROLES[k] for k in self.role.tolist()],
+            "reads": self.reads.tolist(),
+            "writes": self.writes.tolist(),
+            "duration_ns": self.duration,
+            "flops": self.flops,
+            "moved_bytes": self.moved,
+            "rng": self.rng,
+            "of": self.of,
+        }
+        return frame(rows, index="op", absent=UNKNOWN, among=["duration_ns", "of"])
 
     def __len__(self) -> int:
         return len(self.name)

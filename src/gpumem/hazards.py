@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._jit import jit
+from gpumem._strict import strict
 from gpumem.columns import I64, Bool, Csr
 from gpumem.placement import Placement
 from gpumem.timeline import COPY, DATA, MEMORY
@@ -37,6 +38,7 @@ class Hazards:
     cause: I64
 
 
+@strict
 def hazards(trace: Trace, placement: Placement | None = None, host: Placement | None = None) -> Hazards:
     """Return what each op waits for on other streams, in the steady state: the transitive reduction of the rule.
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from gpumem._show import Facts, Shown
 from gpumem._strict import strict, strict_fields
 from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
 from gpumem.names import choice, one_of
 from gpumem.trace import Trace
+from gpumem.units import human
 
 GIB = 2**30
 
@@ -46,8 +48,8 @@ class Link:
 
 
 @strict_fields
-@dataclass(frozen=True, slots=True)
-class Machine:
+@dataclass(frozen=True, slots=True, repr=False)
+class Machine(Shown):
     """A GPU and its host.
 
     Parameters
@@ -95,6 +97,19 @@ class Machine:
         for what in ("capacity", "pinned"):
             if getattr(self, what) >= MAX_BYTES:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")
+
+    def _facts(self) -> Facts:
+        out, into = (
+            f"{1 / link.ns_per_byte:.3g} GB/s" if link.ns_per_byte else "free" for link in (self.out, self.into)
+        )
+        return {
+            "": self.name,
+            "memory": human(self.capacity),
+            "compute": f"{self.flops / 1e12:.4g} Tflop/s",
+            "bandwidth": f"{self.bandwidth / 1e9:.4g} GB/s",
+            "link": f"{out} out and {into} in{'' if self.duplex else ', one at a time'}",
+            "pinned": human(self.pinned),
+        }
 
     @classmethod
     @strict

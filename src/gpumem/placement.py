@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gpumem.columns import I64
+from gpumem._show import Facts, Shown, frame
+from gpumem._strict import strict
+from gpumem.columns import I64, MAX_BYTES, first, int_column
 from gpumem.trace import Trace
+from gpumem.units import human
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NOWHERE = -1  # the offset of a host buffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placement:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Placement(Shown):
     """An offset for each buffer and the height of the pool.
 
     Parameters
@@ -39,18 +45,60 @@ class Placement:
     alignment: int = 1
     bound: int = 0
 
+    def _facts(self) -> Facts:
+        bound = {"bound": human(self.bound) + (", optimal" if self.optimal else "")} if self.bound else {}
+        placed = int((self.offset != NOWHERE).sum())
+        return {"buffers": placed, "height": human(self.height), "alignment": human(self.alignment), **bound}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row a buffer: `offset_bytes`, `<NA>` for host buffers; needs `gpumem[pandas]`."""
+        return frame({"offset_bytes": self.offset}, index="buffer", absent=NOWHERE, among=["offset_bytes"])
+
     @property
     def optimal(self) -> bool:
         """Whether the planner proved that no placement is lower."""
         return self.height <= self.bound
 
     @classmethod
-    def at(cls, trace: Trace, offset: list[int] | I64, *, alignment: int = 1) -> Placement:
-        """Make a placement from offsets alone; the height is the highest byte in use."""
-        at = np.asarray(offset, np.int64)
-        device = ~trace.buffers.host
-        return cls(at, int((at + trace.buffers.size)[device].max(initial=0)), alignment)
+    @strict
+    def at(cls, trace: Trace, offset: Sequence[int] | I64, *, alignment: int = 1) -> Placement:
+        """Make a placement from offsets alone; the height is the highest byte in use.
 
+        Parameters
+        ----------
+        trace : Trace
+        offset : int64[B] or sequence of int
+            First byte of each buffer, one for each; -1 for host buffers.
+        alignment : int
+            Bytes that every offset is a multiple of.
+
+        Raises
+        ------
+        ValueError
+            Not one whole number for each buffer; a device buffer at a negative offset, at one that is no multiple of
+            `alignment`, or whose end is 2**62 or more; a host buffer at another offset than -1; an alignment below 1.
+        """
+        if alignment < 1:
+            raise ValueError(f"alignment: {alignment} is below 1")
+        at, device, size = int_column(offset, "offset"), ~trace.buffers.host, trace.buffers.size
+        if len(at) != len(device):
+            raise ValueError(f"offset: {len(at)} for {len(device)} buffers; give one for each, {NOWHERE} on the host")
+        if (j := first(~device & (at != NOWHERE))) >= 0:
+            raise ValueError(f"offset[{j}]: {at[j]}, but buffer {j} is on the host: {NOWHERE} would do")
+        if (j := first(device & ((at < 0) | (at >= MAX_BYTES - size)))) >= 0:
+            raise ValueError(f"offset[{j}]: {at[j]} for {size[j]} bytes is not within [0, 2**62)")
+        if (j := first(device & (at % alignment != 0))) >= 0:
+            raise ValueError(f"offset[{j}]: {at[j]} is no multiple of the alignment of {alignment} bytes")
+        return cls(at, int((at + size)[device].max(initial=0)), alignment)
+
+    @strict
+    def check_fits(self, trace: Trace) -> None:
+        """Refuse a trace that this was not made for, with a ValueError: there is one offset for each of its buffers."""
+        if len(self.offset) != len(trace.buffers):
+            count = len(trace.buffers)
+            raise ValueError(f"placement: {len(self.offset)} offsets, but trace {trace.name!r:.60} has {count} buffers")
+
+    @strict
     def ratio(self, trace: Trace) -> float:
         """Return the competitive ratio: footprint over peak load (1.0 where the load is 0)."""
         peak = trace.peak_load

@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict_fields
 from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
 from gpumem.trace import Trace
+from gpumem.units import human
 
 NEVER = 2**62  # `free` of a block that outlives the recording
 BEFORE = -1  # `alloc` of a block that was there before
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Recording(Shown):
     """What was recorded: several iterations of ops, and blocks that each live from op `alloc` to op `free`.
 
     Parameters
@@ -50,6 +54,9 @@ class Recording:
                 when = "before it is allocated" if op[k] < begin[k] else "after it is freed"
                 lives = f"[{begin[k]}, {end[k]}]"
                 raise ValueError(f"op {op[k]}: {verb} buffer {block[k]} {when}: it lives during ops {lives}")
+
+    def _facts(self) -> Facts:
+        return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
 
     def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
         """Cut ops `[lo, hi)` out as one iteration that repeats.

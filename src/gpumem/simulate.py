@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._clock import Clock, Reservations, Steps
+from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -24,6 +25,7 @@ from gpumem.trace import Trace
 from gpumem.units import human
 
 
+@strict
 def simulate(
     trace: Trace,
     machine: Machine,

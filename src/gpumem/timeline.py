@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gpumem._show import Facts, Shown, frame
+from gpumem._strict import strict
 from gpumem.columns import I64
+from gpumem.trace import Trace
+from gpumem.units import human_ns
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NONE, DATA, COPY, MEMORY = range(4)
 CAUSES = ("none", "data", "copy", "memory")
@@ -22,8 +30,8 @@ class Span:
     cause: str = "none"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timeline(Shown):
     """One iteration in the steady state.
 
     Parameters
@@ -55,6 +63,19 @@ class Timeline:
     cycle: int
     stalls: dict[str, int]
 
+    def _facts(self) -> Facts:
+        stalls = ", ".join(f"{human_ns(ns)} for {cause}" for cause, ns in self.stalls.items() if ns)
+        regime = f"after {self.first} iterations, every {self.cycle}" if self.cycle else "not found"
+        return {"ops": len(self), "makespan": human_ns(self.makespan), "stalls": stalls or "none", "repeats": regime}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row an op; needs `gpumem[pandas]`.
+
+        `start_ns`, `end_ns`, `wait_ns`, and `cause`: what it waited for, one of `CAUSES`.
+        """
+        cause = [CAUSES[k] for k in self.cause.tolist()]
+        return frame({"start_ns": self.start, "end_ns": self.end, "wait_ns": self.wait, "cause": cause}, index="op")
+
     def __len__(self) -> int:
         return len(self.start)
 
@@ -65,6 +86,13 @@ class Timeline:
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
 
+    @strict
+    def check_fits(self, trace: Trace) -> None:
+        """Refuse a trace that this is not a run of, with a ValueError: there is one span for each of its ops."""
+        if len(self) != trace.n:
+            raise ValueError(f"timeline: {len(self)} ops, but trace {trace.name!r:.60} has {trace.n}")
+
+    @strict
     def overhead(self, base: Timeline) -> float:
         """Return how much longer an iteration takes than in `base`, as a fraction."""
         if not base.makespan:

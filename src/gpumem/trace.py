@@ -10,10 +10,13 @@ An iteration repeats, so a lifetime is an arc of the circle of `n` steps: half-o
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict_fields
 from gpumem.columns import (
     I64,
     MAX_BYTES,
@@ -28,10 +31,14 @@ from gpumem.columns import (
     first,
     int_column,
 )
+from gpumem.units import human
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Accesses:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Accesses(Shown):
     """Who touches a buffer: row `b` of `op` lists its ops in issue order; `reads`, `writes` run along."""
 
     op: Csr
@@ -39,8 +46,9 @@ class Accesses:
     writes: Bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trace(Shown):
     """One iteration of `n` steps: its buffers and, step by step, its ops.
 
     A trace without ops is a bare storage allocation instance of `n` steps.
@@ -93,6 +101,20 @@ class Trace:
         _check_ops(self.ops, len(self.buffers))
         _check_lifetimes(self)
         _check_copies(self)
+
+    def _facts(self) -> Facts:
+        (op, load), kept = self.peak, int(self.buffers.size[self.buffers.persistent].sum())
+        return {
+            "": self.name,
+            "ops" if len(self.ops) else "steps": self.n,
+            "buffers": len(self.buffers),
+            "peak load": f"{human(load)} at {'op' if len(self.ops) else 'step'} {op}",
+            "persistent": human(kept),
+        }
+
+    def to_pandas(self) -> tuple[DataFrame, DataFrame]:
+        """Return `buffers.to_pandas()` and `ops.to_pandas()`; needs `gpumem[pandas]`."""
+        return self.buffers.to_pandas(), self.ops.to_pandas()
 
     @classmethod
     def from_lifetimes(

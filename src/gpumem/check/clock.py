@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first
 from gpumem.errors import CheckError
 from gpumem.placement import Placement
@@ -13,6 +14,7 @@ from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 
+@strict
 def timeline(
     trace: Trace,
     line: Timeline,
@@ -65,6 +67,7 @@ def _check_regime(line: Timeline, end: I64) -> None:
         raise CheckError("makespan", f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
 
 
+@strict
 def naive_clock(
     trace: Trace,
     duration: I64,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from gpumem._strict import strict
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC
 from gpumem.errors import CheckError
 from gpumem.trace import Trace
@@ -12,6 +13,7 @@ from gpumem.trace import Trace
 ITERATIONS = 3  # the first starts from given values, the others from what the one before left
 
 
+@strict
 def data_flow(original: Trace, rewritten: Trace) -> None:
     """Check that in the steady state every op reads the values it read before the rewrite.
 

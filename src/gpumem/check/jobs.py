@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
@@ -16,6 +17,7 @@ from gpumem.machine import Machine
 from gpumem.trace import Trace
 
 
+@strict
 def jobs(
     log: Sequence[LoggedEvent],
     traces: Mapping[str, Trace],
@@ -126,6 +128,7 @@ def _check_size(i: int, e: LoggedEvent, trace: Trace) -> None:
         raise objection("event", f"buffer {e.buffer} has {trace.buffers.size[e.buffer]} bytes, not {e.size}", i, e)
 
 
+@strict
 def links(log: Sequence[LoggedEvent], machine: Machine) -> None:
     """Check that each engine copies one buffer at a time, in exactly the time that its bytes take.
 

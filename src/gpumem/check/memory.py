@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.errors import CheckError
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
 
+@strict
 def placement(trace: Trace, placed: Placement) -> None:
     """Check that a placement is one.
 
@@ -59,6 +61,7 @@ def _wrong(rule: str, reason: str, *buffers: int) -> CheckError:
     return CheckError(rule, f"{who} {' and '.join(map(str, buffers))}: {reason}", buffers=buffers)
 
 
+@strict
 def budget(trace: Trace, limit: int, *, host: int | None = None) -> None:
     """Check that the load in issue order never exceeds `limit` bytes, nor the host's its own.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from gpumem._strict import strict
 from gpumem.pool.online import Allocator, stepwise
 from gpumem.trace import Trace
 
@@ -32,6 +33,7 @@ class Cost:
     ns: float
 
 
+@strict
 def costs(
     trace: Trace,
     allocators: Mapping[str, Callable[[], Allocator]],

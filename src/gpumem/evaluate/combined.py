@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
@@ -15,8 +17,8 @@ STEPS = 200  # load limits are tried 1/200 of the peak load apart
 ABOVE = 2  # steps above the first load limit that are tried as well
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Combined:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Combined(Shown):
     """A plan, the trace it makes, where that lies, and the load limit that the plan was made for."""
 
     plan: Plan
@@ -25,6 +27,7 @@ class Combined:
     load_limit: int
 
 
+@strict
 def at_load(
     trace: Trace, load_limit: int, *, swap: Callable[[Trace, int], Plan], pool: Callable[[Trace], Placement]
 ) -> Combined:
@@ -34,6 +37,7 @@ def at_load(
     return Combined(plan, swapped, pool(swapped), load_limit)
 
 
+@strict
 def in_pool(
     trace: Trace,
     limit: int,
@@ -93,6 +97,7 @@ def in_pool(
     raise NotReached(lowest, limit, "a pool")
 
 
+@strict
 def settle(
     trace: Trace,
     limit: int,

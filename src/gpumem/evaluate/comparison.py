@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem._show import Shown
 from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
@@ -36,8 +37,8 @@ class Side:
     overlap: float | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison(Shown):
     """Both sides, and the names of what differs after `iterations` iterations (nothing should)."""
 
     report: Report

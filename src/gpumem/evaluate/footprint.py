@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gpumem._strict import strict
 from gpumem.evaluate import verify
 from gpumem.evaluate.options import taken
 from gpumem.placement import Placement
@@ -70,6 +71,7 @@ class Footprint:
         }
 
 
+@strict
 def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "") -> Footprint:
     """Place with `planner(trace)` and measure; `name` is for people.
 
@@ -96,6 +98,7 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     )
 
 
+@strict
 def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footprint:
     """Replay through a fresh allocator, which `make` returns, and measure; `name` is for people.
 
@@ -127,6 +130,7 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
 
 
+@strict
 def by_planners(
     trace: Trace,
     planners: Planners,
@@ -152,6 +156,7 @@ def by_planners(
     return [replace(f, bound=least) for f in found]
 
 
+@strict
 def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
     """Replay through each allocator, check and measure."""
     found = []

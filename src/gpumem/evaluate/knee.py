@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.options import name_of
 from gpumem.machine import Machine
@@ -88,6 +89,7 @@ def achieved(limit: int, bound: int | None, peak: int) -> float | None:
     return (peak - limit) / (peak - bound)
 
 
+@strict
 def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) -> float | None:
     """Return what a planner costs at a load limit.
 
@@ -123,6 +125,7 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
     return found[1] if isinstance(found, tuple) else None
 
 
+@strict
 def knee(
     trace: Trace,
     machine: Machine,
@@ -204,6 +207,7 @@ def knee(
     return Knee(trace.name, machine.name, name or name_of(planner), peak, limit, unbroken, cost, plan, seconds, bound)
 
 
+@strict
 def knee_of(
     trace: Trace,
     machine: Machine,

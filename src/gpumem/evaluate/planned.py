@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpumem import check
+from gpumem._show import Shown, frame, table
+from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.evaluate import verify
 from gpumem.evaluate.verify import ORACLES, UNCHECKED, Checked, self_check
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.report import Report, Run, human, percent, plot
+from gpumem.report import Report, Run, human, human_ns, percent, plot
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Planned:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Planned(Shown):
     """A plan with all that follows from it, as `plan` returns it.
 
     Parameters
@@ -73,6 +79,39 @@ class Planned:
         what = f"{r['swaps']} swaps by {self.score or self.planner:.30}"
         cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
         return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
+
+    def _repr_html_(self) -> str:
+        runs, out = (self.before, self.after), [human(run.copied(COPY_OUT)) for run in (self.before, self.after)]
+        rows = [
+            ["peak load", *(human(run.trace.peak_load) for run in runs)],
+            ["footprint", *(human(run.placement.height) for run in runs)],
+            ["iteration", *(human_ns(run.timeline.makespan) for run in runs)],
+            ["copied out", *out],
+            ["overhead", "", percent(self.overhead)],
+        ]
+        return table(repr(self), rows, ["", "before", "after"])
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with the rows `before` and `after`; needs `gpumem[pandas]`.
+
+        Columns say their units: loads, footprints and copies in bytes, times and stalls (by cause) in ns.
+        """
+        runs = {"before": self.before, "after": self.after}
+        columns: dict[str, list[Any]] = {
+            "ops": [run.trace.n for run in runs.values()],
+            "buffers": [len(run.trace.buffers) for run in runs.values()],
+            "peak_load_bytes": [run.trace.peak_load for run in runs.values()],
+            "footprint_bytes": [run.placement.height for run in runs.values()],
+            "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
+            "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],
+            "copied_in_bytes": [run.copied(COPY_IN) for run in runs.values()],
+            "makespan_ns": [run.timeline.makespan for run in runs.values()],
+        }
+        for cause in self.after.timeline.stalls:
+            columns[f"stall_{cause}_ns"] = [run.timeline.stalls[cause] for run in runs.values()]
+        both = frame(columns)
+        both.index = [*runs]
+        return both
 
     def report(self) -> Report:
         """Return what the plan costs and saves: `table()` for people, `row()` for programs."""

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from gpumem import check as oracles, pool as pools, swap as swaps
+from gpumem._show import Facts, Shown, clipped
+from gpumem._strict import strict
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
@@ -21,7 +23,7 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
-from gpumem.units import amount
+from gpumem.units import amount, human, human_ns
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
@@ -36,8 +38,8 @@ def _silent(text: str) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Case(Shown):
     """A trace to plan for, its placement and timeline without a plan, and a limit of the pool, of the load, or both."""
 
     trace: Trace
@@ -48,7 +50,13 @@ class Case:
     placement: Placement
     line: Timeline
 
+    def _facts(self) -> Facts:
+        limits = {what: human(n) for what, n in (("pool", self.pool), ("load", self.load)) if n is not None}
+        cost = {"footprint": human(self.placement.height), "makespan": human_ns(self.line.makespan)}
+        return {"": clipped(self.trace.name, 40), "on": clipped(self.machine.name, 30), **limits, **cost}
+
     @classmethod
+    @strict
     def of(
         cls,
         trace: Trace,
@@ -116,6 +124,7 @@ class Case:
                 return simulate(found.trace, self.machine, capacity=self.load)
             return simulate(found.trace, self.machine, found.placement)
 
+    @strict
     def planned(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
         """Put together what was found, not checked yet."""
         placed = judged if self.load is None else simulate(found.trace, self.machine, found.placement)
@@ -124,6 +133,7 @@ class Case:
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
 
 
+@strict
 def plan(
     trace: Trace,
     machine: Machine | str,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumem import check
+from gpumem._strict import strict
 from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.trace import Trace
@@ -55,12 +56,14 @@ def self_check() -> Iterator[None]:
         raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
 
 
+@strict
 def placed(trace: Trace, placement: Placement) -> None:
     """Hold a placement against the oracle."""
     with self_check():
         check.placement(trace, placement)
 
 
+@strict
 def jobs(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> Checked:
     """Hold an event log of several jobs against the naive oracle; of huge ones it would take too long.
 

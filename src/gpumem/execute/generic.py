@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._jit import jit
+from gpumem._strict import strict
 from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
@@ -123,6 +124,7 @@ def _first_write(trace: Trace) -> I64:
     return first
 
 
+@strict
 def carried(trace: Trace) -> set[int]:
     """Return the recorded ids of the buffers that hold a value at the boundary: what two runs may be compared by.
 
@@ -158,6 +160,7 @@ def _note(seen: U64, i: int, digest: U64) -> None:
     seen[i] = _mix(seen[i] + GOLDEN) + digest[0]
 
 
+@strict
 def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
     """Return random bytes for every buffer whose value crosses the boundary, by recorded id.
 
@@ -171,6 +174,7 @@ def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
     return {int(b.of[i]): rng.integers(0, 256, int(b.size[i]), np.uint8) for i in over}
 
 
+@strict
 def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
     """Shrink a placed trace by its alignment: one byte for each unit, so that it runs fast.
 

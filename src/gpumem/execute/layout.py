@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.hazards import Hazards, hazards
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
@@ -29,8 +31,8 @@ class Block:
         return f"buffer {self.buffer} ({where} bytes {self.offset}..{self.offset + self.size})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Layout(Shown):
     """What a backend is opened with: the trace, a block for each buffer, the slabs' bytes, the waits."""
 
     trace: Trace
@@ -40,6 +42,7 @@ class Layout:
     waits: Hazards
 
     @classmethod
+    @strict
     def of(cls, trace: Trace, placement: Placement, host: Placement | None = None) -> Layout:
         """Lay out a placed trace; without `host` each host buffer gets bytes of its own."""
         if not len(trace.ops):

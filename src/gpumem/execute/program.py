@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, WORKSPACE, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
@@ -57,8 +59,8 @@ class Views:
 Launch = Callable[[Op, Views], Call | None]
 
 
-@dataclass(slots=True, eq=False)
-class Program:
+@dataclass(slots=True, eq=False, repr=False)
+class Program(Shown):
     """A placed trace on a backend; see `prepare`."""
 
     layout: Layout
@@ -146,6 +148,7 @@ def _flat(value: NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
+@strict
 def prepare(
     trace: Trace,
     placement: Placement,
@@ -231,6 +234,7 @@ def _call(
     return launch(op, Views(backend, op, touched, written, spare))
 
 
+@strict
 def run(
     trace: Trace,
     placement: Placement,

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpumem._strict import strict
 from gpumem.io.files import write_text
 from gpumem.timeline import CAUSES, Timeline
 from gpumem.trace import Trace
 
 
+@strict
 def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     """Return one complete event an op (microseconds), a track a stream, and a counter of the device load."""
     rows: list[dict[str, Any]] = [
@@ -29,6 +31,7 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     return rows
 
 
+@strict
 def write(path: str | Path, trace: Trace, timeline: Timeline) -> None:
     """Write one steady iteration as a Chrome trace."""
     head = {"displayTimeUnit": "ms", "otherData": {"trace": trace.name, "makespan_ns": timeline.makespan}}

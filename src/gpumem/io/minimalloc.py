@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import Buffers, Ops, first
 from gpumem.io.files import write_text
 from gpumem.placement import Placement
@@ -82,6 +83,7 @@ def _cell(text: str, column: str, line: int) -> int:
     return int(digits)
 
 
+@strict
 def write(path: str | Path, trace: Trace, placement: Placement | None = None) -> None:
     """Write the device buffers of `trace`, with their offsets where a placement is given.
 

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gpumem._show import Shown
 from gpumem.io import minimalloc, recorded, tracefile
 from gpumem.io.files import read_bytes
 from gpumem.io.schema import File, decode
@@ -18,8 +19,8 @@ from gpumem.trace import Trace
 BUNDLED = {"vgg16": "vgg16_cifar_b100", "resnet18": "resnet18_cifar_b100", "mlp3": "mlp3_b128_sgd"}
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+@dataclass(frozen=True, slots=True, repr=False)
+class Loaded(Shown):
     """What a file held: the trace, its placement if it has one, and the file's `meta`."""
 
     trace: Trace

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
 from gpumem.io.schema import Count, Index, check_positions, decode
@@ -101,6 +102,7 @@ def _placement(trace: Trace, offsets: list[int | None], height: int | None) -> P
     return placed if height is None else Placement(at, height)
 
 
+@strict
 def write(
     path: str | Path,
     trace: Trace,

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict_fields
 from gpumem.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Job(Shown):
     """One training job.
 
     Parameters

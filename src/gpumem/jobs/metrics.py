@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
+from gpumem._strict import strict
 from gpumem.jobs.outcome import JobRun, Outcome
 
 
@@ -41,6 +42,7 @@ class Steady:
     peak: int
 
 
+@strict
 def steady(outcome: Outcome) -> dict[str, Steady]:
     """Return how each job ran between the last launch or change of plans and the first departure after it.
 
@@ -67,6 +69,7 @@ def _mean(job: JobRun, since: int, until: int) -> Steady:
     return Steady(rows, ns, max(job.peak[k] for k in rows))
 
 
+@strict
 def savings(planned: Outcome, unmanaged: Outcome) -> tuple[Saving, dict[str, Saving]]:
     """Return what a plan saves and costs against the same jobs without one: of all together, and of each.
 
@@ -98,6 +101,7 @@ def _saving(after: Steady, before: Steady) -> Saving:
     return Saving(msr, after.ns / before.ns - 1 if before.ns else 0.0)
 
 
+@strict
 def makespan(outcome: Outcome) -> int:
     """Return the ns from the first arrival to the last departure of a job that ran, 0 where none did."""
     arrivals = [event.ns for event in outcome.log if event.kind == "arrive"]

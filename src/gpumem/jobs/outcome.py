@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpumem._show import Facts, Shown
+from gpumem.units import human, human_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -40,8 +43,8 @@ class Event:
     part: int = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JobRun:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class JobRun(Shown):
     """What one job did.
 
     Parameters
@@ -77,9 +80,16 @@ class JobRun:
     into: int
     waits: dict[str, int]
 
+    def _facts(self) -> Facts:
+        if self.launch < 0:
+            return {"": self.name, "iterations": 0} | ({"refused at": human(self.refused)} if self.refused else {})
+        ran = {"launched at": human_ns(self.launch), "left at": human_ns(self.leave)}
+        held = {"peak": human(max(self.peak, default=0)), "copied": f"{human(self.out)} out, {human(self.into)} in"}
+        return {"": self.name, "iterations": len(self.end), **ran, **held}
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Outcome(Shown):
     """What all jobs did.
 
     Parameters
@@ -99,6 +109,11 @@ class Outcome:
     budgets: tuple[tuple[int, int], ...]
     replans: tuple[int, ...]
     log: tuple[Event, ...]
+
+    def _facts(self) -> Facts:
+        end = human_ns(max((job.leave for job in self.jobs), default=0))
+        counts = {"replans": len(self.replans), "events": len(self.log)}
+        return {"jobs": len(self.jobs), "peak": human(self.peak), "last left at": end, **counts}
 
     def __getitem__(self, name: str) -> JobRun:
         for job in self.jobs:

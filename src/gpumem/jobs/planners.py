@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.policy import Planner
 from gpumem.machine import Machine
@@ -14,6 +15,7 @@ from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
 
 
+@strict
 def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
     """Swap nothing.
 

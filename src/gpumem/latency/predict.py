@@ -18,6 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import COMPUTE, F64, I64, MAX_NS, RECOMPUTE, UNKNOWN
 from gpumem.latency.network import Features, Network, Training, learn, sizes
 from gpumem.latency.samples import Measurement, Sample, by_type, samples
@@ -30,8 +32,8 @@ NETWORK, MEASURED, ROOFLINE, LINK = range(4)
 SOURCES = ("network", "measured", "roofline", "link")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Predictor:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Predictor(Shown):
     """The networks, by type of operator.
 
     Parameters
@@ -133,8 +135,8 @@ def fit(
     return Predictor(networks, features, {name: n for name, n in count.items() if n < least})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Estimates:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Estimates(Shown):
     """How long each op of a trace will take, and who says so.
 
     Parameters
@@ -156,6 +158,7 @@ class Estimates:
         return Counter(self.trace.ops.name[i] for i in np.flatnonzero(self.source == ROOFLINE).tolist())
 
 
+@strict
 def estimates(
     trace: Trace, machine: Machine, predictor: Predictor, utilisation: float, *, slowdown: float = 0.0
 ) -> Estimates:
@@ -225,6 +228,7 @@ class HasTrace(Protocol):
     def trace(self) -> Trace: ...
 
 
+@strict
 def estimator(machine: Machine, predictor: Predictor, *, slowdown: float = 0.0) -> Callable[[HasTrace, float], I64]:
     """Return `estimates` as a controller wants them: `estimate(job, others)`; any other job keeps the GPU busy."""
     return lambda job, others: estimates(job.trace, machine, predictor, min(others, 1.0), slowdown=slowdown).ns

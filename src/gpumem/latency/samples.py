@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import MAX_NS
 from gpumem.io.files import read_bytes, write_text
 from gpumem.io.schema import decode
@@ -105,8 +107,8 @@ class _Head(msgspec.Struct):
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LatencyTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatencyTable(Shown):
     """Measurements, and in `source` what made them: machine, versions, command."""
 
     rows: tuple[Measurement, ...]
@@ -146,6 +148,7 @@ def read_table(path: str | Path) -> LatencyTable:
     return LatencyTable(tuple(decode(line, Measurement, where) for where, line in lines[1:]), head.source)
 
 
+@strict
 def samples(trace: Trace) -> list[Sample]:
     """Return each op of a trace as a sample.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.latency.samples import Measurement, Sample
 from gpumem.machine import Machine
 
@@ -26,6 +27,7 @@ SPREAD = 0.3  # standard deviation of the logarithm of a type's efficiency
 _Draw = Callable[[np.random.Generator], Sample]
 
 
+@strict
 def synthetic(
     ops: Iterable[Sample],
     machine: Machine,

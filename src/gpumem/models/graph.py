@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem._show import Shown
 from gpumem.columns import ACTIVATION, GRADIENT, INPUT, WORKSPACE, Op
 from gpumem.execute import Call, Launch, Views
 from gpumem.recorder import Recorder
@@ -23,8 +24,8 @@ from gpumem.trace import Trace
 FLOAT = np.dtype(np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensor(Shown):
     """A buffer to be: its shape, its type, what it is for, its value at the start if it persists.
 
     One with a `base` is the same buffer in another shape.
@@ -75,8 +76,8 @@ class Step:
     workspaces: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model(Shown):
     """A whole training step.
 
     Parameters

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem._strict import strict
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.execute import Backend, Launch, prepare
 from gpumem.machine import Link, Machine
@@ -18,6 +19,7 @@ from gpumem.trace import Trace
 REPEATS = 5  # iterations, of which the median counts for each op; one more warms up
 
 
+@strict
 def measured(
     trace: Trace,
     backend: Backend,
@@ -65,6 +67,7 @@ def measured(
     return replace(trace, ops=replace(trace.ops, duration=duration))
 
 
+@strict
 def measured_machine(machine: Machine, backend: Backend, *, large: int = 2**26) -> Machine:
     """Return `machine` with the links that a backend measures, from copies of 64 KiB and of `large` bytes.
 

@@ -9,6 +9,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from gpumem._strict import strict
 from gpumem.evaluate.call_cost import costs
 from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
 from gpumem.pool import Allocator, CnMem, Native, SmartPool, best_fit
@@ -21,6 +22,7 @@ QUOTED = "paper: SmartPool up to 13.3 % below CnMem (VGG11), and itself at most 
 FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 
 
+@strict
 def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
     """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load."""
     (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
@@ -68,6 +70,7 @@ def ratio_table(rows: list[dict[str, Any]]) -> str:
     return f"{columns(lines)}\n\n{QUOTED}"
 
 
+@strict
 def call_costs(
     trace: Trace, allocators: Allocators, replays: int, progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpumem import swap
+from gpumem._strict import strict
 from gpumem.errors import Infeasible
 from gpumem.evaluate import verify
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
@@ -48,6 +49,7 @@ class Setting:
     progress: Callable[[str], None]
     tell: Callable[[str], None]
 
+    @strict
     def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
         """Hold an event log against the oracle, if asked to; `tell` hears where it is too long for that."""
         if self.check:
@@ -55,6 +57,7 @@ class Setting:
         return outcome
 
 
+@strict
 def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
 
@@ -91,6 +94,7 @@ def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcom
     return setting.checked(out, jobs, capacity)
 
 
+@strict
 def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
     setting.progress(f"{trace.name}: bounds")
@@ -119,6 +123,7 @@ def mlps(setting: Setting) -> list[Row]:
     return rows
 
 
+@strict
 def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
     found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
@@ -127,6 +132,7 @@ def mlp_row(trace: Trace, setting: Setting) -> Row:
     return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": bound}
 
 
+@strict
 def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     """Jobs that arrive one after another under a limit that they fit with TENSILE only: how soon there is room."""
     machine = setting.machine

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -85,6 +86,7 @@ class Pool(Allocator, Protocol):
     synchronize: Callable[[], None]
 
 
+@strict
 def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placement:
     """Feed a trace to an online allocator, iteration after iteration, and return where its buffers end up.
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem._jit import jit
+from gpumem._strict import strict
 from gpumem.arcs import meet
 from gpumem.columns import I64, int_column
 from gpumem.placement import NOWHERE, Placement
@@ -29,6 +30,7 @@ MAX_ALIGNMENT = 2**40
 FEW = 3000  # buffers up to which a look at every pair (30 ms) beats the compilation of what avoids it (3 s)
 
 
+@strict
 def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     """Place buffers by descending size, each into the smallest hole that fits.
 
@@ -55,6 +57,7 @@ def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     return _place(trace, alignment, smallest=True)
 
 
+@strict
 def first_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     """Place buffers by descending size, each into the lowest hole that fits; all else is as in `best_fit`.
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from gpumem._show import Facts, Shown, clipped
+from gpumem._strict import strict_fields
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.placement import Placement
 from gpumem.report.text import versus
@@ -15,13 +17,19 @@ from gpumem.trace import Trace
 from gpumem.units import human, human_ns, percent
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run(Shown):
     """A trace with its placement and its timeline."""
 
     trace: Trace
     placement: Placement
     timeline: Timeline
+
+    def _facts(self) -> Facts:
+        load, height = human(self.trace.peak_load), human(self.placement.height)
+        makespan = human_ns(self.timeline.makespan)
+        return {"": self.trace.name, "peak load": load, "footprint": height, "makespan": makespan}
 
     def copied(self, role: int) -> int:
         """Bytes that the ops of a copy role move in one iteration."""
@@ -30,8 +38,8 @@ class Run:
         return int(self.trace.buffers.size[ops.writes.idx[ops.writes.ptr[copies]]].sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Report:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Report(Shown):
     """A plan for one trace on one machine, against the same trace without it.
 
     `limit` is the size of the pool, if one was asked for; `load_limit` what the load was brought down to.
@@ -49,6 +57,18 @@ class Report:
     clock: str
     placed: Timeline  # by the placed clock, whatever the limit
     planner: str = "autoswap"
+
+    def _facts(self) -> Facts:
+        r = self.row()
+        footprint = f"{human(r['footprint'])} to {human(r['footprint_after'])}"
+        return {
+            "": clipped(r["trace"], 40),
+            "on": clipped(self.machine, 30),
+            "by": clipped(self.score or self.planner, 30),
+            "swaps": r["swaps"],
+            "footprint": footprint,
+            "overhead": percent(r["overhead"]),
+        }
 
     def row(self) -> dict[str, Any]:
         """Return all figures: bytes, nanoseconds, `overhead` as a fraction."""

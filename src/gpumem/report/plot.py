@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import reprlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import (
     ACT_GRAD,
     ACTIVATION,
@@ -25,6 +30,7 @@ from gpumem.placement import Placement
 from gpumem.report.plan import Run
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.units import amount
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,10 +46,11 @@ _COLOURS = {
 }
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _MIB = 2**20
+_SIZE = (10, 4.5)  # inches
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+@dataclass(frozen=True, slots=True, repr=False)
+class Series(Shown):
     """One curve: its name, and as many `y` as `x`; None where there is no value."""
 
     name: str
@@ -51,8 +58,8 @@ class Series:
     y: list[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+@dataclass(frozen=True, slots=True, repr=False)
+class Figure(Shown):
     """Curves in one picture; `name` is for files, `x` and `y` say what the axes are."""
 
     name: str
@@ -73,46 +80,93 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
+@strict
 def pictures(folder: Path, before: Run, after: Run, limit: int) -> list[Path]:
     """Draw `profile.png`, `layout.png` and `timeline.png` into `folder`; return their paths."""
-    draw: dict[str, Callable[[Axes], None]] = {
-        "profile.png": lambda ax: profile(ax, before.trace, after.trace, limit),
-        "layout.png": lambda ax: layout(ax, after.trace, after.placement),
-        "timeline.png": lambda ax: streams(ax, after.trace, after.timeline),
+    draw: dict[str, Callable[..., Axes]] = {
+        "profile.png": partial(profile, before.trace, after.trace, limit),
+        "layout.png": partial(layout, after.trace, after.placement),
+        "timeline.png": partial(streams, after.trace, after.timeline),
     }
-    return [_save(folder / name, drawing) for name, drawing in draw.items()]
+    return [save(folder / name, drawing) for name, drawing in draw.items()]
 
 
-def profile(ax: Axes, before: Trace, after: Trace, limit: int | None = None) -> None:
-    """Draw the load of both traces over the ops of the iteration, the rewritten one on the same axis."""
-    ax.fill_between(np.arange(before.n), before.load() / _MIB, step="post", alpha=0.35, label="without swapping")
-    ax.step(recorded(before), after.load()[recorded(after)] / _MIB, where="post", label="planned", color="#c44e52")
+def save(path: str | Path, draw: Callable[..., Axes]) -> Path:
+    """Draw into a PNG: `draw` is called with `ax`, as `functools.partial(profile, trace)` can be; needs no display."""
+    with _installed():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=_SIZE, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(ax=figure.subplots())
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format="png")
+    return Path(path)
+
+
+@strict
+def profile(
+    before: Trace, after: Trace | None = None, limit: int | str | None = None, *, ax: Axes | None = None
+) -> Axes:
+    """Draw the load over the ops of an iteration; of a rewritten trace too, on the same axis.
+
+    Parameters
+    ----------
+    before : Trace
+    after : Trace, optional
+        What a plan made of it.
+    limit : int or str, optional
+        Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load): a line.
+    ax : Axes, optional
+        Where to draw; made by `matplotlib.pyplot` where left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
+    ax = _axes(ax)
+    time, load = before.steps()
+    steps, held = np.append(time, before.n), np.append(load, load[-1]) / _MIB
+    ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without swapping")
+    if after is not None:
+        kept = recorded(after)
+        ax.step(recorded(before), after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
-        ax.axhline(limit / _MIB, linestyle="--", linewidth=0.8, color="black", label="limit")
+        at = amount(limit, before.peak_load, "limit") / _MIB
+        ax.axhline(at, linestyle="--", linewidth=0.8, color="black", label="limit")
     ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
     ax.legend()
+    return ax
 
 
+@strict
 def recorded(trace: Trace) -> I64:
     """Return the ops that a rewrite keeps: neither copies nor recomputations."""
     return np.flatnonzero((trace.ops.of >= 0) & (trace.ops.role != RECOMPUTE))
 
 
-def curves(path: Path, figure: Figure) -> Path:
-    """Draw the curves of a figure; points without a value are left out."""
-
-    def draw(ax: Axes) -> None:
-        for series in figure.series:
-            y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-            ax.plot(series.x, y, marker="" if len(y) > 50 else "o", markersize=3, label=series.name)
-        ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
-        ax.legend(fontsize="small")
-
-    return _save(path, draw)
+def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
+    """Draw the curves of a figure; points without a value are left out. `ax` as in `profile`."""
+    ax = _axes(ax)
+    for series in figure.series:
+        y = np.array([np.nan if v is None else v for v in series.y], np.float64)
+        ax.plot(series.x, y, marker="" if len(y) > 50 else "o", markersize=3, label=series.name)
+    ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
+    ax.legend(fontsize="small")
+    return ax
 
 
-def layout(ax: Axes, trace: Trace, placement: Placement) -> None:
-    """Draw every device buffer as a rectangle: time to the right, address up."""
+@strict
+def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axes:
+    """Draw every device buffer as a rectangle: time to the right, address up. `ax` as in `profile`."""
+    placement.check_fits(trace)
+    ax = _axes(ax)
     from matplotlib.collections import PolyCollection
 
     boxes, colours = [], []
@@ -129,11 +183,16 @@ def layout(ax: Axes, trace: Trace, placement: Placement) -> None:
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
     for kind in (kind for kind in _COLOURS if kind in trace.buffers.kind):
         ax.plot([], [], "s", color=_COLOURS[kind], label=kind)
-    ax.legend(loc="upper right", fontsize="small")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper right", fontsize="small")
+    return ax
 
 
-def streams(ax: Axes, trace: Trace, timeline: Timeline) -> None:
-    """Draw one steady iteration: a bar an op, a row a stream."""
+@strict
+def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
+    """Draw one steady iteration: a bar an op, a row a stream. `ax` as in `profile`."""
+    timeline.check_fits(trace)
+    ax = _axes(ax)
     for k in range(len(trace.ops.streams)):
         mine = np.flatnonzero(trace.ops.stream == k)
         bars = [(timeline.start[i] / 1e6, (timeline.end[i] - timeline.start[i]) / 1e6) for i in mine.tolist()]
@@ -142,15 +201,24 @@ def streams(ax: Axes, trace: Trace, timeline: Timeline) -> None:
     ax.set_yticks(range(len(trace.ops.streams)), trace.ops.streams)
     ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
     ax.invert_yaxis()
+    return ax
 
 
-def _save(path: Path, draw: Callable[[Axes], None]) -> Path:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _axes(ax: Axes | None) -> Axes:
+    """The axes to draw on: those given, or new ones by pyplot, which is what shows them in a notebook."""
+    if ax is not None:
+        if not hasattr(ax, "fill_between"):
+            raise TypeError(f"ax: {reprlib.repr(ax)} is a {type(ax).__name__}; it must be axes of matplotlib or None")
+        return ax
+    with _installed():
+        from matplotlib import pyplot
+    made: Axes = pyplot.subplots(figsize=_SIZE, layout="constrained")[1]
+    return made
 
-    figure: Any = Figure(figsize=(10, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure.subplots())
-    with replacing(path) as file:
-        figure.savefig(file, dpi=120, format="png")
-    return path
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"pictures need matplotlib: pip install 'gpumem[plot]' ({error})") from error

@@ -7,13 +7,15 @@ from typing import Self
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import I64, Bool
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spans:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Spans(Shown):
     """Columns over gaps: `buffer`, and the two accesses, `after` and `before`, as ops."""
 
     buffer: I64
@@ -32,7 +34,7 @@ class Spans:
         return {gap: k for k, gap in enumerate(zip(self.buffer.tolist(), (self.after % n).tolist()))}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Gaps(Spans):
     """Columns over the gaps of a trace, by buffer, then in the order of its lifetime.
 
@@ -66,6 +68,7 @@ class Gaps(Spans):
         old: Bool = self.forever & (self.writes > 0) & (self.epoch == 0)
         return old
 
+    @strict
     def unrolled(self, trace: Trace) -> I64:
         """Return `after`, counted on from the start of its value, so that the gaps of a value ascend."""
         start, n = trace.buffers.start[self.buffer], trace.n
@@ -73,6 +76,7 @@ class Gaps(Spans):
         return after
 
 
+@strict
 def gaps(trace: Trace) -> Gaps:
     """Return all gaps of all device buffers.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.errors import Infeasible
 from gpumem.swap.gaps import gaps, without
 from gpumem.trace import Trace
@@ -19,6 +20,7 @@ def floor(trace: Trace) -> tuple[int, int]:
     return int(np.argmax(held)), int(held.max())
 
 
+@strict
 def fits(trace: Trace, limit: int) -> bool:
     """Return whether the load of `trace` is at most `limit` already, so that the empty plan will do.
 

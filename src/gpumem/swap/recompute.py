@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
@@ -26,6 +27,7 @@ REASONS = (  # those of `rerun` first
 )
 
 
+@strict
 def backward_start(trace: Trace) -> int:
     """Return the first op of the backward pass, as far as a trace tells.
 
@@ -78,6 +80,7 @@ class Recomputable:
         return fine
 
 
+@strict
 def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpumem._show import Shown
+from gpumem._strict import strict_fields
 from gpumem.columns import I64
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Shown):
     """A job as the scheduler sees it: its iteration, ns of each op as predicted or measured, its priority.
 
     `ratio` of its buffers may be swapped at most: a smaller ratio is a higher priority. With 1 there is no limit.
@@ -27,8 +30,9 @@ class Task:
             raise ValueError(f"job {self.trace.name!r}: {len(self.duration)} durations for {self.trace.n} ops")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scheduled:
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scheduled(Shown):
     """What one job shall do.
 
     Parameters

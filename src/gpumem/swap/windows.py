@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Spans, gaps
@@ -38,6 +39,7 @@ class Windows(Spans):
     in_ns: I64
 
 
+@strict
 def windows(trace: Trace, machine: Machine) -> Windows:
     """Return a window for every gap of every device buffer that holds bytes and in which some op runs.
 

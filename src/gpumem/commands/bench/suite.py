@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ class Suite:
             io.write_text(folder / "bench.txt", text + "\n")
             io.write_text(folder / "bench.json", found + "\n")
             for stem, figure in drawn if report.plot.available() else ():
-                report.plot.curves(_unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem)), figure)
+                path = _unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem))
+                report.plot.save(path, partial(report.plot.curves, figure))
 
 
 def _figures(part: str) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64
 from gpumem.jobs.job import Job
 from gpumem.jobs.policy import Estimate
 from gpumem.machine import Machine
 
 
+@strict
 def roofline(machine: Machine, slowdown: float = 0.0) -> Estimate:
     """Return an estimate by the machine's roofline and the stated model of kernels that share it.
 

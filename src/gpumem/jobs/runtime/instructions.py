@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -24,8 +26,8 @@ Place = Callable[[Trace], Placement]
 Rows = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instructions:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Instructions(Shown):
     """One iteration under a plan, `n` ops in issue order.
 
     `trace` is the rewritten one; its `of` count in the job's own trace. `budget`: device bytes that it takes, the load
@@ -57,6 +59,7 @@ class Instructions:
     host: frozenset[int]
 
 
+@strict
 def instructions(
     trace: Trace,
     plan: Plan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gpumem._strict import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
 from gpumem.jobs.job import Job
@@ -16,6 +17,7 @@ from gpumem.jobs.worlds.threads import State, Threads
 from gpumem.machine import Machine
 
 
+@strict
 def run_jobs(
     jobs: Sequence[Job],
     machine: Machine,

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from gpumem._strict import strict
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
 from gpumem.jobs.policy import TENSILE, Policy
@@ -30,6 +31,7 @@ _ORDER = (
 _RANK = {kind: rank for rank, kinds in enumerate(_ORDER) for kind in kinds}
 
 
+@strict
 def simulate_jobs(
     jobs: Sequence[Job],
     machine: Machine,

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from math import gcd
 
 from gpumem import check
+from gpumem._strict import strict
 from gpumem.placement import Placement
 from gpumem.pool.allocators._blocks import Granted, Live, checked
 from gpumem.pool.allocators.native import Native
@@ -131,6 +132,7 @@ class SmartPool:
         self._observer: Observer | None = self._new_observer(0)
 
     @classmethod
+    @strict
     def of(
         cls,
         trace: Trace,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
@@ -16,6 +17,7 @@ TRIES = 10  # proofs that the effort is for
 SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the buffers, the largest of them: if these do not fit, all do not
 
 
+@strict
 def exact(
     trace: Trace,
     *,

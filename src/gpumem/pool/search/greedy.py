@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool.search._problem import PlacementProblem
@@ -14,6 +15,7 @@ from gpumem.trace import Trace
 Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) of a circle of n; the greatest first
 
 
+@strict
 def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | None = None) -> Placement:
     """Place buffers in each order of `ORDERS`, by best fit and by first fit; return the lowest placement.
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
@@ -46,6 +47,7 @@ MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
 SHARE = 8  # of the effort, the part that one way down may take
 
 
+@strict
 def search(
     trace: Trace,
     *,

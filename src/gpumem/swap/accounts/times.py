@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.timeline import Timeline
 
@@ -38,6 +39,7 @@ class Times:
     period: int
 
     @classmethod
+    @strict
     def of(cls, line: Timeline) -> Times:
         """Unroll a time line."""
         return cls.unroll(line.start, line.end, line.makespan)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -27,6 +28,7 @@ BATCH = 4  # evaluations at a time, whatever runs them, so that the result does 
 POOL = 1000  # random weights among which the next ones are sought
 
 
+@strict
 def bayes(
     trace: Trace,
     machine: Machine,

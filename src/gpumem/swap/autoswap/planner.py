@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -22,6 +23,7 @@ PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)
 
 
+@strict
 def autoswap(
     trace: Trace,
     machine: Machine,
@@ -123,6 +125,7 @@ def best_plan(
     return best
 
 
+@strict
 def candidates(
     trace: Trace, machine: Machine, limit: int, *, peaks: str = "first", threshold: int = 2**20
 ) -> Candidates:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import F64, I64, Csr
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -31,6 +32,7 @@ from gpumem.trace import Trace
 STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier
 
 
+@strict
 def capuchin(
     trace: Trace,
     machine: Machine,

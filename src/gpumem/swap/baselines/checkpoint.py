@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -21,6 +22,7 @@ from gpumem.swap.recompute import Recomputable, backward_start, kept_over, recom
 from gpumem.trace import Trace
 
 
+@strict
 def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | None = None) -> Plan:
     """Plan recomputation by segments: keep their boundaries, make the rest again when their backward begins.
 

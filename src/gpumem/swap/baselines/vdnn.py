@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import ACTIVATION, I64, Bool
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -30,6 +31,7 @@ from gpumem.trace import Trace
 LAYERS = ("all", "conv")
 
 
+@strict
 def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", strict: bool = True) -> Plan:
     """Plan vDNN's static swaps: every feature map of its kind goes, whatever the limit.
 

@@ -12,6 +12,7 @@ from math import ceil, floor
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import COMPUTE, F64, I64
 from gpumem.errors import Infeasible
 from gpumem.machine import Machine
@@ -51,6 +52,7 @@ class Bound:
     settled: bool
 
 
+@strict
 def zero_stall_limit(
     trace: Trace,
     machine: Machine,
@@ -115,6 +117,7 @@ def zero_stall_limit(
     return Bound(min(max(least, limit), peak), 0, peak, breaks, settled)
 
 
+@strict
 def least_stall(
     trace: Trace,
     machine: Machine,

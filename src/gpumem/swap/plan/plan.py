@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpumem._show import Facts, Shown, frame
+from gpumem._strict import strict
 from gpumem.swap.plan.decisions import KINDS, Decision, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 __all__ = ["Decision", "Plan", "Recompute", "Swap", "Variant"]
 
+_UNITS = {"duration": "duration_ns", "workspace": "workspace_bytes"}  # of columns that are no ops
 FORMAT = "gpumem.plan/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Shown):
     """Decisions for one iteration of `n` ops, in the order in which ties are broken.
 
     Examples
@@ -38,15 +44,38 @@ class Plan:
     trace: str = ""
 
     @classmethod
+    @strict
     def of(cls, trace: Trace, decisions: Iterable[Decision] = ()) -> Plan:
         """Make a plan for `trace`: the empty one, unless there are decisions."""
         return cls(tuple(decisions), trace.n, trace.name)
+
+    def _facts(self) -> Facts:
+        count = {name: sum(isinstance(d, kind) for d in self.decisions) for name, kind in KINDS.items()}
+        recomputed, variants = count["recompute"], count["variant"]
+        more = {"recomputations": recomputed} | ({"variants": variants} if variants else {})
+        return {"": self.trace, "swaps": count["swap"], **more, "for": f"{self.n} ops"}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row a decision; needs `gpumem[pandas]`.
+
+        `kind` (`swap`, `recompute` or `variant`), and the fields of all kinds: `<NA>` where a kind has none. Ops count
+        in the iteration; `duration_ns` and `workspace_bytes` are a variant's.
+        """
+        names = {kind: name for name, kind in KINDS.items()}
+        whole = [f.name for f in dict.fromkeys(f for kind in KINDS.values() for f in fields(kind)) if f.type == "int"]
+        columns = {name: [getattr(d, name, -1) for d in self.decisions] for name in dict.fromkeys(whole)}
+        rows: dict[str, Any] = {"kind": [names[type(d)] for d in self.decisions]}
+        rows |= {_UNITS.get(name, name): column for name, column in columns.items()}
+        table = frame(rows, index="decision", absent=-1, among=[name for name in rows if name != "kind"])
+        table["name"] = [getattr(d, "name", "") for d in self.decisions]
+        return table
 
     @property
     def swaps(self) -> tuple[Swap, ...]:
         """The swaps among the decisions."""
         return tuple(d for d in self.decisions if isinstance(d, Swap))
 
+    @strict
     def apply(self, trace: Trace) -> Trace:
         """Return `trace` rewritten by this plan.
 
@@ -66,6 +95,7 @@ class Plan:
         """
         return self.carried(trace).trace
 
+    @strict
     def carried(self, trace: Trace) -> Carried:
         """Return what `apply` does, and where the copies of each decision ended up in issue order.
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
 from gpumem.swap.plan._cuts import Cut, find_cuts, issue_order
 from gpumem.swap.plan.decisions import Decision, Recompute, Swap
@@ -180,8 +181,8 @@ class _Rewrite:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Carried(Shown):
     """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
 
     `out`, int64[d]: index of the copy-out, -1 where there is none, since the host holds the value or nothing is

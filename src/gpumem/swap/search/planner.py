@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpumem._strict import strict
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -19,6 +20,7 @@ from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 
+@strict
 def search(
     trace: Trace,
     machine: Machine,
@@ -95,6 +97,7 @@ def search(
     return judge.plan()
 
 
+@strict
 def lowest(
     trace: Trace,
     machine: Machine,

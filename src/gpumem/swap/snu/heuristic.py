@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64, Csr
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -18,6 +19,7 @@ from gpumem.trace import Trace
 from gpumem.units import human
 
 
+@strict
 def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     """Plan swaps as the SNU thesis' heuristic does, as far as its text is legible.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
@@ -46,6 +47,7 @@ class OnDemand:
     period: int  # iterations after which all repeats; 0 where that was not seen
 
 
+@strict
 def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> Plan:
     """Return as a plan what swapping on demand does in the steady state within `limit` bytes.
 
@@ -110,6 +112,7 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     return Plan.of(trace, _swaps(seen.gaps, evicted))
 
 
+@strict
 def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 

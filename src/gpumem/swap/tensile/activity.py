@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.trace import Trace
 
 
+@strict
 def released(trace: Trace) -> Trace:
     """Return `trace` with the tails of its lifetimes cut: a buffer ends with the last op that touches it.
 

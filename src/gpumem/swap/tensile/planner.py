@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gpumem._strict import strict
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -23,6 +24,7 @@ from gpumem.trace import Trace
 LINKS = ("global", "job")
 
 
+@strict
 def schedule(
     tasks: Sequence[Task],
     machine: Machine,
@@ -161,6 +163,7 @@ def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
     return Scheduled(Plan.of(job.trace, [*swaps, *dropped]), job.peak, tuple(delays))
 
 
+@strict
 def tensile(
     trace: Trace,
     machine: Machine,

@@ -1,0 +1,122 @@
+"""Pictures: axes of their own or those that are given, no backend forced, and what to install where matplotlib is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+
+import gpumem
+from gpumem import Machine, Placement, Trace, plot
+from gpumem.report import Figure, Series
+
+
+@pytest.fixture(autouse=True)
+def agg() -> Iterator[None]:
+    """The user's backend; this one needs no display."""
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context({"backend": "agg"}):
+        pyplot.switch_backend("agg")
+        yield
+        pyplot.close("all")
+
+
+def drawings(trace: Trace) -> list[Callable[..., Any]]:
+    placed = gpumem.best_fit(trace)
+    line = gpumem.simulate(trace, Machine.named("v100"), placed)
+    curve = Figure("f", "a figure", "x", "y", (Series("one", [0, 1], [2, None]),))
+    return [
+        partial(plot.profile, trace),
+        partial(plot.profile, trace, limit="70%"),
+        partial(plot.profile, trace, trace, trace.peak_load),
+        partial(plot.layout, trace, placed),
+        partial(plot.streams, trace, line),
+        partial(plot.curves, curve),
+    ]
+
+
+def test_each_makes_its_own_axes_or_draws_on_those_given() -> None:
+    from matplotlib import pyplot
+
+    for draw in drawings(gpumem.bundled("mlp3")):
+        made = draw()
+        assert made.get_title() and made.figure is pyplot.gcf()
+        given = pyplot.figure().subplots()
+        assert draw(ax=given) is given and given.get_title() == made.get_title()
+        pyplot.close("all")
+
+
+def test_a_bare_instance_with_steps_like_nanoseconds_can_be_drawn() -> None:
+    bare = Trace.from_lifetimes([4, 2], [0, 10**12], [10**12, 2 * 10**12])
+    assert len(plot.profile(bare).collections) == 1
+    assert plot.layout(bare, gpumem.best_fit(bare)).get_legend() is None
+
+
+def test_files_are_drawn_without_pyplot_and_no_backend_is_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = gpumem.bundled("mlp3")
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot")
+    before = matplotlib.rcParams._get("backend")
+    assert plot.save(tmp_path / "p.png", partial(plot.profile, trace)).read_bytes().startswith(b"\x89PNG")
+    assert "matplotlib.pyplot" not in sys.modules and matplotlib.rcParams._get("backend") == before
+
+
+def test_what_does_not_belong_together_is_said_so() -> None:
+    trace, other = gpumem.bundled("mlp3"), Trace.from_lifetimes([4], [0], [2])
+    with pytest.raises(ValueError, match=r"placement: 35 offsets, but trace '' has 1 buffers"):
+        plot.layout(other, gpumem.best_fit(trace))
+    with pytest.raises(ValueError, match=r"timeline: 40 ops, but trace '' has 2"):
+        plot.streams(other, gpumem.simulate(trace, Machine.named("v100")))
+    with pytest.raises(TypeError, match=r"ax: Trace\(.* is a Trace; it must be axes of matplotlib or None"):
+        plot.profile(trace, ax=trace)
+    with pytest.raises(ValueError, match=r"limit: '70 apples'|limit: unit 'apples'"):
+        plot.profile(trace, limit="70 apples")
+
+
+def test_without_matplotlib_a_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    draw = drawings(gpumem.bundled("mlp3"))
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for drawing in draw:
+        with pytest.raises(ImportError, match=r"pip install 'gpumem\[plot\]'"):
+            drawing()
+    with pytest.raises(ImportError, match=r"pip install 'gpumem\[plot\]'"):
+        plot.save(tmp_path / "p.png", draw[0])
+    assert not list(tmp_path.iterdir())
+
+
+# --- offsets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "offset, alignment, message",
+    [
+        ([0], 1, "offset: 1 for 3 buffers; give one for each, -1 on the host"),
+        ([0, 8, -1, 0], 1, "offset: 4 for 3 buffers"),
+        ([0.5, 8.0, -1.0], 1, "offset: expected a list of integers"),
+        ([[0, 8, -1]], 1, "offset: expected a list of integers"),
+        (["0", "8", "-1"], 1, "offset: expected a list of integers"),
+        ([0, -8, -1], 1, r"offset\[1\]: -8 for 2 bytes is not within \[0, 2\*\*62\)"),
+        ([2**62 - 4, 0, -1], 1, rf"offset\[0\]: {2**62 - 4} for 4 bytes is not within"),
+        ([2**63 - 1, 0, -1], 1, r"offset\[0\]: 9223372036854775807 for 4 bytes"),
+        ([0, 100, -1], 256, r"offset\[1\]: 100 is no multiple of the alignment of 256 bytes"),
+        ([0, 8, 8], 1, r"offset\[2\]: 8, but buffer 2 is on the host: -1 would do"),
+        ([0, 8, -1], 0, "alignment: 0 is below 1"),
+    ],
+)
+def test_a_placement_wants_one_whole_offset_a_buffer(offset: Any, alignment: int, message: str) -> None:
+    from gpumem.columns import Buffers, Ops
+
+    trace = Trace(Buffers.make([4, 2, 4], [0] * 3, [1] * 3, host=[False, False, True]), Ops.make([], []), 1)
+    assert Placement.at(trace, np.array([0, 8, -1])).height == 10
+    with pytest.raises(ValueError, match=message):
+        Placement.at(trace, offset, alignment=alignment)
