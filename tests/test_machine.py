@@ -182,7 +182,7 @@ def test_a_link_is_finite_and_not_negative(what: str, value: float) -> None:
 
 @pytest.mark.parametrize("field, value", [("capacity", "11GiB"), ("pinned", 1.5e9), ("flops", "fast"), ("out", 3)])
 def test_a_field_of_the_wrong_type_is_said_so(field: str, value: object) -> None:
-    with pytest.raises(TypeError, match=rf"^Machine: {field}: {value!r} is a .*; it must be a"):
+    with pytest.raises(TypeError, match=rf"^Machine: {field}: {value!r} is an? .*; it must be a"):
         GTX.with_(**{field: value})
 
 

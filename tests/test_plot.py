@@ -1,4 +1,4 @@
-"""Pictures: axes of their own or those that are given, no backend forced, and what to install where matplotlib is not."""
+"""Pictures: axes of their own or given ones, no backend forced, and what to install without matplotlib; offsets."""
 
 from __future__ import annotations
 

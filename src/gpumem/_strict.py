@@ -65,7 +65,7 @@ def strict(function: Callable[P, R]) -> Callable[P, R]:
     Examples
     --------
     >>> @strict
-    ... def double(limit: "int") -> "int":
+    ... def double(limit: int) -> int:
     ...     return 2 * limit
     >>> double(4)
     8
@@ -124,7 +124,13 @@ def _is_a(kind: str) -> Test:
 
 def _refusal(where: str, name: str, value: object, annotation: str) -> str:
     kinds = [kind.strip() for kind in annotation.split("|")]
-    wanted = " or ".join(WORDS.get(kind) or f"a {kind}" for kind in kinds)
+    wanted = " or ".join(WORDS.get(kind) or _a(kind) for kind in kinds)
+    if {"int", "str"} <= {*kinds}:
+        wanted = wanted.replace(WORDS["str"], "a text such as '300MiB' or '70%'")
     hints = "".join(f"; {CLASSES[kind][1]}" for kind in kinds if kind in CLASSES)
     where = where.removesuffix(".__init__")
-    return f"{where}: {name}: {reprlib.repr(value):.60} is a {type(value).__name__}; it must be {wanted}{hints}"
+    return f"{where}: {name}: {reprlib.repr(value):.60} is {_a(type(value).__name__)}; it must be {wanted}{hints}"
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiouAEIO" else f"a {noun}"
