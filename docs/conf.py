@@ -1,22 +1,44 @@
 """How Sphinx builds the pages: `sphinx-build -W docs site`."""
 
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE / "_ext")]
+
 project = "gpumem"
 copyright = "The gpumem authors"
-
 extensions = [
     "myst_parser",
-    "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
+    "rooms",
 ]
+exclude_patterns = ["_*"]
+templates_path = ["_templates"]
+
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
+default_role = "py:obj"  # a name between backticks is a link where it is one of ours
+nitpicky = True
+nitpick_ignore_regex = [("py:obj", "(?s).*"), ("py:.*", r"(?!gpumem\.).*")]  # what is not ours has no page
+python_maximum_signature_line_length = 90
+python_use_unqualified_type_names = True
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_mock_imports = ["cuda", "numba.cuda", "numba_cuda"]
+autodoc_type_aliases = {name: name for name in ("I64", "F64", "U64", "Bool", "Array", "ArrayLike", "Bytes", "NDArray")}
+numpydoc_show_class_members = False
+
 html_theme = "pydata_sphinx_theme"
 html_title = "gpumem"
-html_theme_options = {"navigation_with_keys": False, "show_prev_next": True}
+html_theme_options = {"navigation_with_keys": False}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -13,9 +13,13 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.evaluate import verify as verify
     from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
-    from gpumem.evaluate.comparison import Comparison as Comparison, compare as compare
-    from gpumem.evaluate.footprint import by_allocators as by_allocators, by_planners as by_planners
-    from gpumem.evaluate.knee import knee as knee, overhead_at as overhead_at, table as table
+    from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
+    from gpumem.evaluate.footprint import (
+        Footprint as Footprint,
+        by_allocators as by_allocators,
+        by_planners as by_planners,
+    )
+    from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
     from gpumem.evaluate.planned import Planned as Planned
     from gpumem.evaluate.task import QUICK as QUICK, Case as Case, plan as plan
     from gpumem.evaluate.verify import Checked as Checked

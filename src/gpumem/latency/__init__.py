@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.latency.network import shapes as shapes, sizes as sizes
+    from gpumem.latency.network import Network as Network, Training as Training, shapes as shapes, sizes as sizes
     from gpumem.latency.predict import (
         Estimates as Estimates,
+        HasTrace as HasTrace,
         Predictor as Predictor,
         estimates as estimates,
         estimator as estimator,

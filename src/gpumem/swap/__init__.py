@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from gpumem.swap.autoswap import autoswap as autoswap, bayes as bayes
     from gpumem.swap.baselines import capuchin as capuchin, checkpoint as checkpoint, vdnn as vdnn
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
-    from gpumem.swap.gaps import Gaps as Gaps, gaps as gaps
+    from gpumem.swap.gaps import Gaps as Gaps, Spans as Spans, gaps as gaps
     from gpumem.swap.limits import fits as fits
     from gpumem.swap.plan import Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.recompute import (
         REASONS as REASONS,
+        Recomputable as Recomputable,
         backward_start as backward_start,
         kept_over as kept_over,
         recomputable as recomputable,
@@ -35,5 +36,6 @@ if TYPE_CHECKING:
     from gpumem.swap.snu import heuristic as heuristic, on_demand as on_demand
     from gpumem.swap.tasks import Scheduled as Scheduled, Task as Task
     from gpumem.swap.tensile import schedule as schedule, tensile as tensile
+    from gpumem.swap.windows import Windows as Windows
 
 face(__name__)

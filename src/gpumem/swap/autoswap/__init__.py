@@ -11,6 +11,6 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes
     from gpumem.swap.autoswap.planner import autoswap as autoswap, candidates as candidates
-    from gpumem.swap.autoswap.scores import SCORES as SCORES
+    from gpumem.swap.autoswap.scores import SCORES as SCORES, Candidates as Candidates
 
 face(__name__)

@@ -9,6 +9,6 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.snu.heuristic import heuristic as heuristic
-    from gpumem.swap.snu.on_demand import follow as follow, on_demand as on_demand
+    from gpumem.swap.snu.on_demand import OnDemand as OnDemand, follow as follow, on_demand as on_demand
 
 face(__name__)

@@ -1,0 +1,157 @@
+"""The API pages: one a room, with every public name of its face, so that a name added there shows up by itself.
+
+`docs/reference/api/index.md` lists the rooms, and autosummary makes each its page out of what `page` returns. A name is
+described once, in the room that it lives in; where another face offers it too (`gpumem.Plan`), the page links there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from functools import cache
+from importlib import import_module
+from itertools import accumulate
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from sphinx.ext.autodoc.mock import mock
+
+import gpumem
+from gpumem._face import Face
+
+if TYPE_CHECKING:
+    from docutils.nodes import Element
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
+    from sphinx.environment import BuildEnvironment
+
+NOT_LIBRARY = {"gpumem.arcs", "gpumem.cli", "gpumem.commands", "gpumem.names"}  # the command line, and what is inside
+
+
+def rooms() -> list[str]:
+    """Every room and every module on the ground, by name."""
+    found = [f"gpumem.{module.name}" for module in pkgutil.iter_modules(gpumem.__path__) if module.name[0] != "_"]
+    return ["gpumem", *(name for name in found if name not in NOT_LIBRARY)]
+
+
+def names(module: str) -> list[str]:
+    """What a face or `__all__` lists; else the classes and functions that the module defines."""
+    loaded = import_module(module)
+    own = [name for name, thing in vars(loaded).items() if name[0] != "_" and _origin(thing) == module]
+    return list(getattr(loaded, "__all__", own))
+
+
+def wings(room: str) -> list[str]:
+    """Faces of packages inside a room, and the modules that the room's own face lists."""
+    loaded = import_module(room)
+    if room == "gpumem" or not hasattr(loaded, "__path__"):
+        return []
+    listed = {name for name in names(room) if isinstance(getattr(loaded, name), ModuleType)}
+    inside = (module for module in pkgutil.iter_modules(loaded.__path__, f"{room}.") if "._" not in module.name)
+    return [module.name for module in inside if module.name.rpartition(".")[2] in listed or _faces(module)]
+
+
+def page(room: str) -> str:
+    """Return the page of a room: what it is for, a table of its names, and each of them in full."""
+    parts = [_heading(room, "="), _module(room), _table(room), *_entries(room)]
+    for wing in wings(room):
+        parts += [_heading(wing, "-"), _module(wing), _table(wing), *_entries(wing)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+@cache
+def described() -> dict[str, str]:
+    """Where each public thing is described: from the module and the name of its definition to that on the page."""
+    found: dict[str, str] = {}
+    for room in rooms()[1:]:
+        for module in (room, *wings(room)):
+            for name in names(module):
+                home = definition(module, name)
+                if home is not None and f"{home}.".startswith(f"{room}."):
+                    found.setdefault(home, f"{module}.{name}")
+    return found
+
+
+def definition(module: str, name: str) -> str | None:
+    """Follow faces and imports to where a name is defined; None for a module."""
+    loaded = import_module(module)
+    if isinstance(thing := getattr(loaded, name), ModuleType):
+        return None
+    if origin := _origin(thing):
+        return f"{origin}.{name}"
+    while isinstance(loaded, Face) and name in loaded._home:
+        module, name = loaded._home[name]
+        loaded = import_module(module)
+    return f"{module}.{name}"
+
+
+def resolve(app: Sphinx, env: BuildEnvironment, node: Element, content: Element) -> Element | None:
+    """Link what annotations and other faces call by another name than the page that describes it."""
+    if node.get("refdomain") != "py":
+        return None
+    parts = str(node["reftarget"]).split(".")
+    for module in reversed([*accumulate(parts[:-1], "{}.{}".format)]):
+        name, *rest = parts[module.count(".") + 1 :]
+        try:
+            home = definition(module, name)
+        except (ImportError, AttributeError):
+            continue
+        target = ".".join([described().get(str(home), ""), *rest])
+        domain = env.domains.python_domain
+        return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, content)
+    return None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Write the pages for the template, where packages for a GPU need not be there, and link what Sphinx cannot."""
+    app.connect("config-inited", _write)
+    app.connect("missing-reference", resolve)
+    app.connect("autodoc-skip-member", lambda _app, _what, _name, thing, skip, _options: skip or _is_field(thing))
+    return {"parallel_read_safe": True}
+
+
+def _write(app: Sphinx, config: Config) -> None:
+    with mock(config.autodoc_mock_imports):
+        config.autosummary_context = {"pages": {room: page(room) for room in rooms()}}
+
+
+def _entries(module: str) -> list[str]:
+    mine = described()
+    full = [(f"{module}.{name}", definition(module, name)) for name in names(module)]
+    return [_entry(name, pkgutil.resolve_name(name)) for name, home in full if mine.get(str(home)) == name]
+
+
+def _entry(full: str, thing: object) -> str:
+    if inspect.isclass(thing):
+        kind = "autoexception" if issubclass(thing, BaseException) else "autoclass"
+        return f".. {kind}:: {full}\n   :members:"
+    if callable(thing) and hasattr(thing, "__name__"):
+        return f".. autofunction:: {full}"
+    keys = ", ".join(f"``{key}``" for key in thing) if isinstance(thing, dict) else ""
+    return f".. autodata:: {full}\n   :no-value:\n\n   {keys}"
+
+
+def _module(module: str) -> str:
+    shadowed = module in described().values()  # `gpumem.swap.autoswap` is the function
+    return f".. automodule:: {module}" + "\n   :no-index:" * shadowed
+
+
+def _table(module: str) -> str:
+    return "\n".join([".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names(module))])
+
+
+def _heading(text: str, line: str) -> str:
+    return f"{text}\n{line * len(text)}"
+
+
+def _faces(module: pkgutil.ModuleInfo) -> bool:
+    return module.ispkg and hasattr(import_module(module.name), "__all__")
+
+
+def _origin(thing: object) -> str | None:
+    defined = inspect.isclass(thing) or inspect.isroutine(thing) or hasattr(thing, "__wrapped__")
+    return getattr(thing, "__module__", None) if defined else None
+
+
+def _is_field(thing: object) -> bool:
+    return type(thing).__name__ == "_tuplegetter"
