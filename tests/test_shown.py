@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpumem.machine import PRESETS
+
 from . import shown
 
 pytestmark = pytest.mark.jit  # what is compiled is tested elsewhere
@@ -88,6 +90,18 @@ def test_the_synopsis_is_that_of_the_parsers() -> None:
         kinds = [(name, kind) for kind in rest[0].split("|")] if name == "bench" else [(name,)]
         exist = set.intersection(*(_options(_helps(*kind)) for kind in kinds))
         assert _options(" ".join(rest)) <= exist, name
+
+
+def test_options_and_machines_that_pages_name_exist() -> None:
+    commands = [(), *((name,) for name in re.findall(r"^    ([a-z]+)  ", _helps(), re.M))]
+    kinds = [("bench", kind) for kind in ("swap", "pool", "tensile")]
+    exist = set.union(*(_options(_helps(*command)) for command in [*commands, *kinds]))
+    for page in PAGES:
+        text = re.sub(
+            r"^```sh\n.*?^```$|`[^`]*(?:pytest|benchmarks/|sphinx)[^`]*`", "", page.read_text(), flags=re.M | re.S
+        )
+        assert _options(text) <= exist, page.name
+    assert all(re.search(rf"[` ]{name}[` ]", README.read_text()) for name in PRESETS)
 
 
 def test_a_terminal_and_what_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
