@@ -85,7 +85,7 @@ def _options(text: str) -> set[str]:
 def test_the_synopsis_is_that_of_the_parsers() -> None:
     (synopsis,) = re.findall(r"^```text\n(gpumem .*?)^```$", README.read_text(), re.M | re.S)
     lines = [line.split(maxsplit=3) for line in re.sub(r"\n +", " ", synopsis).splitlines()]
-    assert {name for _, name, *_ in lines} == set(re.findall(r"^    ([a-z]+)  ", _helps(), re.M))
+    assert {name for _, name, *_ in lines} == set(re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))
     for _, name, *rest in lines:
         kinds = [(name, kind) for kind in rest[0].split("|")] if name == "bench" else [(name,)]
         exist = set.intersection(*(_options(_helps(*kind)) for kind in kinds))
@@ -93,7 +93,7 @@ def test_the_synopsis_is_that_of_the_parsers() -> None:
 
 
 def test_options_and_machines_that_pages_name_exist() -> None:
-    commands = [(), *((name,) for name in re.findall(r"^    ([a-z]+)  ", _helps(), re.M))]
+    commands = [(), *((name,) for name in re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))]
     kinds = [("bench", kind) for kind in ("swap", "pool", "tensile")]
     exist = set.union(*(_options(_helps(*command)) for command in [*commands, *kinds]))
     for page in PAGES:
