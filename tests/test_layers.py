@@ -20,7 +20,20 @@ SOURCE = ROOT / "src" / "gpumem"
 
 # A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
 LAYERS = [
-    ["units", "names", "errors", "_strict", "_show", "columns", "arcs", "_jit", "_face", "_version", "kernels"],
+    [
+        "units",
+        "names",
+        "errors",
+        "_strict",
+        "_show",
+        "columns",
+        "arcs",
+        "deadline",
+        "_jit",
+        "_face",
+        "_version",
+        "kernels",
+    ],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
     ["simulate", "_clock", "check"],

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem import check
+from gpumem import check, deadline
 from gpumem.columns import Buffers, Ops
+from gpumem.deadline import NEVER
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Link, Machine
@@ -163,14 +164,21 @@ def test_an_effort_that_is_none_is_refused(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.jit
-def test_time_up_returns_the_best_so_far() -> None:
+def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = bundled("vgg16")
     told: list[str] = []
-    limit = trace.peak_load * 55 // 100
-    plan = search(trace, GTX, limit, seconds=1e-6, progress=told.append)
+    limit, moment = trace.peak_load * 55 // 100, 0.0
+
+    def hear(text: str) -> None:
+        nonlocal moment
+        told.append(text)
+        moment = 0.0 if text == "AutoSwap" else 2.0  # up with the first step of annealing
+
+    monkeypatch.setattr(deadline, "now", lambda: moment)
+    plan = search(trace, GTX, limit, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
-    assert told[0] == "AutoSwap" and "% of the peak" in told[-1]
-    assert np.all(np.diff(Annealing(trace, GTX, limit, 1.0, 0, None, told.append).p.points) > 0)
+    assert told[0] == "AutoSwap" and len(told) == 2 and "% of the peak" in told[-1]
+    assert np.all(np.diff(Annealing(trace, GTX, limit, 1.0, 0, NEVER, told.append).p.points) > 0)
 
 
 def test_a_gap_that_pays_only_with_another_one_is_found() -> None:

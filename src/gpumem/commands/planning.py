@@ -18,6 +18,7 @@ from gpumem.names import choice, choices
 from gpumem.units import amount, human
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
+WHOLE = "the whole time of a planner: it ends with the best by then"
 SEED = "of planners that draw random numbers"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
 
@@ -55,7 +56,7 @@ def add_own(p: Group, seed: str = SEED) -> None:
     p.add_argument(
         "--effort", type=float, metavar="X", help="of planners that search: 1 takes up to half a minute a plan"
     )
-    p.add_argument("--seconds", type=float, metavar="S", help="budget of planners that search for as long as they may")
+    p.add_argument("--seconds", type=float, metavar="S", help=WHOLE)
     p.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
@@ -64,7 +65,7 @@ def add_search(p: Group) -> None:
     p.add_argument(
         "--effort", type=float, metavar="X", help="of planners that search: 1, the default, takes some seconds"
     )
-    p.add_argument("--seconds", type=float, metavar="S", help="budget of planners that search, of time")
+    p.add_argument("--seconds", type=float, metavar="S", help=WHOLE)
     p.add_argument("--seed", type=int, metavar="N", help=SEED)
 
 

@@ -15,6 +15,7 @@ from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_limits, add_own, fits_already, goals, own_options
 from gpumem.commands.progress import Progress, tell
+from gpumem.deadline import Deadline
 from gpumem.names import chosen
 
 COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
@@ -47,16 +48,20 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         trace = read_with_ops(source, target, progress)
         options = own_options(args, planners, trace.peak_load)
-        case = evaluate.Case.of(trace, target, **goals(args, trace), progress=progress)
+        until = Deadline.within(options.pop("seconds", None))
+        case = evaluate.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
+        seconds = until.seconds  # of each planner
         rows, found = [], {}
         for name, planner in progress.over(planners.items()):
-            row, planned = _try(case, name, planner, options, progress)
+            until = Deadline.within(seconds)
+            own = options | {"seconds": until.part(evaluate.PLANNING).seconds}
+            row, planned = _try(case, name, planner, own, progress)
             rows.append(row)
             if planned is not None:
                 found[name] = planned
                 if not args.no_check:
                     progress(f"{name}: checking the plan")
-                    planned.verified().checked.told(tell)
+                    planned.verified(until.seconds).checked.told(tell)
     if args.out is not None and found:
         with out_folder(args.out) as folder:
             for name, planned in found.items():

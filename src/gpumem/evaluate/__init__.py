@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
     from gpumem.evaluate.planned import Planned as Planned
-    from gpumem.evaluate.task import QUICK as QUICK, Case as Case, plan as plan
+    from gpumem.evaluate.task import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
     from gpumem.evaluate.verify import Checked as Checked
 
 face(__name__)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpumem._show import Shown
 from gpumem._strict import strict
+from gpumem.deadline import NEVER, Deadline
 from gpumem.errors import Infeasible, NotReached
 from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
@@ -45,6 +46,7 @@ def in_pool(
     swap: Callable[[Trace, int], Plan],
     pool: Callable[[Trace], Placement],
     load_limit: int | None = None,
+    until: Deadline = NEVER,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Combined:
     """Lower the load limit until the placement fits a pool of `limit` bytes.
@@ -57,6 +59,8 @@ def in_pool(
         `swap(trace, load_limit) -> Plan` and `pool(trace) -> Placement`.
     load_limit : int, optional
         Bytes to start from; `limit` where left out.
+    until : Deadline
+        When to give up. Where the time is short the load limit is lowered in larger steps.
     progress : callable
         Told what is being tried.
 
@@ -80,8 +84,8 @@ def in_pool(
     258
     """
     step = max(trace.peak_load // STEPS, 1)
-    load_limit, lowest = limit if load_limit is None else min(load_limit, limit), 2**62
-    while load_limit > 0:
+    load_limit, lowest, tries = limit if load_limit is None else min(load_limit, limit), 2**62, 0
+    while load_limit > 0 and not (tries and until.over()):
         progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
         try:
             found = at_load(trace, load_limit, swap=swap, pool=pool)
@@ -89,12 +93,13 @@ def in_pool(
             if lowest == 2**62:
                 raise
             hint = stop.hint if isinstance(stop, NotReached) else ""
-            raise NotReached(lowest, limit, "a pool", hint) from stop
+            raise NotReached(lowest, limit, "a pool", until.hint(hint)) from stop
         if found.placement.height <= limit:
             return found
-        lowest = min(lowest, found.placement.height)
-        load_limit = min(load_limit, trace.peak_load) - step
-    raise NotReached(lowest, limit, "a pool")
+        lowest, tries = min(lowest, found.placement.height), tries + 1
+        load_limit = min(load_limit, trace.peak_load)
+        load_limit -= step * until.stride(tries, load_limit // step)
+    raise NotReached(lowest, limit, "a pool", until.hint())
 
 
 @strict
@@ -107,6 +112,7 @@ def settle(
     pool: Callable[[Trace], Placement],
     judge: Callable[[Combined], Timeline],
     least: int = 0,
+    until: Deadline = NEVER,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Combined:
     """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
@@ -124,6 +130,8 @@ def settle(
         Runs a plan by the clock that counts.
     least : int
         Nanoseconds that no plan can beat, so that the search ends there.
+    until : Deadline
+        When to end with the best plan so far.
 
     Returns
     -------
@@ -134,7 +142,7 @@ def settle(
     best, shortest = first, judge(first).makespan
     for swap in swaps:
         for level in range(ABOVE, -1, -1):
-            if shortest <= least:
+            if shortest <= least or until.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
             progress(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")

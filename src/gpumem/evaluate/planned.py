@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem import check
 from gpumem._show import Shown, frame, table
 from gpumem.columns import COPY_IN, COPY_OUT
+from gpumem.deadline import Deadline
 from gpumem.evaluate import verify
 from gpumem.evaluate.verify import ORACLES, UNCHECKED, Checked, self_check
 from gpumem.io import chrome, staged, write, write_text
@@ -119,8 +120,13 @@ class Planned(Shown):
         runs = self.before, self.after
         return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
 
-    def verified(self) -> Planned:
+    def verified(self, seconds: float | None = None) -> Planned:
         """Hold the result against the naive oracles.
+
+        Parameters
+        ----------
+        seconds : float, optional
+            The oracle of the timeline is left out where it would take longer.
 
         Raises
         ------
@@ -130,8 +136,9 @@ class Planned(Shown):
         Notes
         -----
         The oracles of budget and timeline are quadratic: above 20,000 ops or buffers they are left out, and `checked`
-        says so. With a load both timelines are held against theirs.
+        says so, as it does about time. With a load both timelines are held against theirs.
         """
+        until = Deadline.within(seconds)
         after, trace, duplex = self.after, self.trace, self.machine.duplex
         ns = self.machine.durations(trace)
         with self_check():
@@ -141,6 +148,8 @@ class Planned(Shown):
                 why = f"{trace.n} ops and {len(trace.buffers)} buffers are too many"
                 return replace(self, checked=Checked(ORACLES[:2], dict.fromkeys(ORACLES[2:], why)))
             check.budget(trace, self.load_limit, host=self.machine.pinned)
+            if why := verify.too_long(trace, 1 if self.load is None else 2, until):
+                return replace(self, checked=Checked(ORACLES[:3], {ORACLES[3]: why}))
             check.timeline(trace, self.placed, ns, placement=after.placement, duplex=duplex)
             if self.load is not None:
                 check.timeline(trace, after.timeline, ns, capacity=self.load, duplex=duplex)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gpumem import check as oracles, pool as pools, swap as swaps
 from gpumem._show import Facts, Shown, clipped
 from gpumem._strict import strict
+from gpumem.deadline import NEVER, Deadline
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
@@ -28,10 +29,14 @@ from gpumem.units import amount, human, human_ns
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
 PLANS = 3
+# Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
+# checked; of that for the one plan that a load limit takes; for each call where a pool takes several.
+BEFORE, PLANNING, ONE, EACH = 0.2, 0.75, 0.8, 0.5
 
 Planner = Callable[..., Plan]
 Placer = Callable[..., Placement]
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 
 def _silent(text: str) -> None:
@@ -66,9 +71,10 @@ class Case(Shown):
         load: int | None = None,
         placer: str | Placer | None = None,
         alignment: int = 256,
+        until: Deadline = NEVER,
         progress: Progress = _silent,
     ) -> Case:
-        """Place the unswapped trace; options as in `plan`, but limits are bytes."""
+        """Place the unswapped trace in a part of the time; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
             pool = machine.capacity
         usual = "best-fit" if pool is None else "search"
@@ -76,30 +82,39 @@ class Case(Shown):
         fit = partial(fit, **taken(fit, {"alignment": alignment}))
         place = partial(fit, **taken(fit, {"target": pool}))
         progress("placing the unswapped trace")
-        placement = fit(trace)
+        placement = _hurried(fit, until, BEFORE)(trace)
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
     def solve(self, planner: Planner, options: Mapping[str, Any], progress: Progress = _silent) -> Combined:
-        """Plan and place; a planner that can plan for a placement makes several plans around the first that fits."""
+        """Plan and place; a planner that can plan for a placement makes several plans around the first that fits.
+
+        `seconds` among the options are for all of that together.
+        """
+        until, share = Deadline.within(options.get("seconds")), ONE if self.pool is None else EACH
+        options = {name: value for name, value in options.items() if name != "seconds"}
 
         def plan(**more: Any) -> Callable[[Trace, int], Plan]:
             chosen = taken(planner, {**more, **options, "progress": progress})
             if "seed" in more:
                 chosen["seed"] = more["seed"] + options.get("seed", 0)
-            return lambda trace, limit: planner(trace, self.machine, limit, **chosen)
+            call = _hurried(partial(planner, **chosen), until, share)
+            return lambda trace, limit: call(trace, self.machine, limit)
 
+        place = _hurried(self.place, until, share)
         if self.pool is None:
             assert self.load is not None
-            return at_load(self.trace, self.load, swap=plan(), pool=self.place)
+            return at_load(self.trace, self.load, swap=plan(), pool=place)
         swap, pool = QUICK
-        quick, again = partial(self.place, **taken(self.place, pool)), bool(taken(planner, {"placed": True}))
+        quick = _hurried(partial(self.place, **taken(self.place, pool)), until, share)
+        again = bool(taken(planner, {"placed": True}))
         first = in_pool(
             self.trace,
             self.pool,
             swap=plan(placed=True, **swap) if again else plan(),
             pool=quick,
             load_limit=self.load,
+            until=until,
             progress=progress,
         )
         if not again:
@@ -109,9 +124,10 @@ class Case(Shown):
             self.pool,
             first,
             swaps=[plan(**{"placed": True, **THOROUGH, "seed": k}) for k in range(PLANS)],
-            pool=self.place,
+            pool=place,
             judge=self.judge,
             least=self.line.makespan,
+            until=until,
             progress=progress,
         )
 
@@ -133,6 +149,13 @@ class Case(Shown):
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
 
 
+def _hurried(call: Callable[..., T], until: Deadline, share: float) -> Callable[..., T]:
+    """Let each call take a share of the time that is left then, if it has a keyword for that."""
+    if until is NEVER or not taken(call, {"seconds": 0.0}):
+        return call
+    return lambda *args: call(*args, seconds=until.part(share).left())
+
+
 @strict
 def plan(
     trace: Trace,
@@ -145,6 +168,7 @@ def plan(
     placer: str | Placer | None = None,
     alignment: int = 256,
     check: bool = True,
+    seconds: float | None = None,
     progress: Progress = _silent,
     **options: Any,
 ) -> Planned:
@@ -171,6 +195,9 @@ def plan(
         Of offsets, in bytes, for placers that have a keyword for it.
     check : bool
         Hold the result against the naive oracles.
+    seconds : float, optional
+        The whole time: for both placements, the plans, the clock, and those oracles that are done by then. The first
+        plan that fits counts, and is made better while there is time. What comes out then depends on the machine.
     progress : callable
         Told what is being done.
     **options
@@ -187,7 +214,7 @@ def plan(
     Infeasible
         No plan of this kind can exist.
     NotReached
-        The planner did not get to the limit.
+        The planner did not get to the limit, or not in time.
     RuntimeError
         The result failed its own check.
 
@@ -216,17 +243,20 @@ def plan(
     options = _options(call, name, options, trace.peak_load)
     given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
     limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
-    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, progress=progress)
+    until = Deadline.within(seconds)
+    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, until=until, progress=progress)
+
+    planning = until.part(PLANNING)
 
     def solve(score: str) -> Combined:
-        chosen = {**options, "score": score} if score else options
+        chosen = {**options, "seconds": planning.seconds} | ({"score": score} if score else {})
         return case.solve(call, chosen, lambda text: progress(f"{score or name}: {text}"))
 
     score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
     planned = case.planned(found, judged, name, score)
     if check:
         progress("checking the plan")
-        return planned.verified()
+        return planned.verified(until.seconds)
     return planned
 
 

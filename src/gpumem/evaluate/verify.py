@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpumem import check
 from gpumem._strict import strict
+from gpumem.deadline import Deadline
 from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.trace import Trace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gpumem.machine import Machine
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
+PAIR = 2e-7  # seconds that the check of a timeline takes for each pair of them
 ORACLES = ("placement", "data_flow", "budget", "timeline")
 
 
@@ -54,6 +56,12 @@ def self_check() -> Iterator[None]:
         yield
     except CheckError as error:
         raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
+
+
+def too_long(trace: Trace, timelines: int, until: Deadline) -> str:
+    """Return why there is no time to check timelines; nothing where there is."""
+    needs, left = PAIR * timelines * max(trace.n, len(trace.buffers)) ** 2, until.left()
+    return f"it takes about {needs:.1f} s, {left:.1f} s are left" if needs > left else ""
 
 
 @strict

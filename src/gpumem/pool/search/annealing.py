@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.columns import I64
+from gpumem.deadline import NEVER, Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search._reorder import DRAWS, anneal, meetings, refit
@@ -34,6 +35,7 @@ class OrderWalk:
     target: int  # bytes
     rng: np.random.Generator
     progress: Callable[[str], None]
+    until: Deadline = NEVER
     work: int = 0
     order: I64 = field(default_factory=lambda: np.empty(0, np.int64))  # ids that are arranged so far
 
@@ -42,20 +44,25 @@ class OrderWalk:
         size = self.problem.trace.buffers.size[self.problem.free]
         for least, share in STAGES:
             joins = min(int(np.count_nonzero(size >= least * self.problem.trace.peak_load)), MOST)
-            if joins > len(self.order) and self.work < effort * share and self.best.height > self.target:
+            if joins > len(self.order) and self.work < effort * share and self.going:
                 self._stage(self.problem.free[len(self.order) : joins], int(effort * share))
         return self.best
 
-    def _stage(self, new: I64, until: int) -> None:
+    @property
+    def going(self) -> bool:
+        """Whether there is something left to find, and time."""
+        return self.best.height > self.target and not self.until.over()
+
+    def _stage(self, new: I64, most: int) -> None:
         """Let buffers join, and anneal."""
         b, ids = self.problem.trace.buffers, np.concatenate([self.order, new])
         size, meet = self.problem.units[ids], meetings(b.start[ids], b.end[ids], self.problem.trace.n)
         now = np.arange(len(ids)) if len(self.order) else self._greedy(ids, meet)
         floor = self.problem.peak_units(ids)
         best, lowest, begin = np.stack([now, now]), 2**62, self.work
-        while self.work < until and self.best.height > self.target and lowest > floor:
-            heat = HOT * (COLD / HOT) ** ((self.work - begin) / (until - begin)) * floor
-            share = min((until - begin) // CHUNKS + 1, until - self.work)
+        while self.work < most and self.going and lowest > floor:
+            heat = HOT * (COLD / HOT) ** ((self.work - begin) / (most - begin)) * floor
+            share = min((most - begin) // CHUNKS + 1, most - self.work)
             draws, here = self.rng.random((MOVES, DRAWS)), np.empty_like(best)
             reached, work = anneal(size, meet, now, draws, heat, share, floor, here)
             self.work += work

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gpumem._strict import strict
+from gpumem.deadline import Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
@@ -46,11 +47,12 @@ def exact(
     >>> trace.peak_load, placed.height, placed.bound, placed.optimal
     (4, 4, 4, True)
     """
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort / 2, seconds, seed, progress)
+    until = Deadline.within(seconds)
+    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort / 2, until, seed, progress)
     state.run(0, np.random.default_rng(seed))
     state.work = share = max(state.work, 0) + effort / 2 * state.unit
     goal = state.best.height - 1
-    while state.best.height > state.lowest and state.work > 0 and not state.late:
+    while state.best.height > state.lowest and state.work > 0 and not until.over():
         before = state.best.height, state.lowest
         _refute(state, goal, share / TRIES)
         progress(f"between {state.lowest} and {state.best.height} bytes")

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import F64, I64
+from gpumem.deadline import NEVER, Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace
@@ -16,7 +17,9 @@ Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) o
 
 
 @strict
-def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | None = None) -> Placement:
+def greedy(
+    trace: Trace, *, alignment: int = 256, seconds: float | None = None, fixed: Mapping[int, int] | None = None
+) -> Placement:
     """Place buffers in each order of `ORDERS`, by best fit and by first fit; return the lowest placement.
 
     Notes
@@ -35,16 +38,20 @@ def greedy(trace: Trace, *, alignment: int = 256, fixed: Mapping[int, int] | Non
     Zhang et al. 2019, section III-C (size). Pisarchyk, Lee: Efficient memory management for deep neural net
     inference, 2020 (size, breadth). TVM's unified static memory planner (conflicts).
     """
-    problem = PlacementProblem.of(trace, alignment, fixed)
-    return min(placements(problem), key=lambda p: p.height)
+    until = Deadline.within(seconds)
+    return min(placements(PlacementProblem.of(trace, alignment, fixed), until=until), key=lambda p: p.height)
 
 
-def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> list[Placement]:
-    """Return a placement for each order of `ORDERS`, or of these, by best fit and by first fit."""
-    none, found = np.empty(0, np.int64), []
+def placements(
+    problem: PlacementProblem, names: Iterable[str] | None = None, *, until: Deadline = NEVER
+) -> list[Placement]:
+    """Return a placement for each order of `ORDERS`, or of these, by best fit and by first fit; for one at least."""
+    none, found = np.empty(0, np.int64), list[Placement]()
     first, last, sections = problem.sections(problem.free)
     size = problem.trace.buffers.size[problem.free]
     for name in ORDERS if names is None else names:
+        if found and until.over():
+            break
         key = ORDERS[name](size, first, last, sections)
         order = problem.free[np.argsort(-key, kind="stable")]  # `free` goes by size
         found += [problem.complete(none, none, smallest=smallest, order=order) for smallest in (True, False)]

@@ -14,7 +14,6 @@ What remains of the effort goes into annealing over orders, which finds somethin
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from gpumem._strict import strict
 from gpumem.columns import F64, I64
+from gpumem.deadline import Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, PlacementProblem
@@ -34,6 +34,7 @@ from gpumem.trace import Trace
 ANNEALING = 0.3  # of the effort
 CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
+RATE = 100_000_000  # of these that are done in a second, if not more
 UNIT = 600_000_000  # buffers and sections looked at with an effort of 1,
 SMALL, LEAST = 2000, 20_000_000  # or that times the cube of the buffers, if that is less, and at least that
 RULES = ((AREA, False), (LOAD_LENGTH, False), (LOAD_LENGTH, True), (LOAD_AREA, False), (LENGTH, False), (END, False))
@@ -70,7 +71,7 @@ def search(
     effort : float
         Work to spend at most; 1 takes 2 to 5 s, less on small instances, and 0 is greedy.
     seconds : float, optional
-        Stop after this time too. What is found then depends on the machine.
+        The whole time; see `gpumem.pool`.
     seed : int
         Of the random changes to the orders, at least 0.
     progress : callable
@@ -79,7 +80,7 @@ def search(
     Raises
     ------
     ValueError
-        A target, effort, seed or number of seconds that is negative or not finite.
+        A target, effort or seed that is negative or not finite.
 
     Notes
     -----
@@ -95,7 +96,8 @@ def search(
     >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
     (11, 10, True)
     """
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seconds, seed, progress)
+    until = Deadline.within(seconds)
+    state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, until, seed, progress)
     state.run(max(target or 0, int(state.lowest * (1 + GAP))), np.random.default_rng(seed))
     return state.result()
 
@@ -107,16 +109,16 @@ class Search:
     problem: PlacementProblem
     best: Placement
     work: float
-    seconds: float | None
+    until: Deadline
     progress: Callable[[str], None]
     lowest: int = field(init=False)
     most: int = field(init=False)
-    begin: float = field(default_factory=time.monotonic)
     unit: int = UNIT
 
     def __post_init__(self) -> None:
         self.lowest = self.problem.lowest
-        self.most = _within(self.problem, self.work / SHARE) if self.best.height > self.lowest else 0
+        work = min(self.work, RATE * self.until.left())
+        self.most = _within(self.problem, work / SHARE) if self.best.height > self.lowest else 0
 
     @classmethod
     def of(
@@ -124,20 +126,20 @@ class Search:
         problem: PlacementProblem,
         target: int,
         effort: float,
-        seconds: float | None,
+        until: Deadline,
         seed: int,
         progress: Callable[[str], None],
     ) -> Search:
         """Start with the greedy placements."""
-        for name, value in (("target", target), ("effort", effort), ("seconds", seconds), ("seed", seed)):
-            if value is not None and not 0 <= value < math.inf:
+        for name, value in (("target", target), ("effort", effort), ("seed", seed)):
+            if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: {value} is not a finite number >= 0")
         best = min(placements(problem, ["size"]), key=lambda p: p.height)
-        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS:
+        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS and not until.over():
             others = [name for name in ORDERS if name != "size"]
-            best = min([best, *placements(problem, others)], key=lambda p: p.height)
+            best = min([best, *placements(problem, others, until=until)], key=lambda p: p.height)
         unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
-        return cls(problem, best, effort * unit, seconds, progress, unit=unit)
+        return cls(problem, best, effort * unit, until, progress, unit=unit)
 
     def _levels(self, turn: int) -> Iterator[I64]:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
@@ -158,7 +160,7 @@ class Search:
         self.search(target, rng)
         self.work += keep
         if keep and self.going(target):
-            walk = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress)
+            walk = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress, self.until)
             self.best = walk.run(int(self.work))
             self.work -= walk.work
 
@@ -180,12 +182,7 @@ class Search:
 
     def going(self, target: int) -> bool:
         """Whether there is something left to find and to spend."""
-        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not self.late
-
-    @property
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return self.seconds is not None and time.monotonic() - self.begin > self.seconds
+        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not self.until.over()
 
     def attempt(self, goal: int, fails: int, turn: int, rule: int, every: bool, noise: F64) -> None:
         """Look for a placement no higher than `goal`, of some buffers and then of more."""
@@ -201,7 +198,7 @@ class Search:
 
     def pack(self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, work: float) -> int:
         """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
-        instance = self.problem.instance(ids, goal)
+        instance, work = self.problem.instance(ids, goal), min(work, RATE * self.until.left())
         status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(work, 2**62)))
         self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all

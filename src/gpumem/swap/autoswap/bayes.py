@@ -14,6 +14,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import F64, I64
+from gpumem.deadline import LATE, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
@@ -40,6 +41,7 @@ def bayes(
     peaks: str = "first",
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
+    seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """Plan swaps by the weighted sum of the four scores whose plan has the shortest iteration.
@@ -54,6 +56,8 @@ def bayes(
         Of the weights that are drawn.
     executor : concurrent.futures.Executor, optional
         Runs the evaluations, 4 at a time: a pool of threads or processes, dask's `Client.get_executor()`.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
     progress : callable
         Told after each batch how many evaluations are done and what the best iteration takes.
 
@@ -94,6 +98,7 @@ def bayes(
     check_options(peaks, targets)
     if evaluations < len(SCORES):
         raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
@@ -101,12 +106,16 @@ def bayes(
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
-        search.results += run(_evaluate, [job] * len(orders), orders)
+        search.results += run(_evaluate, [job] * len(orders), until.each(orders))
+        if until.over():
+            break
         best = search.best
         progress(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
         if isinstance(best, int) and best <= found.line.makespan:
             break
-    return search.plan(trace, machine, limit, targets)
+    if not search.results:
+        raise NotReached(trace.peak_load, limit, hint=LATE)
+    return search.plan(trace, machine, limit, targets, until)
 
 
 class Missed(NamedTuple):
@@ -177,11 +186,11 @@ class _Search:
         directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
         return directions
 
-    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float]) -> Plan:
+    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float], until: Deadline) -> Plan:
         """Make the best plan again; the first of several."""
         best = self.best
         if not isinstance(best, int):
-            raise NotReached(best.reached, limit, hint=best.hint)
+            raise NotReached(best.reached, limit, hint=until.hint(best.hint))
         order = self.orders[self.results.index(best)]
         return best_plan(trace, machine, limit, self.found, order, tuple(targets))[0]
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import I64
+from gpumem.deadline import LATE, NEVER, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -33,6 +34,7 @@ def autoswap(
     peaks: str = "first",
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
+    seconds: float | None = None,
 ) -> Plan:
     """Plan swaps that bring the load of `trace` down to `limit` bytes.
 
@@ -50,6 +52,8 @@ def autoswap(
     targets : tuple of float
         Fractions of the limit, in (0, 1]. The selection goes on until the load is that low; the plan whose
         iteration is shortest by the capacity clock counts, the first of several. `(1,)` is the paper's rule.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Raises
     ------
@@ -81,11 +85,12 @@ def autoswap(
     """
     one_of("score", score, SCORES)
     check_options(peaks, targets)
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
-    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1)[0]
+    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1, until=until)[0]
 
 
 def best_plan(
@@ -97,6 +102,7 @@ def best_plan(
     targets: tuple[float, ...] = TARGETS,
     *,
     judge: bool = True,
+    until: Deadline = NEVER,
 ) -> tuple[Plan, int]:
     """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
 
@@ -105,7 +111,7 @@ def best_plan(
     """
     best: tuple[Plan, int] | None = None
     seen: set[bytes] = set()
-    for target in targets:
+    for target in until.each(targets):
         host = Pinned(trace, found.gaps, machine.pinned)
         chosen, load = select(found, order, int(limit * target), host)
         reached = int(load.max())
@@ -120,7 +126,8 @@ def best_plan(
             best, holds = (plan, makespan), host
         if makespan <= found.line.makespan:
             break
-    assert best is not None
+    if best is None:
+        raise NotReached(trace.peak_load, limit, hint=LATE)
     holds.settle(best[0].swaps)
     return best
 

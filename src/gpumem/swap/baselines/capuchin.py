@@ -15,6 +15,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import F64, I64, Csr
+from gpumem.deadline import LATE, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -42,6 +43,7 @@ def capuchin(
     queue: bool = False,
     feedback: int = 20,
     threshold: int = 2**20,
+    seconds: float | None = None,
 ) -> Plan:
     """Plan swaps and recomputations by free time and memory saving per second.
 
@@ -59,6 +61,8 @@ def capuchin(
         Simulated iterations at most after which in-triggers move.
     threshold : int
         Smallest candidate in bytes.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Returns
     -------
@@ -89,11 +93,14 @@ def capuchin(
     for what, value in (("feedback", feedback), ("threshold", threshold)):
         if value < 0:
             raise ValueError(f"{what}: {value} is below 0")
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
+    if until.over():
+        raise NotReached(trace.peak_load, limit, hint=LATE)
     c = AccessPattern.of(trace, machine, limit, threshold)
-    choice = _choose(c, limit, recompute, queue)
-    return _with_feedback(c, choice, limit, feedback)
+    choice = _choose(c, limit, recompute, queue, until)
+    return _with_feedback(c, choice, limit, feedback, until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,13 +147,13 @@ class Choice:
     host: Pinned
 
 
-def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choice:
+def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool, until: Deadline) -> Choice:
     """Take candidates until the load fits, what recomputation holds on the way included; else try swaps alone."""
     reached = c.trace.peak_load
     for again in [True, False] if recompute else [False]:
         target, lowest = limit, c.trace.peak_load
-        while target > 0:
-            choice = _select(c, target, again, queue)
+        while target > 0 and not until.over():
+            choice = _select(c, target, again, queue, until)
             load = int(_tight(c, choice, _due(c, choice), limit).load.max())
             if load <= limit:
                 return choice
@@ -154,15 +161,15 @@ def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choic
             if load >= lowest:  # asking for more did not help
                 break
             lowest, target = load, target - (load - limit)
-    raise NotReached(reached, limit, hint="a smaller threshold has more candidates")
+    raise NotReached(reached, limit, hint=until.hint("a smaller threshold has more candidates"))
 
 
-def _select(c: AccessPattern, target: int, recompute: bool, queue: bool) -> Choice:
+def _select(c: AccessPattern, target: int, recompute: bool, queue: bool, until: Deadline) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
     load, left = c.trace.load(), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned))
     chains = Chains.of(c.trace, c.found, left if recompute else [])
-    while left and load.max() > target:
+    while left and load.max() > target and not until.over():
         k = left[0]
         cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
         j = chains.best() if cost > 0 else -1
@@ -246,7 +253,7 @@ def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Room,
     return Plan.of(c.trace, decisions)
 
 
-def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
+def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int, until: Deadline) -> Plan:
     """Run the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
     due, lead = _due(c, choice), c.in_ns.astype(np.float64)
     best: tuple[int, Plan] | None = None
@@ -259,7 +266,7 @@ def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> 
             if best is None or line.makespan < best[0]:
                 best = line.makespan, plan
             last, late = plan, _late(c, plan, done, line)
-        if not len(late):
+        if not len(late) or until.over():
             break
         lead[late] += STEP * c.in_ns[late]
     assert best is not None

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import I64
+from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.limits import fits
@@ -23,7 +24,9 @@ from gpumem.trace import Trace
 
 
 @strict
-def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | None = None) -> Plan:
+def checkpoint(
+    trace: Trace, machine: Machine, limit: int, *, segments: int | None = None, seconds: float | None = None
+) -> Plan:
     """Plan recomputation by segments: keep their boundaries, make the rest again when their backward begins.
 
     Parameters
@@ -33,6 +36,8 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     segments : int, optional
         Of the forward pass. Default: the square root of the number of values that can be dropped; where that does
         not reach the limit, the number that gives the lowest peak.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Returns
     -------
@@ -61,6 +66,7 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     """
     if segments is not None and segments < 1:
         raise ValueError(f"segments: {segments} is below 1")
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = recomputable(trace, machine)
@@ -68,14 +74,14 @@ def checkpoint(trace: Trace, machine: Machine, limit: int, *, segments: int | No
     mine = np.flatnonzero(kept_over(found.gaps, start, trace.n) & (found.until >= start))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     tried: list[tuple[int, Plan]] = []
-    for count in [segments] if segments is not None else _counts(len(mine)):
+    for count in until.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
         tried.append((plan.apply(trace).peak_load, plan))
         if tried[0][0] <= limit:
             return plan
-    load, plan = min(tried, key=lambda pair: pair[0])
+    load, plan = min(tried, key=lambda pair: pair[0], default=(load, Plan()))
     if load > limit:
-        raise NotReached(load, limit, hint="swapping drops what no op can make again")
+        raise NotReached(load, limit, hint=until.hint("swapping drops what no op can make again"))
     return plan
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import ACTIVATION, I64, Bool
+from gpumem.deadline import LATE, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -32,7 +33,15 @@ LAYERS = ("all", "conv")
 
 
 @strict
-def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", strict: bool = True) -> Plan:
+def vdnn(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    layers: str = "all",
+    strict: bool = True,
+    seconds: float | None = None,
+) -> Plan:
     """Plan vDNN's static swaps: every feature map of its kind goes, whatever the limit.
 
     Parameters
@@ -45,6 +54,8 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     strict : bool
         Give memory back at the layer boundary, as in the paper: what needs it next waits for the offload.
         Otherwise hold it until the copy is expected to have ended, as far as the limit allows.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Notes
     -----
@@ -69,8 +80,11 @@ def vdnn(trace: Trace, machine: Machine, limit: int, *, layers: str = "all", str
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
     """
     one_of("layers", layers, LAYERS)
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
+    if until.over():  # there is one plan only, made in no time
+        raise NotReached(trace.peak_load, limit, hint=LATE)
     found = feature_maps(trace)
     host = Pinned(trace, found.gaps, machine.pinned)
     chosen = found.offloaded(layers, host)

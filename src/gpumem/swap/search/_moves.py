@@ -128,19 +128,20 @@ def _step(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -
 
 
 @jit
-def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limit: int, goal: int, factor: float) -> int:
+def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limits: I64, goal: int, factor: float, rounds: int) -> bool:
     """Lower the limit towards `goal`; where the load is above it by most, toggle the gap that lowers the cost most.
 
-    Returns the lowest limit that was kept to.
+    `limits`: the limit now, and the lowest one that was kept to. Return whether more is to be done after the rounds.
     """
-    met, n = limit, len(p.begin)
-    while True:
+    n = len(p.begin)
+    for _ in range(rounds):
+        limit = limits[0]
         cost, excess = evaluate(p, s, x, limit)
         if excess <= 0:
-            met = limit
+            limits[1] = limit
             if limit <= goal:
-                return met
-            limit = max(int(limit * factor), goal)
+                return False
+            limits[0] = max(int(limit * factor), goal)
             continue
         best, chosen, op = cost, -1, p.points[x.worst[0]]
         for g in range(len(p.size)):
@@ -152,8 +153,9 @@ def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limit: int, goal: int, f
                 if lower < best:
                     best, chosen = lower, g
         if chosen < 0:
-            return met
+            return False
         toggle(p, s, chosen)
+    return True
 
 
 @jit

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import inf
-from time import perf_counter
+from math import ceil
 
 import numpy as np
 
 from gpumem.columns import COMPUTE, I64
+from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.places import at_places
@@ -27,7 +27,8 @@ FACTOR = 0.995  # by which the greedy start lowers the limit
 WORK = 3e9  # the default effort, in looks at a point or a gap
 SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
-CHUNKS = 32  # of a phase, between which progress is told
+CHUNKS = 32  # of a phase, between which progress is told and the deadline looked at
+LOOK = 1e7  # looks, in a tenth of a second, between which the greedy start looks at the deadline
 
 
 def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False) -> tuple[SwapProblem, Windows]:
@@ -120,15 +121,14 @@ class Annealing:
         goal: int,
         effort: float,
         seed: int,
-        seconds: float | None,
+        until: Deadline,
         progress: Callable[[str], None],
         *,
         placed: bool = False,
     ) -> None:
-        if effort <= 0 or (seconds is not None and seconds <= 0):
-            raise ValueError(f"effort: {effort}, seconds: {seconds}: must be positive")
-        self.trace, self.effort, self.seed, self.progress = trace, effort, seed, progress
-        self.until = inf if seconds is None else perf_counter() + seconds  # on the clock of `perf_counter`
+        if effort <= 0:
+            raise ValueError(f"effort: {effort} must be positive")
+        self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
         self.p, self.w = problem(trace, machine, goal, placed=placed)
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
         self.best = self.now.copy()
@@ -136,9 +136,18 @@ class Annealing:
         # the limit now, the goal, the lowest one kept to, the stall that it took
         self.limits = np.array([peak, goal, peak, FAR])
 
+    @property
+    def cost(self) -> int:
+        """Looks at a point or a gap in one evaluation of a state."""
+        return len(self.p.points) + 5 * len(self.w)
+
     def without_stalls(self, share: float) -> bool:
         """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
-        self.limits[0] = greedy(self.p, self.now, self.x, int(self.limits[0]), int(self.limits[1]), FACTOR)
+        limits, left = np.array([self.limits[0], self.limits[0]]), True
+        rounds = max(int(LOOK / self.cost / max(len(self.w), 1)), 1)
+        while left and not self.until.over():
+            left = greedy(self.p, self.now, self.x, limits, int(self.limits[1]), FACTOR, rounds)
+        self.limits[0] = limits[1]
         return self.anneal(share, 0, 0.0, HOT, COLD)
 
     def with_stalls(self, share: float, plan: Plan, line: Timeline) -> None:
@@ -163,17 +172,16 @@ class Annealing:
     def anneal(self, share: float, budget: int, weight: float, hot: float, cold: float) -> bool:
         """Anneal with a share of the effort; return whether the work was done before its end."""
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
-        steps = max(int(self.effort * share * WORK / (len(self.p.points) + 5 * len(self.w)) / CHUNKS), 1)
-        for k in range(CHUNKS):
-            heat, less = (hot * (cold / hot) ** (part / CHUNKS) for part in (k, k + 1))
+        chunks = CHUNKS if self.until is NEVER else ceil(CHUNKS * max(self.effort, 1))
+        steps = max(int(self.effort * share * WORK / self.cost / chunks), 1)
+        for k in self.until.each(range(chunks)):
+            heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
             state = (self.p, self.now, self.best, spare, self.x, random, self.limits)
             done = anneal(*state, steps, heat, less, budget, weight)
             if self.limits[3] < FAR:
                 self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
                 return True
-            if perf_counter() > self.until:
-                break
         return False
 
     def plan(self) -> Plan:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpumem._strict import strict
+from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -45,7 +46,7 @@ def search(
     effort : float
         Work, not time: 1 takes up to half a minute.
     seconds : float, optional
-        Stop after about so many; then the plan depends on the machine that plans.
+        The whole time; see `gpumem.swap`.
     progress : callable
         Told how far it got.
 
@@ -59,7 +60,7 @@ def search(
     NotReached
         The pinned-host budget leaves a load above `limit`.
     ValueError
-        An effort or a time that is not positive.
+        An effort that is not positive.
 
     Notes
     -----
@@ -79,22 +80,23 @@ def search(
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
     """
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     progress("AutoSwap")
     judge = _Judge(trace, machine, limit)
-    for score in SCORES:
+    for score in until.each(SCORES):
         with suppress(NotReached):
-            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1))
-    found = Annealing(trace, machine, limit, effort, seed, seconds, progress, placed=placed)
-    if not len(found.w) or judge.stall == 0:
-        return judge.plan()
+            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1, seconds=until.seconds))
+    found = Annealing(trace, machine, limit, effort, seed, until, progress, placed=placed)
+    if not len(found.w) or judge.stall == 0 or until.over():
+        return judge.plan(until)
     if found.without_stalls(0.4):
         judge.offer(found.plan())
     elif judge.line is not None:
-        found.with_stalls(0.6, judge.plan(), judge.line)
+        found.with_stalls(0.6, judge.plan(until), judge.line)
         judge.offer(found.plan())
-    return judge.plan()
+    return judge.plan(until)
 
 
 @strict
@@ -110,7 +112,7 @@ def lowest(
 ) -> tuple[Plan, int]:
     """Plan for the lowest load limit that costs at most a fraction `stall` of an iteration.
 
-    Parameters, errors and notes are those of `search`.
+    Parameters, errors and notes are those of `search`; there is always a plan, at worst the empty one.
 
     Returns
     -------
@@ -118,8 +120,8 @@ def lowest(
     limit : int
         Bytes.
     """
-    least = floor(trace)[1]
-    found = Annealing(trace, machine, least, effort, seed, seconds, progress)
+    until, least = Deadline.within(seconds), floor(trace)[1]
+    found = Annealing(trace, machine, least, effort, seed, until, progress)
     if trace.peak_load <= least or not len(found.w):
         return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)
@@ -163,10 +165,9 @@ class _Judge:
         """Nanoseconds that the best plan adds to an iteration; FAR without one."""
         return self.line.makespan - simulate(self.trace, self.machine).makespan if self.line is not None else FAR
 
-    def plan(self) -> Plan:
+    def plan(self, until: Deadline) -> Plan:
         """Return the best plan."""
         if self.best is None:
-            raise NotReached(
-                min(self.lowest, self.trace.peak_load), self.limit, hint="the pinned budget may be too small"
-            )
+            reached = min(self.lowest, self.trace.peak_load)
+            raise NotReached(reached, self.limit, hint=until.hint("the pinned budget may be too small"))
         return self.best

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import I64, Csr
+from gpumem.deadline import NEVER, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -20,13 +21,15 @@ from gpumem.units import human
 
 
 @strict
-def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
+def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
     """Plan swaps as the SNU thesis' heuristic does, as far as its text is legible.
 
     Parameters
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Raises
     ------
@@ -61,16 +64,19 @@ def heuristic(trace: Trace, machine: Machine, limit: int) -> Plan:
     ----------
     J. Lee's thesis, Seoul National University: the heuristic schedule (scanned, partly lost).
     """
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     line = simulate(trace, machine)
-    chosen, load, host = select(trace, machine, limit, line)
+    chosen, load, host = select(trace, machine, limit, line, until)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {human(machine.pinned)}")
+        raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, host.settle(overlap(trace, machine, chosen, load, limit, line)))
 
 
-def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
+def select(
+    trace: Trace, machine: Machine, limit: int, line: Timeline, until: Deadline = NEVER
+) -> tuple[Gaps, I64, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
     Return them in the order of `gaps`, the load that they leave, int64[n], each absent over its whole gap, and what
@@ -85,7 +91,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
-        for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
+        for k in until.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):
             if _take(host, k, load, limit):
                 for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:

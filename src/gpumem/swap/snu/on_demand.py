@@ -16,6 +16,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import I64
+from gpumem.deadline import LATE, NEVER, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -48,7 +49,15 @@ class OnDemand:
 
 
 @strict
-def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> Plan:
+def on_demand(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    victim: str = "lru",
+    iterations: int = 16,
+    seconds: float | None = None,
+) -> Plan:
     """Return as a plan what swapping on demand does in the steady state within `limit` bytes.
 
     Parameters
@@ -60,6 +69,8 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
         are missing; where none is that large, least recently used ones until they suffice.
     iterations : int
         How many to follow at most before the state repeats.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Returns
     -------
@@ -103,12 +114,15 @@ def on_demand(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru"
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
     _check(victim, iterations)
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    seen = follow(trace, machine, limit, victim=victim, iterations=iterations)
-    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
+    if until.over():
+        raise NotReached(trace.peak_load, limit, hint=LATE)
+    seen = _follow(trace, machine, limit, victim, iterations, until)
+    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned, until)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=f"the pinned-host budget is {human(machine.pinned)}")
+        raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, _swaps(seen.gaps, evicted))
 
 
@@ -131,6 +145,11 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
     _check(victim, iterations)
+    return _follow(trace, machine, limit, victim, iterations, NEVER)
+
+
+def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int, until: Deadline) -> OnDemand:
+    """At least one iteration, until the state repeats or the time is up."""
     found = gaps(trace)
     state = Residency.make(trace, found)
     known: dict[bytes, int] = {}
@@ -141,6 +160,8 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
             period = turn - known[key]
             break
         known[key] = turn
+        if until.over():
+            break
     count = state.tally.tolist()
     release = found.after + 1 + (state.final - found.after - 1) % trace.n
     evicted = np.where(state.final >= 0, release, -1)
@@ -178,7 +199,7 @@ def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, until: Deadline) -> tuple[I64, I64]:
     """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and their load.
 
     They are kept if the host has room for them, else this begins with none.
@@ -194,7 +215,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
     else:
         host = Pinned(trace, found, pinned)
         release = found.before.copy()
-    for i in np.flatnonzero(load > limit).tolist():
+    for i in until.each(np.flatnonzero(load > limit).tolist()):
         since = (i - found.after) % n  # 0 at the access itself
         here = np.flatnonzero((since > 0) & (since < release - found.after) & (size > 0))
         for k in here[np.argsort(-since[here], kind="stable")].tolist():

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from gpumem._strict import strict
+from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -36,6 +37,7 @@ def schedule(
     recompute: bool = True,
     least: bool = False,
     rounds: int | None = None,
+    seconds: float | None = None,
 ) -> list[Scheduled]:
     """Schedule swaps and recomputations for jobs that share a GPU (algorithm 3).
 
@@ -61,6 +63,8 @@ def schedule(
     rounds : int, optional
         After so many successes, stop when the last three sums of peaks differ by less than 0.05 % (the authors'
         code: 100).
+    seconds : float, optional
+        Stop after so many; what is swapped by then depends on the machine.
 
     Returns
     -------
@@ -98,15 +102,15 @@ def schedule(
     one_of("accounting", accounting, ACCOUNTING)
     if capacity < 1:
         raise ValueError(f"capacity: {capacity} bytes is below 1")
-    hosts: list[Pinned] = []
+    until, hosts = Deadline.within(seconds), list[Pinned]()
     jobs = [
         SwapRounds(t.trace, machine, t.duration, most=_most(t), hosts=hosts, accounting=accounting, rest=rest)
         for t in tasks
     ]
-    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds)
+    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds, until=until)
     dropped: list[list[Recompute]] = [[] for _ in tasks]
-    if recompute and sum(job.peak for job in jobs) > capacity:
-        dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity)
+    if recompute and sum(job.peak for job in jobs) > capacity and not until.over():
+        dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity, until)
     return [_scheduled(job, more) for job, more in zip(jobs, dropped)]
 
 
@@ -116,10 +120,10 @@ def _most(task: Task) -> int:
     return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29
 
 
-def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None) -> None:
+def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None, until: Deadline) -> None:
     """Swap the biggest tensor of all peaks, again and again."""
     sums = [sum(job.peak for job in jobs)]
-    while sums[-1] > goal and not _settled(sums, rounds):
+    while sums[-1] > goal and not _settled(sums, rounds) and not until.over():
         found = [(job.size(job.biggest()), job.peak, -k) for k, job in enumerate(jobs)]
         size, _, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
         if size < 0:
@@ -140,9 +144,9 @@ def _settled(sums: Sequence[int], rounds: int | None) -> bool:
     return rounds is not None and len(sums) > max(rounds, 2) and max(last) - min(last) < 0.0005 * max(last)
 
 
-def _recompute(jobs: Sequence[RecomputeRounds], capacity: int) -> list[list[Recompute]]:
+def _recompute(jobs: Sequence[RecomputeRounds], capacity: int, until: Deadline) -> list[list[Recompute]]:
     """Drop and recompute what saves most bytes per ns of all peaks, until the capacity is reached."""
-    while sum(job.peak for job in jobs) > capacity:
+    while sum(job.peak for job in jobs) > capacity and not until.over():
         found = [(job, job.best()) for job in jobs]
         job, row = max(found, key=lambda pair: pair[0].value(pair[1]), default=(None, -1))
         if job is None or row < 0:
@@ -173,6 +177,7 @@ def tensile(
     rest: bool = True,
     recompute: bool = True,
     ratio: float = 1.0,
+    seconds: float | None = None,
 ) -> Plan:
     """Plan swaps, then recomputations, that bring the load of one job down to `limit` bytes without a wait for a copy.
 
@@ -182,6 +187,8 @@ def tensile(
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     accounting, rest, recompute, ratio
         As in `schedule` and `Task`. With `paper` accounting the load may exceed the limit.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
 
     Raises
     ------
@@ -205,10 +212,13 @@ def tensile(
     ----------
     Zhang et al., TENSILE, section 4.
     """
+    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     task = Task(trace, machine.durations(trace), ratio)
-    (found,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
+    (found,) = schedule(
+        [task], machine, limit, accounting=accounting, rest=rest, recompute=recompute, seconds=until.seconds
+    )
     if found.peak > limit:
-        raise NotReached(found.peak, limit, hint="TENSILE lets no computation wait for a copy")
+        raise NotReached(found.peak, limit, hint=until.hint("TENSILE lets no computation wait for a copy"))
     return found.plan
