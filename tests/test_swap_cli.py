@@ -143,10 +143,11 @@ def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(cli: Cli) -> None:
 
 def test_options_go_to_the_planners_that_take_them(cli: Cli, file: Path, table: object) -> None:
     ran = cli("swap", file, "--load-limit", "75%", "--seed", "5", "--seconds", "0.5", "--json")
-    assert ran.status == 0 and TOLD == [(5, 0.5)]
+    ((seed, seconds),) = TOLD
+    assert ran.status == 0 and seed == 5 and 0 < seconds < 0.5  # the rest is for placing, judging and checking
     assert f"a peak load of {exact(PEAK - 5)}" in ran.err[0]
     cli("swap", file, "--load-limit", "75%")
-    assert TOLD == [(5, 0.5), (0, 60.0)]
+    assert TOLD[1:] == [(0, 60.0)]
 
 
 def test_every_planner_of_the_package_plans_or_says_why_not(cli: Cli, file: Path) -> None:

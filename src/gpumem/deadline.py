@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, inf
 from time import perf_counter as now
 from typing import TypeVar
@@ -69,11 +70,10 @@ class Deadline:
         return None if self.end == inf else self.left()
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items until the time is up."""
-        for item in items:
-            if self.over():
-                return
-            yield item
+        """Yield items until the time is up; the clock is looked at before an item is asked for."""
+        rest = iter(items)
+        while not self.over() and (found := list(islice(rest, 1))):
+            yield from found
 
     def stride(self, done: int, todo: int) -> int:
         """Return how many of the steps still `todo` to take at once, at most half of them, to get through in time.

@@ -106,7 +106,7 @@ def bayes(
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
-        search.results += run(_evaluate, [job] * len(orders), until.each(orders))
+        search.results += until.each(run(_evaluate, [job] * len(orders), orders))
         if until.over():
             break
         best = search.best
