@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import re
 import subprocess
 import sys
 from functools import cache
@@ -169,6 +170,28 @@ def test_a_circle_would_be_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     home.cache_clear()
 
 
+def test_the_design_page_has_these_layers_and_all_rooms() -> None:
+    page = (ROOT / "docs" / "reference" / "design.md").read_text()
+    here = {
+        path.stem
+        for path in SOURCE.iterdir()
+        if path.suffix in ("", ".py") and path.stem not in ("__init__", "__pycache__")
+    }
+    drawn = re.search(r"^```text\n(units, .*?)^```$", page, re.M | re.S)
+    layers = [[name for name in layer if name in here] for layer in LAYERS]
+    assert drawn and [line.split(", ") for line in drawn[1].splitlines()] == [layer for layer in layers if layer]
+    for room in (SOURCE, SOURCE / "pool", SOURCE / "swap", SOURCE / "jobs"):
+        for path in room.iterdir():
+            name = f"{path.name}/" if path.is_dir() else path.name
+            assert f"`{name}`" in page or name in (
+                "__init__.py",
+                "__main__.py",
+                "_version.py",
+                "py.typed",
+                "__pycache__/",
+            ), path
+
+
 def test_no_public_class_name_stands_twice() -> None:
     where: dict[str, list[str]] = {}
     for path in modules():
@@ -178,7 +201,9 @@ def test_no_public_class_name_stands_twice() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda p: str(p.name))
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda p: str(p.name)
+)
 def test_pages_import_from_faces(page: Path) -> None:
     """From `gpumem`, a face of a room or a wing, or a module of the ground: no other module, nothing private."""
     code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(page.read_text()))

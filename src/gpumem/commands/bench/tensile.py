@@ -14,9 +14,9 @@ from gpumem.commands.parser import Parser
 from gpumem.commands.progress import Progress, tell
 
 PARTS = {
-    "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR",
-    "bounds": "What no swap plan can beat on this machine (certified; for three tasks that share the GPU as for one)",
-    "table2": "Table 2 and figure 6: tasks side by side; MSR of the peaks added up, mean EOR",
+    "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR. Not the paper's experiment",
+    "bounds": "What no swap plan of these traces can beat on this machine (certified; for several tasks as for one)",
+    "table2": "Table 2, figure 6: tasks side by side; MSR of the peaks added up, mean EOR. Not the paper's experiment",
     "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
     "arrivals": "Jobs that arrive under a limit: how soon there is room",
 }
