@@ -105,7 +105,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trace = synthetic(1_000_000, SEED)
         path = Path(folder) / "million.json.gz"
-        write(path, trace, MACHINE.durations(trace))
+        write(path, trace, machine=MACHINE)
         subprocess.run([sys.executable, __file__, str(path)], check=True)
 
 

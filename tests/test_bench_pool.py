@@ -301,7 +301,7 @@ def test_files_are_instances_too_and_a_folder_is_nothing_else(cli: Cli, few: Non
 
 
 def test_native_and_smartpool_are_always_timed(cli: Cli, tmp_path: Path) -> None:
-    write(tmp_path / "net.json", net(), net().ops.duration)
+    write(tmp_path / "net.json", net())
     args = [tmp_path / "net.json", "--what", "cost", "--quick", "--json"]
     rows = cli("bench", "pool", *args, "--allocator", "buddy").json["cost"]
     assert [r["allocator"] for r in rows] == ["native", "buddy", "smartpool"]

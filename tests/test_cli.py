@@ -42,7 +42,7 @@ from .strategies import traces
 def net_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("net") / "net.json"
     trace = net()
-    write(path, trace, trace.ops.duration)
+    write(path, trace)
     return path
 
 
@@ -532,7 +532,7 @@ def test_any_trace_is_planned_or_one_line_says_why_not(
     import io
 
     path = tmp_path_factory.getbasetemp() / "random.json"
-    write(path, trace, tiny_machine().durations(trace))
+    write(path, trace, machine=tiny_machine())
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(["plan", str(path), *limit, "--threshold", "1", "--alignment", "1", "--json"])
@@ -658,7 +658,7 @@ def test_an_allocator_in_pieces_may_fit_where_no_placement_does(
         return device
 
     trace = Trace.from_lifetimes([2, 2, 2, 4], [0, 0, 0, 1], [1, 2, 1, 2], name="holes")
-    write(tmp_path / "holes.json", trace, trace.ops.duration)
+    write(tmp_path / "holes.json", trace)
     monkeypatch.setitem(PLANNERS, "wide", lambda t, *, alignment: Placement(np.array([0, 2, 4, 6]), 10))
     monkeypatch.setitem(ALLOCATORS, "far", far)
     args = ["--planner", "wide", "--allocator", "far", "--capacity", "6", "--out", tmp_path / "out.csv", "--json"]
@@ -689,7 +689,7 @@ def test_an_allocator_that_does_wrong_is_one_line(
 
     monkeypatch.setitem(ALLOCATORS, "wrong", Wrong)
     trace = Trace.from_lifetimes([1, 4], [0, 2], [3, 4], n=3, name="arc")
-    write(tmp_path / "arc.json", trace, trace.ops.duration)
+    write(tmp_path / "arc.json", trace)
     line = cli.refuses("pool", tmp_path / "arc.json", "--allocator", "wrong", status=1 if kind == "overlap" else 2)
     message = {
         "overlap": "gpumem: internal error: the result failed its own check, please report this: buffers ",
@@ -772,7 +772,7 @@ def test_what_does_not_fit_is_not_written(cli: Cli, bare_file: Path, tmp_path: P
 
 def test_an_arc_does_not_go_into_a_csv(cli: Cli, tmp_path: Path) -> None:
     trace = Trace.from_lifetimes([1, 4], [0, 2], [3, 4], n=3)
-    write(tmp_path / "arc.json", trace, trace.ops.duration)
+    write(tmp_path / "arc.json", trace)
     line = cli.refuses("pool", tmp_path / "arc.json", "--out", tmp_path / "out.csv")
     assert line == f"gpumem: error: {tmp_path}/out.csv: buffer 1: [2, 4) crosses the boundary at 3; the CSV has no arcs"
     assert [p.name for p in tmp_path.iterdir()] == ["arc.json"]
@@ -808,7 +808,7 @@ def test_info_prints_rows_of_json(cli: Cli, net_file: Path, bare_file: Path, tmp
 
 def test_info_counts_what_came_over_the_boundary(cli: Cli, tmp_path: Path) -> None:
     trace = Trace(Buffers.make([1, 4, 2], [0, 2, 1], [3, 4, 2], kind=["a", "b", "c"]), Ops.make([], []), 3)
-    write(tmp_path / "arc.json", trace, trace.ops.duration)
+    write(tmp_path / "arc.json", trace)
     (row,) = cli("info", tmp_path / "arc.json", "--json").json
     assert (row["peak_load"], row["peak_op"], row["wrapping"]) == (5, 0, 1)
     assert row["at_the_peak"] == {"b": 4, "a": 1}

@@ -66,7 +66,8 @@ def assert_same(have: Trace, want: Trace, duration: list[int]) -> None:
 @given(rewritten(), st.sampled_from(["t.json", "t.json.gz"]), st.sampled_from([1, 16]))
 def test_a_placed_trace_comes_back_as_it_was(folder: Path, trace: Trace, name: str, alignment: int) -> None:
     duration, placed = tiny_machine().durations(trace), best_fit(trace, alignment=alignment)
-    write(folder / name, trace, duration, placed, source="x.json", machine="tiny", capacity=10**6, makespan_ns=5)
+    machine = tiny_machine()
+    write(folder / name, trace, placed, source="x.json", machine=machine, capacity=10**6, makespan_ns=5)
     found = load(folder / name)
     assert_same(found.trace, trace, duration.tolist())
     assert found.placement is not None
@@ -77,7 +78,7 @@ def test_a_placed_trace_comes_back_as_it_was(folder: Path, trace: Trace, name: s
         "name": trace.name,
         "n_ops": trace.n,
         "source": "x.json",
-        "machine": "tiny",
+        "machine": machine.name,
         "capacity": 10**6,
         "height": placed.height,
         "makespan_ns": 5,
@@ -87,7 +88,7 @@ def test_a_placed_trace_comes_back_as_it_was(folder: Path, trace: Trace, name: s
 @given(rewritten(), st.sampled_from(["u.json", "u.json.gz"]))
 def test_a_trace_without_placement_comes_back_as_it_was(folder: Path, trace: Trace, name: str) -> None:
     duration = tiny_machine().durations(trace)
-    write(folder / name, trace, duration)
+    write(folder / name, trace, duration=duration)
     found = load(folder / name)
     assert_same(found.trace, trace, duration.tolist())
     assert found.placement is None
@@ -97,7 +98,7 @@ def test_a_trace_without_placement_comes_back_as_it_was(folder: Path, trace: Tra
 
 def test_a_bare_instance_keeps_its_length_and_what_is_placed_its_height(tmp_path: Path) -> None:
     trace = Trace.from_lifetimes([4, 0, 2], [0, 1, 10**12 - 1], [2, 3, 10**12 + 1], n=10**12, name="bare")
-    write(tmp_path / "t.json", trace, np.zeros(0, np.int64), Placement(np.array([0, 0, 4]), 64))
+    write(tmp_path / "t.json", trace, Placement(np.array([0, 0, 4]), 64))
     found = load(tmp_path / "t.json")
     assert_same(found.trace, trace, [])
     assert found.placement is not None and found.placement.height == 64
@@ -108,13 +109,13 @@ def test_random_draws_kinds_and_odd_names_survive(tmp_path: Path) -> None:
     name = 'a "b", ü\n\\\x00'
     ops = Ops.make([[0]], [[]], name=[name], streams=[name], duration=[0], of=[-1], rng=[True])
     trace = Trace(Buffers.make([1], [0], [1], kind=[name], of=[-1], persistent=[True]), ops, name=name)
-    write(tmp_path / "t.json.gz", trace, np.array([2**53 - 1]))
+    write(tmp_path / "t.json.gz", trace, duration=np.array([2**53 - 1]))
     assert_same(read(tmp_path / "t.json.gz"), trace, [2**53 - 1])
 
 
 def test_the_file_has_one_buffer_or_op_a_line_and_the_keys_of_the_design(tmp_path: Path) -> None:
     trace = bundled("mlp3")
-    write(tmp_path / "t.json", trace, tiny_machine().durations(trace), best_fit(trace))
+    write(tmp_path / "t.json", trace, best_fit(trace), machine=tiny_machine())
     lines = (tmp_path / "t.json").read_text().splitlines()
     assert len(lines) == len(trace.buffers) + len(trace.ops) + 5
     file = json.loads((tmp_path / "t.json").read_text())
@@ -129,14 +130,14 @@ def test_the_same_trace_gives_the_same_bytes_wherever_it_is_written(tmp_path: Pa
     trace = bundled("mlp3")
     duration, placed = tiny_machine().durations(trace), best_fit(trace)
     first, second = tmp_path / name, tmp_path / f"other_{name}"
-    write(first, trace, duration, placed)
+    write(first, trace, placed, duration=duration)
     os.utime(first, (0, 0))
-    write(second, trace, duration, placed)
+    write(second, trace, placed, duration=duration)
     assert first.read_bytes() == second.read_bytes()
     assert (first.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
     again = load(second)
     assert again.placement is not None
-    write(first, again.trace, again.trace.ops.duration, again.placement)
+    write(first, again.trace, again.placement)
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -427,9 +428,9 @@ def test_a_failing_trace_write_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     trace = bundled("mlp3")
     with pytest.raises(ValueError, match=r"t.json.gz: 40 ops, but 3 durations"):
-        write(path, trace, np.zeros(3, np.int64))
+        write(path, trace, duration=np.zeros(3, np.int64))
     with pytest.raises(ValueError, match=r"t.json.gz: 35 buffers, but 2 offsets"):
-        write(path, trace, np.zeros(40, np.int64), Placement(np.array([0, 1]), 5))
+        write(path, trace, Placement(np.array([0, 1]), 5), duration=np.zeros(40, np.int64))
     assert path.read_bytes() == b"old"
     assert leftovers(tmp_path) == []
 
@@ -645,7 +646,7 @@ BAD_TRACE: list[tuple[str, Json, str]] = [
     ("buffers.1.offset", 3, r"buffers\[1\].offset: 3, but the buffer is on the host"),
     ("buffers.0.offset", ..., r"buffers\[0\]: no offset, though other device buffers have one"),
     ("buffers.0.offset", -1, r"buffers\[0\].offset: expected `int` >= 0 \(found -1\)"),
-    ("buffers.0.offset", BIG - 1, r"meta.height: 8, but buffers reach up to 4611686018427387907"),
+    ("buffers.0.offset", BIG - 1, r"offset\[0\]: 4611686018427387903 for 4 bytes is not within"),
     ("buffers.0.of", -2, r"buffers\[0\].of: expected `int` >= -1 \(found -2\)"),
     ("buffers.2.id", 1, r"buffers\[2\]: id 1 is a duplicate"),
     ("buffers", [], r"op 0: writes buffer 0, but there are 0 buffers|op 1: reads buffer 0, but there are 0 buffers"),
@@ -924,3 +925,104 @@ def test_the_last_steady_iteration_is_read(tmp_path: Path) -> None:
     assert read(path, iteration=0).ops.of.tolist() == [0, 1]
     with pytest.raises(ValueError, match="buffer 2: made at op 4, is never freed"):
         read(path, iteration=-1)
+
+
+# --- keys that are misspelt ------------------------------------------------------------------------------
+
+RECORDED: dict[str, Any] = {
+    "meta": {"iterations": [[0, 1]], "notes": "", "torch": "2"},
+    "buffers": [{"id": 0, "bytes": 8, "alloc": 0, "free": 0, "shape": [2], "dtype": "f4"}],
+    "ops": [{"i": 0, "name": "relu", "reads": [], "writes": [0], "phase": "forward", "alloc": [0], "fwd": 3}],
+}
+
+
+@pytest.mark.parametrize(
+    "part, given, wanted",
+    [
+        ("ops", "duration", "duration_ns"),
+        ("ops", "Duration_NS", "duration_ns"),
+        ("ops", "in_place", "inplace"),
+        ("ops", "Reads", "reads"),
+        ("ops", "write", "writes"),
+        ("ops", "flop", "flops"),
+        ("ops", "byte", "bytes"),
+        ("buffers", "byte", "bytes"),
+        ("buffers", "kinds", "kind"),
+        ("meta", "iteration", "iterations"),
+    ],
+)
+def test_a_near_miss_of_a_key_of_a_recorded_file_is_refused(tmp_path: Path, part: str, given: str, wanted: str) -> None:
+    file = json.loads(json.dumps(RECORDED))
+    row = file[part] if part == "meta" else file[part][0]
+    row[given] = row.pop(wanted, 1)
+    place = part if part == "meta" else rf"{part}\[0\]"
+    (tmp_path / "in.json").write_text(json.dumps(file))
+    with pytest.raises(ValueError, match=rf"in.json: {place}: key '{given}' is unknown; did you mean '{wanted}'\?$"):
+        read(tmp_path / "in.json")
+
+
+def test_further_keys_of_a_recorded_file_are_no_slip(tmp_path: Path) -> None:
+    file = json.loads(json.dumps(RECORDED))
+    file["ops"][0] |= {"duration_ns": 5, "duration": 0.005, "time": 3, "a`b": 1, "flags": 2}  # with the key as well
+    file["further"] = 1
+    (tmp_path / "in.json").write_text(json.dumps(file))
+    assert read(tmp_path / "in.json").ops.duration.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    "part, given, message",
+    [
+        ("", "op", "file: key: 'op' is unknown; there are meta, buffers, ops; did you mean 'ops'"),
+        ("meta", "hight", r"meta: object contains unknown field `hight`.*; did you mean 'height'\?"),
+        ("buffers", "offsets", r"buffers\[0\]: object contains unknown field `offsets`.*; did you mean 'offset'\?"),
+        ("ops", "flops", r"ops\[0\]: object contains unknown field `flops`"),
+    ],
+)
+def test_unknown_keys_of_our_own_files_are_refused(tmp_path: Path, part: str, given: str, message: str) -> None:
+    write(tmp_path / "t.json", bundled("mlp3"), machine="v100")
+    file = json.loads((tmp_path / "t.json").read_text())
+    (file if not part else file[part] if part == "meta" else file[part][0])[given] = 1
+    (tmp_path / "t.json").write_text(json.dumps(file))
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "t.json")
+
+
+# --- write -----------------------------------------------------------------------------------------------
+
+
+def test_durations_come_from_the_trace_a_machine_or_the_caller(tmp_path: Path) -> None:
+    path, trace, machine = tmp_path / "t.json.gz", bundled("mlp3"), tiny_machine()
+    with pytest.raises(ValueError, match=r"t.json.gz: op 0 \(.*\) was not measured.*machine='v100' would"):
+        write(path, trace)
+    assert not path.exists()
+    write(path, trace, machine=machine)
+    assert load(path).meta["machine"] == machine.name
+    measured = read(path)
+    assert measured.ops.duration.tolist() == machine.durations(trace).tolist()
+    write(path, measured, best_fit(measured))
+    assert read(path).ops.duration.tolist() == measured.ops.duration.tolist()
+    write(path, measured, duration=[7] * 40)
+    assert read(path).ops.duration.tolist() == [7] * 40
+    for wrong, message in (([7], "40 ops, but 1 durations"), ([-7] * 40, r"duration\[0\]: -7 ns is not in")):
+        with pytest.raises(ValueError, match=message):
+            write(path, measured, duration=wrong)
+
+
+@pytest.mark.parametrize("name", ["t", "t.txt", "t.jsn", "t.json.zip", "t.gz", ".json", "t.csv.bz2"])
+def test_a_suffix_that_is_unknown_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"suffix '.*' is unknown; there are .json, .json.gz, .csv, .csv.gz"):
+        write(tmp_path / name, bundled("mlp3"), machine="v100")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_csv_is_written_by_its_suffix_and_has_no_ops(tmp_path: Path) -> None:
+    trace = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
+    for name in ("t.csv", "t.csv.gz", "T.CSV"):
+        write(tmp_path / name, trace, best_fit(trace, alignment=1))
+        found = load(tmp_path / name)
+        assert found.trace.buffers.size.tolist() == [4, 2] and found.placement is not None
+    with pytest.raises(ValueError, match=r"t.csv: machine: a CSV has no ops and keeps none of it; .json would do"):
+        write(tmp_path / "t.csv", trace, machine="v100")
+    (tmp_path / "o.csv").write_text("id,lower,upper,size,Offsets\na,0,1,4,0\n")
+    with pytest.raises(ValueError, match="line 1: column 'Offsets' is unknown; did you mean 'offset'"):
+        read(tmp_path / "o.csv")

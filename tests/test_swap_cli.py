@@ -44,7 +44,7 @@ PEAK = net().peak_load
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("net") / "net.json"
     trace = net()
-    write(path, trace, trace.ops.duration)
+    write(path, trace)
     return path
 
 
@@ -500,7 +500,7 @@ def test_figure_10_as_a_table_says_how_far_below_cnmem() -> None:
 def test_without_buffers_of_the_batch_there_is_no_figure_10(cli: Cli, tmp_path: Path, bounded: None) -> None:
     trace = net()
     bare = replace(trace, buffers=replace(trace.buffers, kind=("param",) * len(trace.buffers)))
-    write(tmp_path / "net.json", bare, bare.ops.duration)
+    write(tmp_path / "net.json", bare)
     ran = cli("bench", "swap", tmp_path / "net.json", "--what", "fig9,fig10", "--quick", "--json")
     assert (ran.status, ran.json["fig10"], len(ran.json["fig9"])) == (0, [], 1)
     assert ran.err == ["gpumem: net: no figure 10: no buffer is of a kind that depends on the batch"]

@@ -29,7 +29,7 @@ ALL = Checked(("placement", "data_flow", "budget", "timeline"))
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("task") / "net.json"
-    gpumem.write(path, net(), net().ops.duration)
+    gpumem.write(path, net())
     return path
 
 

@@ -84,10 +84,9 @@ def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placeme
         io.write(
             out,
             trace,
-            clock.durations(trace),
             placement,
             source=source,
-            machine=clock.name,
+            machine=clock,
             capacity=capacity,
         )
 

@@ -180,10 +180,9 @@ class Planned(Shown):
         write(
             folder / "trace.json.gz",
             after.trace,
-            machine.durations(after.trace),
             after.placement,
             source=source,
-            machine=machine.name,
+            machine=machine,
             capacity=self.pool,
             makespan_ns=self.placed.makespan,
         )

@@ -47,6 +47,9 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
     missing = [column for column in _NEEDED if column not in header]
     if missing:
         raise ValueError(f"line 1: no column {missing[0]!r} in {','.join(header)[:80]!r}")
+    near = [key for key in header if "offset" not in header and key.lower().rstrip("s") == "offset"]
+    if near:
+        raise ValueError(f"line 1: column {near[0]!r} is unknown; did you mean 'offset'?")
     if twice := [column for column in (*_NEEDED, "offset") if header.count(column) > 1]:
         raise ValueError(f"line 1: column {twice[0]!r} comes twice")
     wanted = [*_NEEDED[1:], *(["offset"] if "offset" in header else [])]

@@ -8,11 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpumem._show import Shown
 from gpumem.io import minimalloc, recorded, tracefile
 from gpumem.io.files import read_bytes
 from gpumem.io.schema import File, decode
-from gpumem.names import choice
+from gpumem.names import choice, one_of
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
@@ -83,9 +85,12 @@ def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
             raise ValueError("neither JSON nor CSV text") from None
         trace, placement = minimalloc.parse(text, name=path.name.split(".")[0])
         return Loaded(trace, placement)
+    keys = decode(data, dict[str, msgspec.Raw], "file")
     file = decode(data, File, "file")
     meta = decode(file.meta, dict[str, Any], "meta")
     if meta.get("format") == tracefile.FORMAT:
+        for key in keys:
+            one_of("file: key", key, File.__struct_fields__)
         trace, placement = tracefile.parse(file.meta, file.buffers, file.ops)
     elif meta.get("format", 1) == 1:
         trace, placement = recorded.parse(file.meta, file.buffers, file.ops, iteration=iteration), None

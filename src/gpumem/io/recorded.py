@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
+from gpumem.io._misspelt import check_keys
 from gpumem.io.schema import Amount, Count, Index, check_positions, decode
 from gpumem.recorder import NEVER, Recording
 from gpumem.trace import Trace
@@ -35,6 +36,7 @@ class _Op(msgspec.Struct, gc=False):
 class _Meta(msgspec.Struct):
     iterations: list[tuple[Count, Count]]
     model: str = ""
+    format: int = 1
 
 
 def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteration: int | None = None) -> Trace:
@@ -43,6 +45,8 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteratio
     `free` in the file is inclusive; a write listed in `inplace` may cover a part of the buffer, so it is
     a read as well; buffers carried over the boundary become arcs (`Recording.iteration`).
     """
+    for raw, kind, where in ((meta, _Meta, "meta"), (buffers, _Buffer, "buffers"), (ops, _Op, "ops")):
+        check_keys(raw, kind.__struct_fields__, where)
     head = decode(meta, _Meta, "meta")
     recording = _recording(decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops"))
     if not head.iterations:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 
 import msgspec
+
+from gpumem.names import meant
 
 T = TypeVar("T")
 
@@ -30,9 +32,17 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     except msgspec.ValidationError as error:
         what, _, place = str(error).rpartition(" - at `$")
         what, place = (what, place.removesuffix("`")) if what else (place, "")
-        raise ValueError(f"{where}{place}: {what[0].lower()}{what[1:]}{_found(bytes(raw), place)}") from None
+        told = f"{what[0].lower()}{what[1:]}{_found(bytes(raw), place)}{_meant(what, kind)}"
+        raise ValueError(f"{where}{place}: {told}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
+
+
+def _meant(message: str, kind: object) -> str:
+    """Ask what was meant by a key that is unknown."""
+    row = next(iter(get_args(kind)), kind)
+    key = re.search("unknown field `(.*)`", message)
+    return meant(key[1], getattr(row, "__struct_fields__", ())) if key else ""
 
 
 def _found(raw: bytes, place: str) -> str:

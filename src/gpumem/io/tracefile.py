@@ -19,13 +19,18 @@ from gpumem.trace import Trace
 FORMAT = "gpumem.trace/1"
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
     n_ops: Count
     name: str = ""
+    source: str = ""
+    machine: str = ""
+    capacity: Count | None = None
     height: Count | None = None
+    makespan_ns: Count | None = None
 
 
-class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):
+class _Buffer(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     id: Count
     bytes: Count
     start: Count
@@ -37,7 +42,7 @@ class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):
     of: Index | None = UNKNOWN
 
 
-class _Op(msgspec.Struct, gc=False, omit_defaults=True):
+class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     i: Count
     name: str
     stream: str
