@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ import gpumem
 from gpumem import check
 from gpumem.cli import main
 from gpumem.columns import Buffers, Ops
-from gpumem.commands.progress import Progress
+from gpumem.commands.progress import Progress, tell, voice
 from gpumem.errors import CheckError, NotReached
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
@@ -879,6 +882,52 @@ def test_progress_says_each_thing_once_until_the_end(capsys: pytest.CaptureFixtu
     with Progress() as progress:
         assert not progress.done.is_set()
     assert progress.done.is_set()
+
+
+class Terminal(io.StringIO):
+    """What a terminal gets to see."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def shows(self, pattern: str) -> bool:
+        end = time.monotonic() + 60
+        while not re.search(pattern, self.getvalue()) and time.monotonic() < end:
+            time.sleep(0.001)
+        return bool(re.search(pattern, self.getvalue()))
+
+
+def test_progress_on_a_terminal_is_one_line_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with Progress(0) as progress:
+        for name in progress.over(["vgg16", "[mlp3]"]):  # a name is no markup
+            progress(f"{name}: 3 of 4: greedy")
+            progress.begin = time.monotonic() - 75
+            assert terminal.shows(re.escape(f"{progress.line()} "))
+            left = "[34]:.." if name == "vgg16" else "0:[23]."
+            assert terminal.shows(f" 1:.., about {left} left")
+            tell(f"a line about {name}")
+            assert f"a line about {name}\n" in terminal.getvalue()
+    shown = terminal.getvalue()
+    assert "1 of 2: vgg16: 3 of 4: greedy" in shown and "2 of 2: [mlp3]: 3 of 4: greedy" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("greedy")  # the cursor is there again, the line is not
+    assert "\x1b[3" not in shown  # no colours
+
+
+@pytest.mark.parametrize("kind", ["dumb", "quiet"])
+def test_where_no_line_stays_there_are_lines_or_none(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
+    monkeypatch.setattr(voice, "quiet", kind == "quiet")
+    with Progress(0.001) as progress:
+        progress("one thing")
+        assert kind == "quiet" or terminal.shows("gpumem: one thing\n")
+    assert "\x1b" not in terminal.getvalue() and (kind == "dumb" or not terminal.getvalue())
 
 
 def test_choices_are_names_once_each() -> None:

@@ -55,8 +55,15 @@ raise SystemExit(main())
 
 @contextmanager
 def running(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, *command], text=True, cwd=folder, env=ENV, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=ENV,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever our own parent ignores
+    ) as process:
         try:
             yield process
         finally:
@@ -66,7 +73,7 @@ def running(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
 def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, times: int = 1) -> tuple[int, str]:
     for _ in range(times):
         process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=20)
     return process.returncode, err
 
 

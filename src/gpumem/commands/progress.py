@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar, TaskID
 
 T = TypeVar("T")
-_STEP = re.compile(r"(\d+)/(\d+) ")
+_STEP = re.compile(r"\b(\d+) of (\d+)\b")
 
 
 class _Voice:
@@ -44,15 +44,16 @@ class Progress:
     done changes. That a loop is compiled for the first time on this machine is said at once. A thread does the talking,
     so that one long step is no silence (compiled loops release the GIL).
 
-    Call it with what is being done. Where a total is known, the text begins with it, `3/9 ` for the third of nine;
-    `over` says so for a loop of the command itself, and what is said inside of its turns is a part of the turn.
+    Call it with what is being done. Where a total is known, the text says so, as `3 of 9: placing`: a planner needs to
+    know no more than that it may call a function with a text. `over` does it for a loop of the command itself, and
+    what is said inside of its turns is a part of the turn.
 
     >>> progress = Progress()
     >>> for name in progress.over(["vgg16", "mlp3"]):
-    ...     progress(f"1/2 placing {name}")
+    ...     progress(f"{name}: 2 of 4: greedy")
     ...     print(progress.line(), progress.share)
-    [1 of 2] placing vgg16 0.0
-    [2 of 2] placing mlp3 0.5
+    1 of 2: vgg16: 2 of 4: greedy 0.125
+    2 of 2: mlp3: 2 of 4: greedy 0.625
     """
 
     def __init__(self, seconds: float = 2) -> None:
@@ -65,7 +66,7 @@ class Progress:
     def __call__(self, text: str) -> None:
         step = _STEP.search(text)
         self.inner = (int(step[1]), int(step[2])) if step else (1, 1)
-        self.text = text[: step.start()] + text[step.end() :] if step else text
+        self.text = text
 
     def over(self, turns: Iterable[T]) -> Iterator[T]:
         """Go through a loop of the command, and know how far it is."""
@@ -73,7 +74,7 @@ class Progress:
         for k, one in enumerate(turns, 1):
             self.turn, self.inner = (k, len(turns)), (1, 1)
             yield one
-        self.turn = 1, 1
+        self.turn = self.inner = 1, 1
 
     @property
     def share(self) -> float:
@@ -83,8 +84,8 @@ class Progress:
 
     def line(self) -> str:
         """What is being done and how far it is, for people."""
-        k, n = self.turn if self.turn[1] > 1 else self.inner
-        return f"[{k} of {n}] {self.text}" if n > 1 else self.text
+        k, n = self.turn
+        return f"{k} of {n}: {self.text}" if n > 1 else self.text
 
     def __enter__(self) -> Progress:
         from gpumem._jit import on_first_compile
@@ -125,6 +126,7 @@ class Progress:
         console = Console(file=sys.stderr)
         with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
             task = bar.add_task(self.line(), total=None, clock="")
+            self._show(bar, task)
             while not self.done.wait(0.1):
                 self._show(bar, task)
 

@@ -145,8 +145,8 @@ def by_planners(
     all.
     """
     found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
-    for name, planner in planners.items():
-        told = partial(_told, progress, f"{trace.name}: {name}")
+    for k, (name, planner) in enumerate(planners.items(), 1):
+        told = partial(_told, progress, f"{trace.name}: {k} of {len(planners)}: {name}")
         call = partial(planner, alignment=unit, **taken(planner, {**options, "progress": told}))
         call(Trace.from_lifetimes([1], [0], [1]))
         told("placing")
@@ -160,8 +160,8 @@ def by_planners(
 def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
     """Replay through each allocator, check and measure."""
     found = []
-    for name, make in allocators.items():
-        progress(f"{trace.name}: {name}: replaying")
+    for k, (name, make) in enumerate(allocators.items(), 1):
+        progress(f"{trace.name}: {k} of {len(allocators)}: {name}: replaying")
         try:
             found.append(replayed(trace, make, name=name))
         except (MemoryError, ValueError) as error:
