@@ -15,6 +15,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
+    "pictures",
     "rooms",
 ]
 exclude_patterns = ["_*"]
@@ -23,6 +24,7 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
+highlight_language = "none"  # doctests are known by their prompt
 default_role = "py:obj"  # a name between backticks is a link where it is one of ours
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", "(?s).*"), ("py:.*", r"(?!gpumem\.).*")]  # what is not ours has no page
@@ -38,6 +40,9 @@ numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpumem"
+html_show_sourcelink = False
+html_copy_source = False
+html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": False}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]

@@ -14,8 +14,6 @@ from itertools import accumulate
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sphinx.ext.autodoc.mock import mock
-
 import gpumem
 from gpumem._face import Face
 
@@ -111,6 +109,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _write(app: Sphinx, config: Config) -> None:
+    from sphinx.ext.autodoc.mock import mock
+
     with mock(config.autodoc_mock_imports):
         config.autosummary_context = {"pages": {room: page(room) for room in rooms()}}
 
