@@ -40,6 +40,19 @@ def stubborn():
         except KeyboardInterrupt:
             pass
 
+def unheard():
+    class Loud:
+        def __del__(self):
+            python()
+
+    Loud()
+
+def another():
+    try:
+        python()
+    except KeyboardInterrupt:
+        raise ValueError("no compiled object yet")
+
 def work():
     with files.staged("out", "--out") as folder, files.replacing("log") as log:
         (folder / "half").write_text("half")
@@ -84,6 +97,8 @@ def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, times: 
         ("compiled", signal.SIGTERM, 0.05),
         ("python", signal.SIGINT, 60),
         ("stubborn", signal.SIGINT, 0.05),
+        ("unheard", signal.SIGINT, 60),
+        ("another", signal.SIGINT, 60),
     ],
 )
 def test_nothing_is_left_of_what_was_interrupted(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpumem.commands.progress import complain
 from gpumem.commands.stop import Stop
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ DOCS = "documentation: docs/ of the source tree; begin with docs/start/tutorial.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the program's arguments); return the exit status."""
-    with Stop(real=argv is None) as stop:
-        try:
-            status = _run(argv)
-            return stop.interrupted() if stop.status else status
-        except KeyboardInterrupt:
-            return stop.interrupted()
+    stop = Stop(real=argv is None)
+    try:
+        stop.begin()
+        status, wrong = _run(argv)
+        if wrong and not stop.status:  # an interrupt may come back as another error
+            complain(" ".join(wrong.split()))
+        return stop.interrupted() if stop.status else status
+    except KeyboardInterrupt:
+        return stop.interrupted()
 
 
 def parser() -> Parser:
@@ -54,7 +58,8 @@ def parser() -> Parser:
     return whole
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None) -> tuple[int, str]:
+    """Run a command line; return its exit status, and in one line what went wrong."""
     import argparse
     import shlex
     import sys
@@ -73,8 +78,7 @@ def _run(argv: Sequence[str] | None) -> int:
         voice.quiet = False
 
 
-def _told(args: Namespace) -> int:
-    """Run the command; say in one line what went wrong."""
+def _told(args: Namespace) -> tuple[int, str]:
     import os
     import sys
 
@@ -83,29 +87,20 @@ def _told(args: Namespace) -> int:
     try:
         status: int = args.run(args)
         sys.stdout.flush()
-        return status
-    except (Infeasible, NotReached) as stop:
-        return _fail(args, 3, str(stop))
-    except (ValueError, MemoryError) as error:
-        return _fail(args, 2, f"error: {str(error) or 'out of memory'}")
-    except ExecutionError as error:
-        return _fail(args, 1, f"error: {error}")
-    except RuntimeError as error:
-        return _fail(args, 1, f"internal error: {error}")
+        return status, ""
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return 141, ""
     except Exception as error:
+        if args.traceback:
+            import traceback
+
+            traceback.print_exc()
+        if isinstance(error, (Infeasible, NotReached)):
+            return 3, str(error)
+        if isinstance(error, (ValueError, MemoryError)):
+            return 2, f"error: {str(error) or 'out of memory'}"
+        if isinstance(error, RuntimeError):
+            return 1, f"{'error' if isinstance(error, ExecutionError) else 'internal error'}: {error}"
         report = "" if args.traceback else "; run it again with --traceback, and report what it says"
-        return _fail(args, 1, f"internal error: {type(error).__name__}: {error}{report}")
-
-
-def _fail(args: Namespace, status: int, why: str) -> int:
-    from gpumem.commands.progress import complain
-
-    if args.traceback:
-        import traceback
-
-        traceback.print_exc()
-    complain(" ".join(why.split()))
-    return status
+        return 1, f"internal error: {type(error).__name__}: {error}{report}"
