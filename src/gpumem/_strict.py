@@ -8,6 +8,7 @@ one gets hold of one.
 from __future__ import annotations
 
 import os
+import re
 import reprlib
 from collections.abc import Callable
 from functools import wraps
@@ -37,6 +38,11 @@ CLASSES = {
     "Job": ("gpumem.jobs", "gpumem.jobs.Job(name, trace) makes one"),
     "Buffers": ("gpumem.columns", "Buffers.make(size, start, end) makes one"),
     "Ops": ("gpumem.columns", "Ops.make(reads, writes) makes one"),
+    "Task": ("gpumem.swap", "gpumem.swap.Task(trace, duration) makes one"),
+    "Policy": ("gpumem.jobs", "gpumem.jobs.TENSILE and gpumem.jobs.Policy(planner) are two"),
+    "Backend": ("gpumem.execute", "gpumem.execute.Emulator() is one"),
+    "Measurement": ("gpumem.latency", "gpumem.latency.read_table(path).rows are some"),
+    "LatencyTable": ("gpumem.latency", "gpumem.latency.read_table(path) returns one"),
     "Link": ("gpumem.machine", "gpumem.machine.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {
@@ -45,17 +51,34 @@ PLAIN: dict[str, Test] = {
         hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__")
     ),
     "str": lambda value: isinstance(value, str),
+    "bytes": lambda value: isinstance(value, bytes),
     "Path": lambda value: isinstance(value, os.PathLike),
     "None": lambda value: value is None,
 }
-WORDS = {"int": "a whole number", "float": "a number", "str": "a text", "Path": "a path", "None": "None"}
+MANY: dict[str, Test] = {
+    "Sequence": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)),
+    "Mapping": lambda value: hasattr(value, "items"),
+    "Callable": callable,
+}
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bytes": "bytes",
+    "Path": "a path",
+    "Sequence": "a list",
+    "Mapping": "a dict",
+    "Callable": "a function",
+    "None": "None",
+}
 
 
 def strict(function: Callable[P, R]) -> Callable[P, R]:
     """Refuse arguments that are not what the function's annotations say, as far as they can be told apart.
 
-    Looked at are parameters whose annotation is made of the classes above and of `int`, `float`, `str`, `Path` and
-    `None`; whatever counts as a whole number is an `int`, but for `True` and `False`.
+    Looked at are parameters whose annotation is made of the classes above, of `int`, `float`, `str`, `bytes`, `Path`,
+    `None`, and of lists (of those classes), mappings and functions; whatever counts as a whole number is an `int`, but
+    for `True` and `False`.
 
     Raises
     ------
@@ -110,26 +133,51 @@ def _tests(function: FunctionType) -> list[tuple[int, str, tuple[Test, ...], str
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     for k, name in enumerate(names):
         annotation = str(function.__annotations__.get(name, ""))
-        kinds = [kind.strip() for kind in annotation.split("|")]
-        if annotation and all(kind in PLAIN or kind in CLASSES for kind in kinds):
+        kinds = _kinds(annotation)
+        if annotation and all(kind.partition("[")[0] in {**PLAIN, **CLASSES, **MANY} for kind in kinds):
             place = k if k < code.co_argcount else 2**31  # keyword only
-            found.append((place, name, tuple(PLAIN.get(kind) or _is_a(kind) for kind in kinds), annotation))
+            found.append((place, name, tuple(_test(kind) for kind in kinds), annotation))
     return found
 
 
-def _is_a(kind: str) -> Test:
-    cls = getattr(import_module(CLASSES[kind][0]), kind)
-    return lambda value: isinstance(value, cls)
+def _kinds(annotation: str) -> list[str]:
+    """The alternatives of an annotation; what stands in brackets is one.
+
+    >>> _kinds("str | Sequence[int | str] | None")
+    ['str', 'Sequence[int | str]', 'None']
+    """
+    return [kind.strip() for kind in re.split(r"\|(?![^\[]*\])", annotation)]
+
+
+def _test(kind: str) -> Test:
+    head, _, inside = kind.partition("[")
+    if head in CLASSES:
+        cls = getattr(import_module(CLASSES[head][0]), head)
+        return lambda value: isinstance(value, cls)
+    if head == "Sequence" and inside.removesuffix("]") in CLASSES:
+        one, many = _test(inside.removesuffix("]")), MANY[head]
+        return lambda value: many(value) and all(map(one, value))
+    return PLAIN.get(head) or MANY[head]
 
 
 def _refusal(where: str, name: str, value: object, annotation: str) -> str:
-    kinds = [kind.strip() for kind in annotation.split("|")]
-    wanted = " or ".join(WORDS.get(kind) or _a(kind) for kind in kinds)
+    kinds = _kinds(annotation)
+    wanted = " or ".join(_word(kind) for kind in kinds)
     if {"int", "str"} <= {*kinds}:
         wanted = wanted.replace(WORDS["str"], "a text such as '300MiB' or '70%'")
-    hints = "".join(f"; {CLASSES[kind][1]}" for kind in kinds if kind in CLASSES)
+    hints = "".join(f"; {CLASSES[kind][1]}" for kind in map(_inner, kinds) if kind in CLASSES)
     where = where.removesuffix(".__init__")
     return f"{where}: {name}: {reprlib.repr(value):.60} is {_a(type(value).__name__)}; it must be {wanted}{hints}"
+
+
+def _word(kind: str) -> str:
+    if kind.startswith("Sequence[") and (of := _inner(kind)) in CLASSES:
+        return f"a list of {of}"
+    return WORDS.get(kind.partition("[")[0]) or _a(kind)
+
+
+def _inner(kind: str) -> str:
+    return kind.removeprefix("Sequence[").removesuffix("]") if kind.startswith("Sequence[") else kind
 
 
 def _a(noun: str) -> str:

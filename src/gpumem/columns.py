@@ -65,7 +65,13 @@ def _column(values: ArrayLike | None, count: int, default: float, what: str = ""
     """Return `values` as a column of the default's type; the default `count` times where there are none."""
     if values is None:
         return np.full(count, default)
-    return int_column(values, what) if type(default) is int else np.ascontiguousarray(values, type(default))
+    if type(default) is int:
+        return int_column(values, what)
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in ("iuf" if type(default) is float else "iub") and array.size):
+        word = "numbers" if type(default) is float else "truth values"
+        raise ValueError(f"{what}: expected a list of {word}, got {array.dtype} {array.shape}")
+    return np.ascontiguousarray(array, type(default))
 
 
 def first(bad: Bool) -> int:
@@ -92,6 +98,9 @@ class Csr(Shown):
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], what: str = "rows") -> Csr:
         """Pack a list of lists."""
+        for i, row in enumerate(rows):
+            if not hasattr(row, "__len__") or isinstance(row, str):
+                raise TypeError(f"{what}[{i}]: {row!r:.60} is no list of integers; each row is a list")
         ptr = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(r) for r in rows], out=ptr[1:])
         return cls(ptr, int_column([x for r in rows for x in r], what))
@@ -202,8 +211,8 @@ class Buffers(Shown):
             sizes,
             int_column(start, "buffers: start"),
             int_column(end, "buffers: end"),
-            _column(persistent, count, False),
-            _column(host, count, False),
+            _column(persistent, count, False, "buffers: persistent"),
+            _column(host, count, False, "buffers: host"),
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
             ("",) * count if name is None else tuple(name),
@@ -297,11 +306,11 @@ class Ops(Shown):
             _column(stream, n, 0, "ops: stream"),
             tuple(streams),
             _column(duration, n, UNKNOWN, "ops: duration"),
-            _column(flops, n, 0.0),
-            _column(moved, n, 0.0),
+            _column(flops, n, 0.0, "ops: flops"),
+            _column(moved, n, 0.0, "ops: moved"),
             _column(role, n, COMPUTE, "ops: role"),
             np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
-            _column(rng, n, False),
+            _column(rng, n, False, "ops: rng"),
         )
 
     @property

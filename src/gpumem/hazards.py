@@ -77,6 +77,9 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     >>> hazards(trace, Placement.at(trace, [0, 0])).after.tolist()  # op 0 waits for op 1 by way of op 2
     [[], [0], [1]]
     """
+    for placed in (placement, host):
+        if placed is not None:
+            placed.check_fits(trace)
     ops, b = trace.ops, trace.buffers
     shares, fixed, low, high = _addresses(trace, placement, host)
     written = np.zeros(len(b), np.bool_)

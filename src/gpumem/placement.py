@@ -101,5 +101,6 @@ class Placement(Shown):
     @strict
     def ratio(self, trace: Trace) -> float:
         """Return the competitive ratio: footprint over peak load (1.0 where the load is 0)."""
+        self.check_fits(trace)
         peak = trace.peak_load
         return self.height / peak if peak else 1.0

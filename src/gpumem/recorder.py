@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpumem._show import Facts, Shown
-from gpumem._strict import strict_fields
+from gpumem._strict import strict, strict_fields
 from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
 from gpumem.trace import Trace
 from gpumem.units import human
@@ -173,6 +173,7 @@ class Recorder:
     _events: list[tuple[str, int, int]] = field(default_factory=list)
     _begins: list[int] = field(default_factory=list)  # the first event of each op
 
+    @strict
     def malloc(self, size: int, *, kind: str = "") -> int:
         """Record an allocation of `size` bytes before the next op; return the block's id."""
         if not 0 <= index(size) < MAX_BYTES:
@@ -190,6 +191,7 @@ class Recorder:
         self._free[block] = max(len(self._ops) - 1, self._alloc[block])
         self._events.append(("free", block, self._size[block]))
 
+    @strict
     def exec(
         self,
         op: str,

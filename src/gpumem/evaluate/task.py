@@ -282,7 +282,8 @@ def _options(planner: Planner, name: str, options: dict[str, Any], whole: int) -
     """The planner's own options; others are refused."""
     for option in options:
         if not taken(planner, {option: None}):
-            raise ValueError(f"{option}: {name} has no such option")
+            limits = "; pool= limits the pool, load= the load" if option == "limit" else ""
+            raise ValueError(f"{option}: {name} has no such option{limits}")
     if "threshold" in options:
         return {**options, "threshold": amount(options["threshold"], whole, "threshold", least=0)}
     return options

@@ -60,6 +60,7 @@ class GenericOp:
     np.False_
     """
 
+    @strict
     def __init__(self, trace: Trace, library: Any = None) -> None:
         self.library = library
         self.place = {of: i for i, of in enumerate(trace.ops.of.tolist()) if of != UNKNOWN}

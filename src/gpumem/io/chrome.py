@@ -15,6 +15,7 @@ from gpumem.trace import Trace
 @strict
 def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
     """Return one complete event an op (microseconds), a track a stream, and a counter of the device load."""
+    timeline.check_fits(trace)
     rows: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": stream}}
         for k, stream in enumerate(trace.ops.streams)

@@ -49,6 +49,8 @@ def read_bytes(path: str | Path) -> bytes:
     ValueError
         A missing file, a directory, no permission, a truncated or damaged gzip; the message names the path.
     """
+    if not str(path):
+        raise ValueError("path: the name is empty")
     try:
         raw = Path(path).read_bytes()
     except OSError as error:

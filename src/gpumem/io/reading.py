@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.io import minimalloc, recorded, tracefile
 from gpumem.io.files import read_bytes
 from gpumem.io.schema import File, decode
@@ -30,6 +31,7 @@ class Loaded(Shown):
     meta: dict[str, Any] = field(default_factory=dict)
 
 
+@strict
 def load(path: str | Path, *, iteration: int | None = None) -> Loaded:
     """Read a trace file of any known format with all it says.
 
@@ -52,6 +54,7 @@ def load(path: str | Path, *, iteration: int | None = None) -> Loaded:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
+@strict
 def read(path: str | Path, *, iteration: int | None = None) -> Trace:
     """Read the trace in a file of any known format; see `load`.
 
@@ -63,12 +66,14 @@ def read(path: str | Path, *, iteration: int | None = None) -> Trace:
     return load(path, iteration=iteration).trace
 
 
+@strict
 def bundled_path(name: str) -> Path:
     """Return where a trace that ships with the package lies; `name` is one of `BUNDLED`."""
     file = choice(name, BUNDLED, "bundled trace")
     return Path(str(resources.files("gpumem"))) / "data" / f"{file}.json.gz"
 
 
+@strict
 def bundled(name: str = "vgg16") -> Trace:
     """Read a real trace that ships with the package: `vgg16`, `resnet18` (CIFAR, batch 100) or `mlp3`."""
     return read(bundled_path(name))

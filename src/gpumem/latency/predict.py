@@ -80,6 +80,7 @@ class Predictor(Shown):
         return f"only {self.short[name]} were measured" if name in self.short else "none was measured"
 
 
+@strict
 def fit(
     rows: Sequence[Measurement], *, features: Features = sizes, least: int = LEAST, training: Training | None = None
 ) -> Predictor:

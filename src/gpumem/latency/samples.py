@@ -115,6 +115,7 @@ class LatencyTable(Shown):
     source: str = ""
 
 
+@strict
 def write_table(path: str | Path, table: LatencyTable) -> None:
     """Write a table as JSON lines, in one step: a head, then a measurement a line (gzipped if `path` ends in `.gz`).
 
@@ -130,6 +131,7 @@ def write_table(path: str | Path, table: LatencyTable) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
+@strict
 def read_table(path: str | Path) -> LatencyTable:
     """Read a table that `write_table` wrote, gzipped or not; empty lines are skipped.
 
@@ -184,6 +186,7 @@ def model_samples(model: Model) -> list[Sample]:
     return found
 
 
+@strict
 def split(rows: Sequence[Measurement], *, seed: int, held: float = 0.25) -> tuple[list[Measurement], list[Measurement]]:
     """Split measurements into those to learn from and those to judge by, so that no shape is on both sides.
 

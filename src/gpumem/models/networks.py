@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem._strict import strict
 from gpumem.models.graph import Graph, Model, Tensor
 from gpumem.models.layers import OPTIMISERS, conv2d, dense, max_pool, relu, softmax_loss
 
 
+@strict
 def blobs(shape: tuple[int, ...], classes: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return inputs (float32), noisy points around one centre a class, and labels (int32); `shape[0]` is the batch.
 
@@ -26,6 +28,7 @@ def blobs(shape: tuple[int, ...], classes: int, seed: int = 0) -> tuple[NDArray[
     return (centres[labels] + 0.5 * rng.standard_normal(shape)).astype(np.float32), labels
 
 
+@strict
 def mlp(
     batch: int = 512,
     features: int = 64,
@@ -50,6 +53,7 @@ def mlp(
     return _classifier(f"mlp_b{batch}", (batch, features), classes, body, optimiser, seed)
 
 
+@strict
 def cnn(
     batch: int = 16,
     side: int = 16,

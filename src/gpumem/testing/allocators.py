@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from gpumem._strict import strict
 from gpumem.testing.contract import ContractError, Witness, optional
 from gpumem.testing.history import Player
 from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source
@@ -22,6 +23,7 @@ LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity
 WRONG = 0.1  # how often a request that must be refused comes in between
 
 
+@strict
 def check_allocator(
     factory: Callable[[], Allocator],
     *,

@@ -10,6 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpumem import check
+from gpumem._strict import strict
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import CheckError
 from gpumem.placement import Placement
@@ -74,6 +75,7 @@ class _Case:
         return _Case(n, tuple(rows), ())
 
 
+@strict
 def check_planner(
     planner: Planner,
     *,

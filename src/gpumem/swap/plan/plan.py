@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem._show import Facts, Shown, frame
 from gpumem._strict import strict
+from gpumem.names import one_of
 from gpumem.swap.plan.decisions import KINDS, Decision, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
@@ -107,6 +108,9 @@ class Plan(Shown):
         """
         if self.n and self.n != trace.n:
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")
+        for i, decision in enumerate(self.decisions):
+            if not isinstance(decision, Decision):
+                raise TypeError(f"plan: decision {i}: {decision!r:.60} is no Swap, Recompute or Variant")
         return rewrite(trace, self.decisions)
 
     def to_json(self) -> str:
@@ -117,6 +121,7 @@ class Plan(Shown):
         return "{" + head + ', "decisions": [\n' + ",\n".join(rows) + "\n]}\n"
 
     @classmethod
+    @strict
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a plan back.
 
@@ -142,6 +147,8 @@ def _decision(i: int, row: Any) -> Decision:
     kind = str(row.get("kind")) if isinstance(row, dict) else "none"
     if kind not in KINDS:
         raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
+    for key in row:
+        one_of(f"plan: decision {i} ({kind})", key, ["kind", *(f.name for f in fields(KINDS[kind]))])
     values = {f.name: row.get(f.name, row.get("after") if f.name == "out" else None) for f in fields(KINDS[kind])}
     for field in fields(KINDS[kind]):
         value = values[field.name]

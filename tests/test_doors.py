@@ -1,0 +1,138 @@
+"""Wrong calls, as a user makes them: each is an error that names the place, the value, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpumem
+from gpumem import (
+    Machine,
+    Plan,
+    Recorder,
+    Swap,
+    Trace,
+    check,
+    evaluate,
+    execute,
+    io,
+    jobs,
+    latency,
+    pool,
+    swap,
+    testing,
+)
+from gpumem.columns import Buffers, Ops
+from gpumem.jobs import Job
+from gpumem.machine import Link
+
+MLP = gpumem.bundled("mlp3")
+BARE = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
+V100 = Machine.named("v100")
+OTHER = gpumem.best_fit(BARE)
+KEY = '{"format":"gpumem.plan/1","n":1,"decisions":[{"kind":"swap","buffer":0,"otu":1}]}'
+nan = float("nan")
+untyped: Any = gpumem  # these calls are wrong on purpose
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    # a path, a list or a text where a trace or a machine belongs
+    (lambda: untyped.plan("vgg16.json", "v100"), TypeError, "plan: trace: 'vgg16.json' is a str; it must be a Trace; "),
+    (lambda: untyped.plan([1], "v100"), TypeError, r"plan: trace: \[1\] is a list; .*gpumem.read\(path\)"),
+    (lambda: untyped.plan("v100", MLP), TypeError, "plan: trace: 'v100' is a str; .*gpumem.bundled"),
+    (lambda: untyped.plan(MLP, 16), TypeError, "plan: machine: 16 is an int; .*Machine.named"),
+    (lambda: untyped.simulate(V100, MLP), TypeError, "simulate: trace: Machine.* is a Machine; it must be a Trace"),
+    (lambda: untyped.simulate(MLP, "v100"), TypeError, r"simulate: machine: 'v100' .*Machine.named\(name\)"),
+    (lambda: untyped.best_fit(Plan()), TypeError, "best_fit: trace: Plan.* is a Plan; it must be a Trace"),
+    (lambda: untyped.read(None), TypeError, "read: path: None is a NoneType; it must be a text or a path"),
+    (lambda: untyped.Trace([1], [2]), TypeError, r"Trace: buffers: \[1\] is a list; .*Buffers.make"),
+    (lambda: untyped.write(MLP, "x.json"), TypeError, "write: path: Trace.* is a Trace; it must be a text or a path"),
+    (lambda: untyped.write("x.json", MLP, [5] * 40), TypeError, "write: placement: .* is a list; .*gpumem.best_fit"),
+    (lambda: jobs.simulate_jobs(Job("a", MLP), V100, 2**34), TypeError, "jobs: Job.* a list of Job"),  # type: ignore[arg-type]
+    (lambda: jobs.simulate_jobs([MLP], V100, 2**34), TypeError, "it must be a list of Job; .*Job"),  # type: ignore[list-item]
+    (lambda: jobs.simulate_jobs([], V100, 2**34, "tensile"), TypeError, "policy: 'tensile' is a str; .*TENSILE"),  # type: ignore[arg-type]
+    (lambda: execute.prepare(MLP, OTHER, "emulator"), TypeError, "backend: 'emulator' is a str; .*Emulator"),  # type: ignore[arg-type]
+    (lambda: pool.replay(MLP, pool.BFC), TypeError, r"allocator: <class .* is no allocator; gpumem.pool.BFC\(\)"),  # type: ignore[arg-type]
+    (lambda: testing.check_allocator(3), TypeError, "check_allocator: factory: 3 is an int; it must be a function"),  # type: ignore[arg-type]
+    (lambda: latency.fit([1, 2]), TypeError, r"fit: rows: \[1, 2\] is a list; it must be a list of Measurement"),  # type: ignore[list-item]
+    # limits and options of the wrong type, or out of range
+    (
+        lambda: untyped.autoswap(MLP, V100, "70%"),
+        TypeError,
+        "autoswap: limit: '70%' is a str; it must be a whole number",
+    ),
+    (lambda: untyped.autoswap(MLP, V100, 2e8), TypeError, "autoswap: limit: 200000000.0 is a float"),
+    (lambda: untyped.autoswap(MLP, V100, 2**27, score=3), TypeError, "autoswap: score: 3 is an int; it must be a text"),
+    (lambda: gpumem.autoswap(MLP, V100, 2**27, score="best"), ValueError, "score: 'best' .*there are doa, aoa"),
+    (lambda: gpumem.autoswap(MLP, V100, -1), ValueError, "limit: -1 bytes is below 1"),
+    (
+        lambda: untyped.plan(MLP, "v100", load="97%", score=3),
+        TypeError,
+        "plan: score: 3 is an int; .* a text or a list",
+    ),
+    (lambda: gpumem.plan(MLP, "v100", limit="70%"), ValueError, "limit: autoswap has no such option; pool= .* load="),
+    (lambda: untyped.plan(MLP, "v100", pool=0.7), TypeError, "pool: 0.7 is a float; .*'300MiB' or '70%'"),
+    (
+        lambda: gpumem.plan(MLP, "v100", planner="autoswop"),
+        ValueError,
+        "'autoswop' is unknown.*did you mean 'autoswap'",
+    ),
+    (lambda: untyped.simulate(MLP, V100, capacity="70%"), TypeError, "capacity: '70%' is a str; it must be a whole"),
+    (lambda: swap.least_stall(MLP, V100, "50%"), TypeError, "least_stall: limit: '50%'"),  # type: ignore[arg-type]
+    (lambda: check.budget(MLP, "70%"), TypeError, "budget: limit: '70%'"),  # type: ignore[arg-type]
+    (lambda: pool.search(MLP, effort=nan), ValueError, "effort: nan is not a finite number >= 0"),
+    (lambda: gpumem.best_fit(MLP, alignment=0), ValueError, r"alignment: 0 is not in \[1, 2\*\*40\]"),
+    (lambda: evaluate.Case.of(MLP, V100, pool="70%"), TypeError, "Case.of: pool: '70%'"),  # type: ignore[arg-type]
+    # machines
+    (lambda: Machine.named("v10"), ValueError, "machine: 'v10' is unknown; there are .*did you mean 'v100'"),
+    (lambda: V100.with_(bandwith=3e9), ValueError, "'bandwith' is unknown; .*did you mean 'bandwidth'"),
+    (lambda: V100.with_(capacity="11GiB"), TypeError, "Machine: capacity: '11GiB' is a str; it must be a whole number"),
+    (lambda: Link("1", 2), TypeError, "Link: latency_ns: '1' is a str; it must be a number"),  # type: ignore[arg-type]
+    # what does not belong together
+    (lambda: gpumem.simulate(MLP, V100, OTHER), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
+    (lambda: OTHER.ratio(MLP), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
+    (lambda: Plan.of(MLP).apply(BARE), ValueError, "plan: made for 40 ops, the trace has 3"),
+    (lambda: io.chrome.events(BARE, gpumem.simulate(MLP, V100)), ValueError, "timeline: 40 ops, but trace '' has 3"),
+    (lambda: gpumem.plan(BARE, "v100"), ValueError, "trace: '' is a bare instance, it has no ops to swap between"),
+    # plans
+    (lambda: Plan.from_json({}), TypeError, "from_json: text: {} is a dict; it must be a text or bytes"),  # type: ignore[arg-type]
+    (lambda: Plan.from_json(KEY), ValueError, r"decision 0 \(swap\): 'otu' is unknown; .*did you mean 'out'"),
+    (lambda: Plan.of(MLP, ["swap"]).apply(MLP), TypeError, "decision 0: 'swap' is no Swap, Recompute"),  # type: ignore[list-item]
+    (lambda: Plan((Swap(999, 0, 2, 1, 2),)).apply(MLP), ValueError, "buffer=999.*there are 35 buffers"),
+    # columns
+    (lambda: Trace.from_lifetimes([4.5], [0], [2]), ValueError, "buffers: size: expected a list of integers"),
+    (lambda: Trace.from_lifetimes([4, 2], [0], [2]), ValueError, "buffers: 2 rows, but column 'start' has 1"),
+    (lambda: Trace.from_lifetimes([-4], [0], [2]), ValueError, "buffer 0: size -4 is negative"),
+    (lambda: Ops.make([0], [[]]), TypeError, r"ops: reads\[0\]: 0 is no list of integers"),  # type: ignore[list-item]
+    (lambda: Ops.make([[0]], [[]], flops=["many"]), ValueError, "ops: flops: expected a list of numbers, got <U4"),
+    (lambda: Buffers.make([8], [0], [1], persistent=["no"]), ValueError, "persistent: expected a list of truth values"),
+    # recorder, jobs
+    (lambda: Recorder().malloc("4"), TypeError, "Recorder.malloc: size: '4' is a str; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Recorder().exec("a", reads=[3]), ValueError, r"op 0 \(a\): block 3 was never allocated"),
+    (lambda: Recorder().exec("a", reads=3), TypeError, "Recorder.exec: reads: 3 is an int; it must be a list"),  # type: ignore[arg-type]
+    (lambda: Job("a", MLP, ratio=nan), ValueError, r"job 'a': ratio nan is not in \[0, 1\]"),
+    (lambda: swap.Task(MLP, np.array([1, 2])), ValueError, "job .*: 2 durations for 40 ops"),
+    # files
+    (lambda: gpumem.read("four.json"), ValueError, "four.json: No such file or directory"),
+    (lambda: gpumem.read("."), ValueError, r"\.: Is a directory"),
+    (lambda: gpumem.read(""), ValueError, "path: the name is empty"),
+    (lambda: gpumem.read(io.bundled_path("mlp3"), iteration=99), ValueError, "iteration 99: the recording has 2"),
+    (lambda: gpumem.bundled("vgg19"), ValueError, "bundled trace: 'vgg19' is unknown; .*did you mean 'vgg16'"),
+    (lambda: gpumem.write("x.jsn", MLP, machine=V100), ValueError, "x.jsn: suffix '.jsn' is unknown; .*mean '.json'"),
+    (lambda: gpumem.write("no/x.json", MLP, machine=V100), ValueError, "no/x.json: cannot write here"),
+    (lambda: gpumem.write("x.json", MLP), ValueError, "x.json: op 0 .* was not measured.*machine='v100'"),
+]
+
+
+@pytest.mark.parametrize("call, kind, message", WRONG, ids=range(len(WRONG)))
+def test_a_wrong_call_is_told_what_where_and_what_would_do(
+    call: Callable[[], Any], kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message) as told:
+        call()
+    assert type(told.value) is kind and "\n" not in str(told.value) and len(str(told.value)) < 320
+    assert not list(tmp_path.iterdir())  # nothing half-written
