@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, wrong = _run(argv)
         if wrong and not stop.status:  # an interrupt may come back as another error
             complain(" ".join(wrong.split()))
+        stop.end()
         return stop.interrupted() if stop.status else status
     except KeyboardInterrupt:
         return stop.interrupted()

@@ -44,6 +44,12 @@ class Stop:
                 if signal.getsignal(number) == usual:  # who ignores it, as `nohup` has it, goes on to
                     signal.signal(number, self._on_signal)
 
+    def end(self) -> None:
+        """The command is done; an interrupt from here on is too late, unless threads keep the process alive."""
+        alone = all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate())
+        if self.real and alone and signal.getsignal(signal.SIGINT) == self._on_signal:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def interrupted(self) -> int:
         """Say so; return the exit status, or end the process where it is ours: threads must not keep it alive."""
         self.last_word.acquire(timeout=GRACE)
