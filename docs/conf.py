@@ -25,6 +25,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 highlight_language = "none"  # doctests are known by their prompt
+suppress_warnings = ["misc.highlighting_failure"]  # console blocks hold whatever a command prints
 default_role = "py:obj"  # a name between backticks is a link where it is one of ours
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", "(?s).*"), ("py:.*", r"(?!gpumem\.).*")]  # what is not ours has no page
