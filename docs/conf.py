@@ -28,7 +28,11 @@ highlight_language = "none"  # doctests are known by their prompt
 suppress_warnings = ["misc.highlighting_failure"]  # console blocks hold whatever a command prints
 default_role = "py:obj"  # a name between backticks is a link where it is one of ours
 nitpicky = True
-nitpick_ignore_regex = [("py:obj", "(?s).*"), ("py:.*", r"(?!gpumem\.).*")]  # what is not ours has no page
+nitpick_ignore_regex = [  # code in backticks, what is not ours, type variables: they have no page
+    ("py:obj", "(?s).*"),
+    ("py:.*", r"(?!gpumem\.).*"),
+    ("py:class", r"gpumem\..*\.[A-Z]"),
+]
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 add_module_names = False
