@@ -120,6 +120,7 @@ def masked(command: str, lines: Sequence[str]) -> Iterator[str]:
             column = None
         elif column:
             line = f"{line[: column[0]]}*{line[column[1] :]}"
+        line = re.sub(r"(--[a-z-]+) [A-Z]+(?=, --)", r"\1", line)  # as help has it from Python 3.13 on
         yield _MEASURED.sub("*", line)
 
 
