@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
@@ -183,7 +183,7 @@ def _advance(x: Steps, m: Reservations) -> None:
                 back[writes[k]] = max(back[writes[k]], end[i])
 
 
-@jit
+@inner
 def _push(time: I64, size: I64, state: I64, t: int, b: int) -> None:
     """Put `(t, b)` into the heap."""
     k = state[_HEAP]
@@ -194,7 +194,7 @@ def _push(time: I64, size: I64, state: I64, t: int, b: int) -> None:
     time[k], size[k] = t, b
 
 
-@jit
+@inner
 def _pop(time: I64, size: I64, state: I64) -> int:
     """Take the earliest entry of the heap: its bytes are free, its time is returned."""
     earliest: int = time[0]

@@ -254,7 +254,10 @@ class Buffers(Shown):
         )
 
     def __iter__(self) -> Iterator[Buffer]:
-        return (self[i] for i in range(len(self)))
+        """Go through all records; columns become lists first, as single numbers of an array take ten times as long."""
+        space = [SPACES[k] for k in self.host.tolist()]
+        numbers = (column.tolist() for column in (self.size, self.start, self.end, self.persistent))
+        return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -364,4 +367,7 @@ class Ops(Shown):
         )
 
     def __iter__(self) -> Iterator[Op]:
-        return (self[i] for i in range(len(self)))
+        """Go through all records; see `Buffers`."""
+        stream, role = [self.streams[k] for k in self.stream.tolist()], [ROLES[k] for k in self.role.tolist()]
+        rows = (map(tuple, csr.tolist()) for csr in (self.reads, self.writes))
+        return map(Op, range(len(self)), self.name, stream, role, *rows, self.duration.tolist(), self.of.tolist())

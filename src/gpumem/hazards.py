@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem._strict import strict
 from gpumem.columns import I64, Bool, Csr
 from gpumem.placement import Placement
@@ -200,7 +200,7 @@ def _sweep(x: _Touches, w: _Waits, c: _Cells) -> None:
             w.read[x.writes[k], :] = -1
 
 
-@jit
+@inner
 def _interval(c: _Cells, cell: int) -> int:
     """The first cell of the interval that holds `cell`."""
     first = cell // BLOCK * BLOCK
@@ -216,7 +216,7 @@ def _interval(c: _Cells, cell: int) -> int:
     return cell
 
 
-@jit
+@inner
 def _split(c: _Cells, cell: int) -> None:
     """Let an interval begin at `cell`."""
     if not c.begins[cell]:
@@ -227,7 +227,7 @@ def _split(c: _Cells, cell: int) -> None:
         c.after[whole] = cell
 
 
-@jit
+@inner
 def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
     """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
     n = len(w.stream)
@@ -242,7 +242,7 @@ def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
                 _wait(w, i, s, y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
 
 
-@jit
+@inner
 def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
     """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
     if y == x or y < 0:
@@ -255,7 +255,7 @@ def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
                 _wait(w, i, s, w.read[y, s], MEMORY)
 
 
-@jit
+@inner
 def _wait(w: _Waits, i: int, s: int, y: int, why: int) -> None:
     if y > w.pred[i, s] or (y == w.pred[i, s] and why < w.cause[i, s]):
         w.pred[i, s] = y
@@ -272,7 +272,8 @@ def _reduce(stream: I64, pred: I64) -> None:
         i, turn = t % n, t // n * n
         own = last[stream[i]]
         if own >= 0:
-            known[t, :] = known[own, :]
+            for s in range(streams):  # Numba needs two seconds to compile a row that is set to a row
+                known[t, s] = known[own, s]
             known[t, stream[i]] = own
         for s in range(streams):
             y = pred[i, s] - n + turn

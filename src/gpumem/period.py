@@ -274,16 +274,16 @@ class _Search:
                      a block that ended p ago equals the last L: p is a candidate
         """
         now, code = self.now, self.code
-        last = code[now]
+        last, before = code[now], code[now - 1]
         if 3 * (1 << len(self.levels)) - 1 <= now:
             self.levels.append(1 << len(self.levels))
         for size in self.levels:
+            # Most blocks differ in their last two events already; row 0 differs from all.
             then = (now - 2 * size + 1) & -size
-            # Most blocks differ in their last event already; row 0 differs from all.
-            if code[then] == last and self._repeats(now - then, size):
+            if code[then] == last and (size == 1 or code[then - 1] == before) and self._repeats(now - then, size):
                 self._consider(now - then, size)
             then -= size
-            if code[then] == last and self._repeats(now - then, size):
+            if code[then] == last and (size == 1 or code[then - 1] == before) and self._repeats(now - then, size):
                 self._consider(now - then, size)
 
     def _consider(self, p: int, matched: int) -> None:

@@ -96,7 +96,8 @@ def _observe(
     n, streams = len(stream), clock.shape[1]
     own = stream[k % n]
     if last[own] >= 0:
-        clock[k, :] = clock[last[own], :]
+        for s in range(streams):
+            clock[k, s] = clock[last[own], s]
         clock[k, own] = last[own]
     for y in waits:
         for s in range(streams):

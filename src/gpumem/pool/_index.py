@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64
 
 BITS = 3  # more of them: fewer files to look at, more to write
@@ -75,7 +75,7 @@ def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: boo
     _place(_Arcs(size, start, end, offset, order, first, steps), smallest, index, rows)
 
 
-@jit
+@inner
 def _between(s: int, e: int, steps: int, width: int, base: I64, nodes: I64) -> int:
     """Fill in the nodes that make up the blocks between those where an arc starts and ends; return how many."""
     count, whole = 0, 1 << BITS * (len(base) - 2)
@@ -102,7 +102,7 @@ def _between(s: int, e: int, steps: int, width: int, base: I64, nodes: I64) -> i
     return count
 
 
-@jit
+@inner
 def _move(file: int, files: I64, rows: I64, free: I64) -> I64:
     """Give a file twice the room; return the rows, which may have to move as well."""
     old, room = files[file, FIRST], files[file, ROOM]
@@ -128,7 +128,7 @@ def _move(file: int, files: I64, rows: I64, free: I64) -> I64:
     return rows
 
 
-@jit
+@inner
 def _add(file: int, low: int, top: int, s: int, e: int, files: I64, rows: I64, free: I64, unite: bool) -> I64:
     """File bytes `[low, top)` by address, as one range with those that they touch if told so."""
     if files[file, COUNT] == (1 << files[file, ROOM]) >> 1:
@@ -156,7 +156,7 @@ def _add(file: int, low: int, top: int, s: int, e: int, files: I64, rows: I64, f
     return rows
 
 
-@jit
+@inner
 def _meeting(block: int, s: int, e: int, steps: int, to: int, files: I64, rows: I64) -> int:
     """Copy from `ends` of a block what meets an arc to the rows from `to` on; return where they end."""
     first = files[block, FIRST]
@@ -167,7 +167,7 @@ def _meeting(block: int, s: int, e: int, steps: int, to: int, files: I64, rows: 
     return to
 
 
-@jit
+@inner
 def _hole(need: int, smallest: bool, cursor: I64, count: int, rows: I64) -> int:
     """Return where the smallest or the lowest hole begins that none of `count` runs of rows reaches into.
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.arcs import meet
 from gpumem.columns import F64, I64
 
@@ -60,12 +60,12 @@ class PackingState(NamedTuple):
     cross: I64
 
 
-@jit
+@inner
 def _touch(p: PackingInstance, x: int, y: int) -> bool:
     return bool(meet(p.first[x], p.last[x], p.first[y], p.last[y], p.sections))
 
 
-@jit
+@inner
 def _clear(p: PackingInstance, j: int, at: int) -> int:
     """Return the lowest offset from `at` on where no obstacle is in the way."""
     for k in range(p.obstacle.shape[1] - 1, -1, -1):
@@ -76,7 +76,7 @@ def _clear(p: PackingInstance, j: int, at: int) -> int:
     return at
 
 
-@jit
+@inner
 def _rest(p: PackingInstance, s: PackingState, part: I64, j: int, at: int) -> int:
     """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`.
 
@@ -89,7 +89,7 @@ def _rest(p: PackingInstance, s: PackingState, part: I64, j: int, at: int) -> in
     return lowest
 
 
-@jit
+@inner
 def _arrange(s: PackingState, part: I64) -> None:
     """Sort a part by descending bound."""
     for j in part:
@@ -102,7 +102,7 @@ def _arrange(s: PackingState, part: I64) -> None:
         part[k] = j
 
 
-@jit
+@inner
 def _pile(s: PackingState, low: int, high: int, size: int) -> int:
     """Add to the sections [low, high); return the most that one of them holds."""
     worst = 0
@@ -112,7 +112,7 @@ def _pile(s: PackingState, low: int, high: int, size: int) -> int:
     return worst
 
 
-@jit
+@inner
 def _holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
     """Whether, in each section, what must lie above an offset fits between that and the highest ceiling."""
     _arrange(s, part)
@@ -137,7 +137,7 @@ def _holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
     return True
 
 
-@jit
+@inner
 def _group(p: PackingInstance, s: PackingState, part: I64) -> int:
     """Number the sections between the cuts, which nothing of the part crosses; return how many numbers there are."""
     n, open_, count = p.sections, 0, 0
@@ -161,7 +161,7 @@ def _group(p: PackingInstance, s: PackingState, part: I64) -> int:
     return count
 
 
-@jit
+@inner
 def _wait(
     p: PackingInstance, s: PackingState, waits: I64, low: int, high: int, back: int, head: int, length: int
 ) -> int:
@@ -192,7 +192,7 @@ def _wait(
     return length
 
 
-@jit
+@inner
 def _rank(p: PackingInstance, s: PackingState, part: I64, rule: int, noise: F64) -> None:
     """Give each buffer of a part its key: by what remains to place in its fullest section, or without that."""
     largest = 1.0
@@ -212,7 +212,7 @@ def _rank(p: PackingInstance, s: PackingState, part: I64, rule: int, noise: F64)
         s.key[j] = most + s.key[j] / largest
 
 
-@jit
+@inner
 def _choose(s: PackingState, size: I64, part: I64) -> int:
     """Return the buffer to put next: the lowest, then by key; -1 where none is left.
 
@@ -233,7 +233,7 @@ def _choose(s: PackingState, size: I64, part: I64) -> int:
     return best
 
 
-@jit
+@inner
 def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) -> int:
     """Change a buffer's row and note what it was."""
     if least != s.least[j] or need != s.need[j]:
@@ -243,7 +243,7 @@ def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) 
     return mark
 
 
-@jit
+@inner
 def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
     """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else."""
     at = s.least[i]
@@ -257,7 +257,7 @@ def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mar
     return mark
 
 
-@jit
+@inner
 def _refute(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
     """Neither `i` nor what is like it lies where `i` was put."""
     at = s.least[i]
@@ -267,7 +267,7 @@ def _refute(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, 
     return mark
 
 
-@jit
+@inner
 def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
     while mark > until:
         mark -= 1
@@ -276,7 +276,7 @@ def _take_back(s: PackingState, trail: I64, mark: int, until: int) -> int:
     return mark
 
 
-@jit
+@inner
 def _room(trail: I64, mark: int, more: int) -> I64:
     """Return a trail with room for `more` entries."""
     if mark + more <= trail.shape[1]:
@@ -287,7 +287,7 @@ def _room(trail: I64, mark: int, more: int) -> I64:
     return longer
 
 
-@jit
+@inner
 def _remove(part: I64, i: int) -> None:
     """Move `i` to the end of its part."""
     k = 0
@@ -299,7 +299,7 @@ def _remove(part: I64, i: int) -> None:
     part[len(part) - 1] = i
 
 
-@jit
+@inner
 def _next(
     p: PackingInstance, s: PackingState, frame: I64, f: int, trail: I64, mark: int, top: int
 ) -> tuple[int, int, I64, int]:

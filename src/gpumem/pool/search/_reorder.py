@@ -20,7 +20,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.arcs import meet
 from gpumem.columns import F64, I64
 
@@ -74,7 +74,7 @@ def refit(
     return height, work
 
 
-@jit
+@inner
 def above(offset: I64, top: I64, target: int) -> float:
     """Return the bytes of buffers above the target."""
     total = 0.0
@@ -84,7 +84,7 @@ def above(offset: I64, top: I64, target: int) -> float:
     return total
 
 
-@jit
+@inner
 def _pick(meets: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: float, u: float) -> int:
     """Return a buffer that reaches above `over`, or one `depth` places down the stack that holds it up."""
     found = np.empty(len(top), np.int64)
@@ -106,7 +106,13 @@ def _pick(meets: NDArray[np.uint8], offset: I64, top: I64, over: int, depth: flo
                 count += 1
 
 
-@jit
+@inner
+def _column(count: int) -> I64:
+    """Make room; a row of a table would be another kind of array, for which `refit` is compiled anew."""
+    return np.empty(count, np.int64)
+
+
+@inner
 def _move(order: I64, new: I64, here: int, there: int, swap: bool) -> None:
     """Write `order` to `new`: the entries at two places swapped, or the one `here` moved to before `there`."""
     new[:] = order
@@ -128,12 +134,12 @@ def anneal(
     anything above the target, 2 which, 3 how far down, 4 swap or move, 5 where to.
     """
     count = len(order)
-    offset, top, stack, rank = np.empty((4, count), np.int64)
+    offset, top, stack, rank = _column(count), _column(count), _column(count), _column(count)
     height, work = refit(size, meets, order, 0, np.inf, offset, top, stack)
     cost = height + OVERFLOW * above(offset, top, target)
     least = height
     best[0], best[1] = order, offset
-    new, other, new_top, new_stack = np.empty((4, count), np.int64)
+    new, other, new_top, new_stack = _column(count), _column(count), _column(count), _column(count)
     rank[order] = np.arange(count)
     for u in draws:
         if least <= target or work >= effort:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64
 
 LOW = -(2**62)
@@ -96,7 +96,7 @@ def add_around(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> Non
     add_to(top, add, 0, b - n, x)
 
 
-@jit
+@inner
 def largest_around(top: I64, add: I64, n: int, start: int, stop: int) -> int:
     """Return the largest value of the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
     first = start - start % n
@@ -125,7 +125,7 @@ def area_of(area: I64, wide: I64, added: I64, start: int, stop: int) -> int:
     return _area_before(area, wide, added, stop) - _area_before(area, wide, added, start)
 
 
-@jit
+@inner
 def _area_before(area: I64, wide: I64, added: I64, step: int) -> int:
     total, k = area[step], step
     while k > 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
@@ -141,7 +141,7 @@ def drop(v: Values, n: int, k: int) -> None:
     _hold(v, n, k, 1)
 
 
-@jit
+@inner
 def _span(v: Values, n: int, k: int) -> tuple[int, int]:
     """The positions at which the host holds the value of gap `k`, as `[start, stop)`; none if no gap of it is taken."""
     start, stop = 2**62, -1
@@ -154,14 +154,14 @@ def _span(v: Values, n: int, k: int) -> tuple[int, int]:
     return (0, 2 * n) if v.constant[k] else (2 * start, 2 * stop + 1)
 
 
-@jit
+@inner
 def _hold(v: Values, n: int, k: int, sign: int) -> None:
     """Add the bytes of the value of gap `k` where the host holds it, or take them away."""
     start, stop = _span(v, n, k)
     _tree.add_around(v.top, v.add, 2 * n, start, stop, sign * v.size[k])
 
 
-@jit
+@inner
 def _most(v: Values, n: int, k: int) -> int:
     """The most bytes on the host while it holds the value of gap `k`."""
     start, stop = _span(v, n, k)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import F64, I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps
@@ -101,7 +101,7 @@ def _submodular(after: I64, before: I64, size: I64, area: I64, wide: I64, add: I
         _tree.add_to_area(area, wide, add, max(after[k] + 1 - n, 0), before[k] - n, -size[k])
 
 
-@jit
+@inner
 def _within(area: I64, wide: I64, add: I64, n: int, start: int, stop: int) -> int:
     """The area of the steps `[start, stop)` of the circle."""
     return _tree.area_of(area, wide, add, start, min(stop, n)) + _tree.area_of(

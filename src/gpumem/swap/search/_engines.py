@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool
 
 FAR = 2**60
@@ -130,7 +130,7 @@ def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[f
     return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
 
 
-@jit
+@inner
 def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Copies out, one after another, each as soon as its access has ended; the second turn knows the first.
 
@@ -155,7 +155,7 @@ def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
         clock -= turn
 
 
-@jit
+@inner
 def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
     turn, clock = x.turn[0], FAR
@@ -168,7 +168,7 @@ def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
         clock += turn
 
 
-@jit
+@inner
 def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Let each buffer be back from the start of the op in which its copy-in starts."""
     turn = x.turn[0]
@@ -179,7 +179,7 @@ def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
         x.back[g] -= time - (x.begin[begun - 1] if begun else 0)
 
 
-@jit
+@inner
 def _classify(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
     turn, bad, absent = x.turn[0], 0.0, 0
@@ -205,7 +205,7 @@ def _classify(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[
     return bad, absent
 
 
-@jit
+@inner
 def _point(p: SwapProblem, x: Evaluation, time: int) -> int:
     """The first point whose op starts at `time` or later."""
     low, high = 0, len(p.points)
@@ -218,7 +218,7 @@ def _point(p: SwapProblem, x: Evaluation, time: int) -> int:
     return low
 
 
-@jit
+@inner
 def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Evaluation, time: I64, size: I64) -> None:
     """Lay the times of an engine round the circle, ascending: its order, rotated to where time begins.
 
@@ -235,7 +235,7 @@ def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Eval
         time[q], size[q] = (when[g] - late) % turn + late, 0 if x.kind[g] == USELESS else p.size[g]
 
 
-@jit
+@inner
 def _overload(p: SwapProblem, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
     """Follow the load round the circle; return overload added up over points, and the largest."""
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]

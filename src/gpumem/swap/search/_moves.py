@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from math import exp
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
 
 
-@jit
+@inner
 def draw(seed: I64, below: int) -> int:
     """Return a random integer in [0, below)."""
     seed[0] = seed[0] * FACTOR % MODULUS
@@ -42,7 +42,7 @@ def toggle(p: SwapProblem, s: SwapState, g: int) -> None:
         s.used[1] = _remove(s.ins, s.used[1], g)
 
 
-@jit
+@inner
 def _payer(p: SwapProblem, s: SwapState, v: int) -> int:
     for g in range(p.first[v], p.last[v]):
         if s.selected[g]:
@@ -50,7 +50,7 @@ def _payer(p: SwapProblem, s: SwapState, v: int) -> int:
     return -1
 
 
-@jit
+@inner
 def _remove(order: I64, count: int, g: int) -> int:
     kept = 0
     for q in range(count):
@@ -60,7 +60,7 @@ def _remove(order: I64, count: int, g: int) -> int:
     return kept
 
 
-@jit
+@inner
 def _insert(order: I64, count: int, g: int, key: int, time: I64, op: I64) -> int:
     """Put `g` behind the last one whose time is earlier, ties by index."""
     q = count
@@ -71,7 +71,7 @@ def _insert(order: I64, count: int, g: int, key: int, time: I64, op: I64) -> int
     return count + 1
 
 
-@jit
+@inner
 def _shift(order: I64, count: int, seed: I64) -> None:
     """Move one copy by up to three places."""
     if count < 2:
@@ -86,7 +86,7 @@ def _shift(order: I64, count: int, seed: I64) -> None:
     order[b] = g
 
 
-@jit
+@inner
 def _wait(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Let an op wait, most often the one where the load is too high by most; or shorten, split or move a stall."""
     n, total = len(p.begin), s.stall.sum()
@@ -107,7 +107,7 @@ def _wait(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -
         s.stall[draw(seed, n)] += part
 
 
-@jit
+@inner
 def _step(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Change the state at random."""
     kind = draw(seed, 100)
@@ -161,15 +161,16 @@ def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limits: I64, goal: int, 
 @jit
 def assign(to: SwapState, source: SwapState, stalls: bool) -> None:
     """Copy one state into another; the stalls only where they can differ."""
-    to.selected[:] = source.selected
-    to.payer[:] = source.payer
-    to.used[:] = source.used
+    for g in range(len(source.selected)):
+        to.selected[g], to.payer[g] = source.selected[g], source.payer[g]
+    to.used[0], to.used[1] = source.used[0], source.used[1]
     for q in range(source.used[0]):
         to.outs[q] = source.outs[q]
     for q in range(source.used[1]):
         to.ins[q] = source.ins[q]
     if stalls:
-        to.stall[:] = source.stall
+        for i in range(len(source.stall)):
+            to.stall[i] = source.stall[i]
 
 
 @jit

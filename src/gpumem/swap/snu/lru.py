@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.swap.gaps import Gaps
 from gpumem.trace import Trace
@@ -94,7 +94,7 @@ def _append(lru: I64, b: int) -> None:
     lru[1, newest], lru[0, ring] = b, b
 
 
-@jit
+@inner
 def _unlink(lru: I64, b: int) -> None:
     """Take `b` out of the ring, if it is in."""
     if lru[1, b] >= 0:
@@ -102,7 +102,7 @@ def _unlink(lru: I64, b: int) -> None:
         lru[0, b], lru[1, b] = -1, -1
 
 
-@jit
+@inner
 def _victim(r: Residency, pinned: int, least: int) -> int:
     """The least recently used with at least `least` bytes that the host has room for, or -1."""
     ring = r.lru.shape[1] - 1
@@ -114,7 +114,7 @@ def _victim(r: Residency, pinned: int, least: int) -> int:
     return -1
 
 
-@jit
+@inner
 def _make_room(r: Residency, op: int, limit: int, pinned: int, snu: bool) -> None:
     """Evict until what is on the device fits, or nothing can go any more."""
     if snu and r.tally[ON_DEVICE] > limit:  # one buffer that is large enough, if there is one
@@ -128,7 +128,7 @@ def _make_room(r: Residency, op: int, limit: int, pinned: int, snu: bool) -> Non
         _evict(r, b, op)
 
 
-@jit
+@inner
 def _evict(r: Residency, b: int, op: int) -> None:
     """Take `b` off the device for `op`; a DIRTY buffer is copied out first, a CLEAN one dropped."""
     _unlink(r.lru, b)
@@ -143,7 +143,7 @@ def _evict(r: Residency, b: int, op: int) -> None:
     r.on_host[b] = True
 
 
-@jit
+@inner
 def _forget(r: Residency, b: int) -> None:
     """Give back what the host keeps of `b`: the value is gone."""
     if r.on_host[b]:
