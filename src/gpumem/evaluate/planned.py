@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,7 @@ from gpumem import check
 from gpumem._show import Shown, frame, table
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.deadline import Deadline
-from gpumem.evaluate import verify
-from gpumem.evaluate.verify import ORACLES, UNCHECKED, Checked, self_check
+from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -126,7 +126,7 @@ class Planned(Shown):
         Parameters
         ----------
         seconds : float, optional
-            The oracle of the timeline is left out where it would take longer.
+            Oracles that would take longer than what is left of that are not asked.
 
         Raises
         ------
@@ -138,22 +138,24 @@ class Planned(Shown):
         The oracles of budget and timeline are quadratic: above 20,000 ops or buffers they are left out, and `checked`
         says so, as it does about time. With a load both timelines are held against theirs.
         """
-        until = Deadline.within(seconds)
-        after, trace, duplex = self.after, self.trace, self.machine.duplex
-        ns = self.machine.durations(trace)
-        with self_check():
-            check.placement(trace, after.placement)
-            check.data_flow(self.before.trace, trace)
-            if max(trace.n, len(trace.buffers)) > verify.QUADRATIC:
-                why = f"{trace.n} ops and {len(trace.buffers)} buffers are too many"
-                return replace(self, checked=Checked(ORACLES[:2], dict.fromkeys(ORACLES[2:], why)))
-            check.budget(trace, self.load_limit, host=self.machine.pinned)
-            if why := verify.too_long(trace, 1 if self.load is None else 2, until):
-                return replace(self, checked=Checked(ORACLES[:3], {ORACLES[3]: why}))
+        before, after, trace, duplex = self.before.trace, self.after, self.trace, self.machine.duplex
+        ns, size, until = self.machine.durations(trace), max(trace.n, len(trace.buffers)), Deadline.within(seconds)
+
+        def timelines() -> None:
             check.timeline(trace, self.placed, ns, placement=after.placement, duplex=duplex)
             if self.load is not None:
                 check.timeline(trace, after.timeline, ns, capacity=self.load, duplex=duplex)
-        return replace(self, checked=Checked(ORACLES))
+
+        asked: list[Callable[[], None]] = [
+            lambda: check.placement(trace, after.placement),
+            lambda: check.data_flow(before, trace),
+            lambda: check.budget(trace, self.load_limit, host=self.machine.pinned),
+            timelines,
+        ]
+        twice = 1 if self.load is None else 2
+        needs = 0.0, FLOW * (before.n + trace.n), BUDGET * size**2, TIMELINE * twice * size**2
+        rows = zip(ORACLES, needs, (False, False, True, True), asked)
+        return replace(self, checked=ask([Oracle(*row) for row in rows], size, until))
 
     def save(self, directory: str | Path, *, source: str = "") -> None:
         """Write what `gpumem plan --out` writes: all of it, or nothing.

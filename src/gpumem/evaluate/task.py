@@ -31,7 +31,7 @@ THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans 
 PLANS = 3
 # Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
 # checked; of that for the one plan that a load limit takes; for each call where a pool takes several.
-BEFORE, PLANNING, ONE, EACH = 0.2, 0.75, 0.8, 0.5
+BEFORE, PLANNING, ONE, EACH = 0.2, 0.65, 0.8, 0.5
 
 Planner = Callable[..., Plan]
 Placer = Callable[..., Placement]

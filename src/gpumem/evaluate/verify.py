@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gpumem.machine import Machine
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
-PAIR = 2e-7  # seconds that the check of a timeline takes for each pair of them
+# About how many seconds they take, so that none is begun that would not end in time.
+FLOW, BUDGET, TIMELINE = 1.2e-4, 1e-8, 2e-7  # for each op; for each pair of ops or buffers
 ORACLES = ("placement", "data_flow", "budget", "timeline")
 
 
@@ -58,10 +59,35 @@ def self_check() -> Iterator[None]:
         raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
 
 
-def too_long(trace: Trace, timelines: int, until: Deadline) -> str:
-    """Return why there is no time to check timelines; nothing where there is."""
-    needs, left = PAIR * timelines * max(trace.n, len(trace.buffers)) ** 2, until.left()
-    return f"it takes about {needs:.1f} s, {left:.1f} s are left" if needs > left else ""
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """A check that can be asked for: its name, about how many seconds it takes, whether they grow with the square."""
+
+    name: str
+    needs: float
+    quadratic: bool
+    ask: Callable[[], None]
+
+
+def ask(oracles: Sequence[Oracle], size: int, until: Deadline) -> Checked:
+    """Ask the oracles about a result of `size` ops or buffers, but for those that would take too long.
+
+    Raises
+    ------
+    RuntimeError
+        One of them objects.
+    """
+    held, left_out = [], {}
+    for oracle in oracles:
+        if oracle.quadratic and size > QUADRATIC:
+            left_out[oracle.name] = f"{size} ops or buffers are too many"
+        elif oracle.needs > (left := until.left()):
+            left_out[oracle.name] = f"it takes about {oracle.needs:.1f} s, {left:.1f} s are left"
+        else:
+            with self_check():
+                oracle.ask()
+            held.append(oracle.name)
+    return Checked(tuple(held), left_out)
 
 
 @strict

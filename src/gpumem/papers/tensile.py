@@ -48,6 +48,7 @@ class Setting:
     check: bool
     progress: Callable[[str], None]
     tell: Callable[[str], None]
+    rounds: int = 20  # of the bound, at most
 
     @strict
     def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
@@ -99,10 +100,11 @@ def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
     setting.progress(f"{trace.name}: bounds")
     machine, peak = setting.machine, trace.peak_load
-    row: Row = {"trace": trace.name, "free_msr": 1 - zero_stall_limit(trace, machine).limit / max(peak, 1)}
-    base = simulate(trace, machine).makespan
+    free = zero_stall_limit(trace, machine, rounds=setting.rounds).limit
+    row: Row = {"trace": trace.name, "free_msr": 1 - free / max(peak, 1)}
+    base, stall = simulate(trace, machine).makespan, partial(least_stall, trace, machine, rounds=setting.rounds)
     for msr in sorted({PAPER[k, "tensile"][0] for k in (1, 3)} | {MLP_SAVING}):
-        row[f"eor_at_{msr}"] = _least(partial(least_stall, trace, machine), math.floor((1 - msr) * peak), base)
+        row[f"eor_at_{msr}"] = _least(stall, math.floor((1 - msr) * peak), base)
     return row
 
 
@@ -127,7 +129,7 @@ def mlps(setting: Setting) -> list[Row]:
 def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
     found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
-    bound = 1 - zero_stall_limit(trace, setting.machine).limit / trace.peak_load
+    bound = 1 - zero_stall_limit(trace, setting.machine, rounds=setting.rounds).limit / trace.peak_load
     met = found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
     return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": bound}
 

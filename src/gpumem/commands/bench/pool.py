@@ -19,6 +19,7 @@ PARTS = {
     "cost": "A malloc and its free: us of CPU time (over native); all of it is Python, nobody calls a driver",
 }
 REPLAYS, FEW = 21, 3
+QUICK = f"{evaluate.QUICK[0]['effort']} of the effort of planners that search, {FEW} replays"
 
 
 def options(p: Parser) -> None:
@@ -37,7 +38,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     effort = {**(evaluate.QUICK[0] if args.quick else {}), **own_options(args, planners)}
     results: Results = {part: [] for part in PARTS}
     files, folder = _files(args)
-    for path in [*files, *folder]:
+    for path in progress.over([*files, *folder]):
         progress(f"reading {path}")
         trace, bare = io.load(path).trace, path in folder
         if "table1" in parts and not bare:
@@ -63,4 +64,6 @@ def _files(args: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     return files, folder
 
 
-SUITE = Suite("pool", "pool planners and allocators", PARTS, options, measure, lambda: papers.smartpool.TABLES)
+SUITE = Suite(
+    "pool", "pool planners and allocators", PARTS, options, measure, lambda: papers.smartpool.TABLES, quick=QUICK
+)

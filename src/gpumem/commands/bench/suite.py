@@ -39,6 +39,8 @@ class Suite:
         Returns what writes a part's rows, or one of its figures, as a table; nothing of the papers is loaded before.
     pictures : callable, optional
         Further figures to draw, with the stem of the file's name, from the results.
+    quick : str
+        What `--quick` does instead of the whole, so that it ends within a minute.
     """
 
     name: str
@@ -48,13 +50,14 @@ class Suite:
     measure: Callable[[argparse.Namespace, list[str], Progress], Results]
     tables: Callable[[], Mapping[str, Callable[[Any], str]]]
     pictures: Callable[[Results], Iterable[tuple[str, report.Figure]]] = lambda results: ()
+    quick: str = "nothing is left out"
 
     def add(self, suites: Commands) -> None:
         """Add the suite's arguments."""
         p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
         self.options(p)
         p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
-        p.add_argument("--quick", action="store_true", help="little effort, few or coarse steps, to try it out")
+        p.add_argument("--quick", action="store_true", help=f"within a minute, to try it out: {self.quick}")
         p.add_argument("--out", metavar="DIR", help="write bench.txt, bench.json and pictures there")
         p.add_argument("--json", action="store_true", help="print one JSON object")
         p.set_defaults(run=self.run)
@@ -65,6 +68,7 @@ class Suite:
         parts = choices(args.what, self.parts, "--what")
         seed = getattr(args, "seed", "none, nothing is random")
         head = report.header(args.command, "each planner's own" if seed is None else seed).splitlines()
+        head += [f"# quick: {self.quick}"] if args.quick else []
         with Progress() as progress:
             results = self.measure(args, parts, progress)
         more = {name: rows for name, rows in results.items() if name not in self.parts}

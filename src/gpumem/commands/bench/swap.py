@@ -38,7 +38,10 @@ PARTS = {
 LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
 FEW = "90%,75%,60%"
 BATCHES, TWO = "0.25,0.5,1,2,4", "0.5,1"
-FINE, COARSE = 0.005, 0.05  # parts of the peak load
+FINE, COARSE = 0.005, 0.1  # parts of the peak load
+LITTLE = {"effort": 0.02, "evaluations": 6}  # of the planners that search
+ROUNDS, SOME = 20, 3  # of the bound
+QUICK = f"limits {COARSE:.0%} apart, {SOME} rounds of the bound, effort {LITTLE['effort']}, two batch sizes"
 
 
 def options(p: Parser) -> None:
@@ -62,12 +65,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress)
     results: Results = {part: [] for part in PARTS}
-    for trace, limits in [(trace, _limits(args, trace)) for trace in traces]:
-        own = own_options(args, planners, trace.peak_load)
+    for trace, limits in progress.over([(trace, _limits(args, trace)) for trace in traces]):
+        own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
         case = evaluate.Case.of(trace, machine, load=trace.peak_load)
         study = papers.autoswap.Study(case, own, progress, tell, not args.no_check)
         if "knees" in parts or "table2" in parts:
-            results["knees"] += _knees(study, planners, step)
+            results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
         shown = args.trace or trace.name.startswith("vgg16")
         for part in [part for part in parts if shown and part.startswith("fig")]:
             figure = _figure(part, study, limits, factors, planners)
@@ -94,7 +97,7 @@ def _figure(
     return papers.autoswap.batches(study, limits, factors, autoswap)
 
 
-def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
+def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[Knee]:
     """The knee of each planner, next to the bound, checked."""
     from gpumem.evaluate.knee import knee, knee_of
     from gpumem.swap.search.planner import lowest
@@ -103,7 +106,7 @@ def _knees(study: Study, planners: Planners, step: float) -> list[Knee]:
         study.progress(f"{trace.name}: {who}: {text}")
 
     trace, machine, found = study.case.trace, study.case.machine, []
-    bound = swap.zero_stall_limit(trace, machine, progress=partial(told, "bound")).limit
+    bound = swap.zero_stall_limit(trace, machine, rounds=rounds, progress=partial(told, "bound")).limit
     for name, planner in planners.items():
         progress = partial(told, name)
         options = {**study.options, "progress": progress}
@@ -134,4 +137,4 @@ def _factors(args: argparse.Namespace) -> list[float]:
     return factors
 
 
-SUITE = Suite("swap", "swap planners", PARTS, options, measure, lambda: papers.autoswap.TABLES)
+SUITE = Suite("swap", "swap planners", PARTS, options, measure, lambda: papers.autoswap.TABLES, quick=QUICK)

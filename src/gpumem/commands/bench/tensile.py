@@ -20,14 +20,18 @@ PARTS = {
     "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
     "arrivals": "Jobs that arrive under a limit: how soon there is room",
 }
-ITERATIONS, FEW = 20, 8
+ITERATIONS, FEW = 20, 5
+TASKS, TWO = 3, 2
+ROUNDS, SOME = 20, 3  # of the bound
+QUICKLY = ("vgg16", "mlp3")
+QUICK = f"{FEW} iterations, {TWO} tasks, {SOME} rounds of the bound, only {' and '.join(QUICKLY)} if none is named"
 
 
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
     p.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--tasks", type=int, default=3, help="of table2: up to so many copies (default: %(default)s)")
+    p.add_argument("--tasks", type=int, help=f"of table2: up to so many copies (default: {TASKS})")
     p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
     p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
     p.add_argument(
@@ -38,17 +42,18 @@ def options(p: Parser) -> None:
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print Tables 1 and 2 and figure 6 of the TENSILE paper, its claim on MLPs, and how fast newcomers get room."""
-    if not 1 <= args.tasks <= 100:
-        raise ValueError(f"--tasks: {args.tasks} is not in 1..100")
+    tasks = args.tasks if args.tasks is not None else TWO if args.quick else TASKS
+    if not 1 <= tasks <= 100:
+        raise ValueError(f"--tasks: {tasks} is not in 1..100")
     finite(args, "slowdown")
     machine = machine_of(args.machine)
     machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
     if args.launch_ns is not None:
         machine = machine.with_(launch_ns=args.launch_ns)
-    turns = FEW if args.quick else ITERATIONS
+    turns, rounds = (FEW, SOME) if args.quick else (ITERATIONS, ROUNDS)
     paper = papers.tensile
-    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell)
-    traces = traces_of(args.trace, machine, progress)
+    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds)
+    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress)
 
     @cache  # one task is in both tables
     def methods(which: int, count: int) -> list[dict[str, Any]]:
@@ -60,11 +65,11 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     rows = {
         "table1": lambda: copies(1),
         "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
-        "table2": lambda: copies(args.tasks),
+        "table2": lambda: copies(tasks),
         "mlp": lambda: [paper.mlp_row(t, setting) for t in traces if "mlp" in t.name] + paper.mlps(setting),
         "arrivals": lambda: [row for trace in traces for row in paper.arrivals(trace, setting)],
     }
-    return {part: rows[part]() for part in parts}
+    return {part: rows[part]() for part in progress.over(parts)}
 
 
 def pictures(results: Results) -> list[tuple[str, report.Figure]]:
@@ -72,4 +77,6 @@ def pictures(results: Results) -> list[tuple[str, report.Figure]]:
     return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
 
 
-SUITE = Suite("tensile", "several jobs on one GPU", PARTS, options, measure, lambda: papers.tensile.TABLES, pictures)
+SUITE = Suite(
+    "tensile", "several jobs on one GPU", PARTS, options, measure, lambda: papers.tensile.TABLES, pictures, QUICK
+)

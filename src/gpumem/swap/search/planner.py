@@ -20,6 +20,8 @@ from gpumem.swap.search.annealing import Annealing
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
+START = 0.4  # of the time, at most, for AutoSwap's plans
+
 
 @strict
 def search(
@@ -84,10 +86,10 @@ def search(
     if fits(trace, limit):
         return Plan.of(trace)
     progress("AutoSwap")
-    judge = _Judge(trace, machine, limit)
-    for score in until.each(SCORES):
+    judge, start = _Judge(trace, machine, limit), until.part(START)
+    for score in start.each(SCORES):
         with suppress(NotReached):
-            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1, seconds=until.seconds))
+            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1, seconds=start.seconds))
     found = Annealing(trace, machine, limit, effort, seed, until, progress, placed=placed)
     if not len(found.w) or judge.stall == 0 or until.over():
         return judge.plan(until)
