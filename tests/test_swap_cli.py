@@ -151,7 +151,7 @@ def test_options_go_to_the_planners_that_take_them(cli: Cli, file: Path, table: 
 
 
 def test_every_planner_of_the_package_plans_or_says_why_not(cli: Cli, file: Path) -> None:
-    short = ["--seconds", "1"] if "search" in gpumem.swap.PLANNERS else []  # type: ignore[attr-defined]
+    short = ["--effort", "0.01"] if "search" in gpumem.swap.PLANNERS else []  # type: ignore[attr-defined]
     ran = cli("swap", file, "--load-limit", "70%", "--threshold", "0", "--json", *short)
     assert ran.status == 0
     assert [row["planner"] for row in ran.json] == list(gpumem.swap.PLANNERS)  # type: ignore[attr-defined]

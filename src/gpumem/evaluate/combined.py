@@ -85,6 +85,7 @@ def in_pool(
     """
     step = max(trace.peak_load // STEPS, 1)
     load_limit, lowest, tries = limit if load_limit is None else min(load_limit, limit), 2**62, 0
+    above, stride, most = load_limit, 1, STEPS  # the last limit that was reached; steps from there, at most
     while load_limit > 0 and not (tries and until.over()):
         progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
         try:
@@ -92,13 +93,18 @@ def in_pool(
         except (NotReached, Infeasible) as stop:
             if lowest == 2**62:
                 raise
+            if stride > 1 and not until.over():  # too far at once
+                most = stride = stride // 2
+                load_limit = above - step * stride
+                continue
             hint = stop.hint if isinstance(stop, NotReached) else ""
             raise NotReached(lowest, limit, "a pool", until.hint(hint)) from stop
         if found.placement.height <= limit:
             return found
         lowest, tries = min(lowest, found.placement.height), tries + 1
-        load_limit = min(load_limit, trace.peak_load)
-        load_limit -= step * until.stride(tries, load_limit // step)
+        above = min(load_limit, trace.peak_load)
+        stride = min(until.stride(tries, above // step), most)
+        load_limit = above - step * stride
     raise NotReached(lowest, limit, "a pool", until.hint())
 
 
