@@ -26,7 +26,7 @@ def test_a_page_has_each_public_name_of_its_room(room):
     page = rooms.page(room)
     for module in (room, *rooms.wings(room)):
         for name in rooms.names(module):
-            assert f"\n   {name}\n" in page, name
+            assert f"\n   {name}\n" in page or f"autodata:: {module}.{name}\n" in page, name
     described = [line.split()[-1] for line in page.splitlines() if line.startswith(".. auto") and ":: " in line]
     assert all(name in described for name in rooms.described().values() if name.startswith(f"{room}.")), room
 

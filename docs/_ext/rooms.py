@@ -18,7 +18,7 @@ import gpumem
 from gpumem._face import Face
 
 if TYPE_CHECKING:
-    from docutils.nodes import Element
+    from docutils.nodes import Element, document
     from sphinx.application import Sphinx
     from sphinx.config import Config
     from sphinx.environment import BuildEnvironment
@@ -100,10 +100,19 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: Element, content: Element)
     return None
 
 
+def trim(app: Sphinx, tree: document) -> None:
+    """Take the blank line away that ends a doctest in Markdown, where pytest needs it."""
+    from docutils.nodes import Text, literal_block
+
+    for block in tree.findall(literal_block):
+        block[:] = [Text(block.astext().rstrip())]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages for the template, where packages for a GPU need not be there, and link what Sphinx cannot."""
     app.connect("config-inited", _write)
     app.connect("missing-reference", resolve)
+    app.connect("doctree-read", trim)
     app.connect("autodoc-skip-member", lambda _app, _what, _name, thing, skip, _options: skip or _is_field(thing))
     return {"parallel_read_safe": True}
 
@@ -125,7 +134,7 @@ def _entry(full: str, thing: object) -> str:
     if inspect.isclass(thing):
         kind = "autoexception" if issubclass(thing, BaseException) else "autoclass"
         return f".. {kind}:: {full}\n   :members:"
-    if callable(thing) and hasattr(thing, "__name__"):
+    if not _is_data(thing):
         return f".. autofunction:: {full}"
     keys = ", ".join(f"``{key}``" for key in thing) if isinstance(thing, dict) else ""
     return f".. autodata:: {full}\n   :no-value:\n\n   {keys}"
@@ -137,7 +146,9 @@ def _module(module: str) -> str:
 
 
 def _table(module: str) -> str:
-    return "\n".join([".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names(module))])
+    """A line for each name but for data, whose type is all that a summary would say."""
+    told = [name for name in names(module) if not _is_data(getattr(import_module(module), name))]
+    return "\n".join([".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in told)])
 
 
 def _heading(text: str, line: str) -> str:
@@ -151,6 +162,10 @@ def _faces(module: pkgutil.ModuleInfo) -> bool:
 def _origin(thing: object) -> str | None:
     defined = inspect.isclass(thing) or inspect.isroutine(thing) or hasattr(thing, "__wrapped__")
     return getattr(thing, "__module__", None) if defined else None
+
+
+def _is_data(thing: object) -> bool:
+    return not hasattr(thing, "__name__")
 
 
 def _is_field(thing: object) -> bool:

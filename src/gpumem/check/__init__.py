@@ -10,6 +10,7 @@ from gpumem._strict import strict
 from gpumem.check.clock import naive_clock, timeline
 from gpumem.check.flow import data_flow
 from gpumem.check.jobs import jobs
+from gpumem.check.log import LoggedEvent
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
 from gpumem.machine import Machine
@@ -17,7 +18,7 @@ from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-__all__ = ["RULES", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
+__all__ = ["RULES", "LoggedEvent", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
 
 
 @strict
