@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -14,15 +15,21 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
+from gpumem._face import Face
 from gpumem._show import LONG, Shown
 from gpumem.columns import Buffers, Csr, Ops
-from gpumem.evaluate import Case, in_pool
+from gpumem.evaluate import Case, in_pool, knee
 from gpumem.execute import Emulator, GenericOp, prepare
+from gpumem.hazards import hazards
 from gpumem.io import bundled_path, load
 from gpumem.jobs import Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
 from gpumem.latency import LatencyTable, Measurement, Sample
 from gpumem.models import mlp
-from gpumem.swap import Recompute, Swap, Task, Variant, gaps, zero_stall_limit
+from gpumem.swap import Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
+from gpumem.swap.autoswap import candidates
+from gpumem.swap.windows import windows
+
+from .test_strict import rooms
 
 GTX = Machine.named("gtx1080ti")
 LONG_NAME = "<b>&" + "x" * 496
@@ -86,7 +93,22 @@ def objects() -> Iterator[tuple[str, Any]]:
         ("table", LatencyTable((Measurement(sample, 0.0, 5),) * 20, LONG_NAME)),
         ("model", mlp(batch=2, features=3, hidden=[4])),
     ]
+    device = Recorder()
+    for _ in range(40):
+        device.malloc(2**20)
+    yield from [("recorder", device), ("hazards", hazards(trace)), ("windows", windows(trace, GTX))]
+    yield from [("times", Times.of(gpumem.simulate(trace, GTX))), ("candidates", candidates(trace, GTX, 2**27))]
+    yield "knee", knee(trace, GTX, gpumem.autoswap, step=0.2, name=LONG_NAME)
     yield "program", prepare(tiny(), gpumem.best_fit(tiny()), Emulator(), GenericOp(tiny()))
+
+
+def test_no_public_class_shows_its_columns() -> None:
+    column = re.compile(r"\b(I64|F64|Bool|Csr|list|Trace|Plan)\b")
+    public = [getattr(room, name) for room in rooms() for name in (dir(room) if isinstance(room, Face) else vars(room))]
+    kinds = {thing for thing in public if isinstance(thing, type)}
+    for kind in (kind for kind in kinds if is_dataclass(kind) and kind.__module__.startswith("gpumem")):
+        if any(column.search(str(f.type)) for f in fields(kind)) and not issubclass(kind, Shown):
+            assert kind.__name__ in {"Policy"}, f"{kind} has columns and is no Shown"
 
 
 def test_a_repr_is_short_and_one_line() -> None:

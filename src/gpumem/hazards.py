@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._jit import inner, jit
+from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64, Bool, Csr
 from gpumem.placement import Placement
@@ -26,8 +27,8 @@ from gpumem.trace import Trace
 BLOCK = 256  # cells; a power of two near the square root of how many there are
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hazards:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Hazards(Shown):
     """Row `i` of `after` lists the ops that op `i` waits for; `cause` runs along (see `timeline.CAUSES`).
 
     A negative entry `y` is op `y + n` of the previous iteration. What follows from the order within a

@@ -144,8 +144,8 @@ class Recording(Shown):
         return replace(ops, reads=cut(ops.reads), writes=cut(ops.writes), of=np.arange(lo, hi), **columns)
 
 
-@dataclass(slots=True)
-class Recorder:
+@dataclass(slots=True, repr=False)
+class Recorder(Shown):
     """SmartPool's Device: call `malloc`, `free` and `exec` as the program does, get a trace.
 
     Examples
@@ -172,6 +172,10 @@ class Recorder:
     _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list)
     _events: list[tuple[str, int, int]] = field(default_factory=list)
     _begins: list[int] = field(default_factory=list)  # the first event of each op
+
+    def _facts(self) -> Facts:
+        live = sum(size for size, free in zip(self._size, self._free) if free == NEVER)
+        return {"ops": len(self._ops), "blocks": len(self._size), "live": human(live)}
 
     @strict
     def malloc(self, size: int, *, kind: str = "") -> int:

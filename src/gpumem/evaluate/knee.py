@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gpumem._show import Facts, Shown
 from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.options import name_of
@@ -17,6 +18,7 @@ from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.units import human, percent
 
 FREE = 0.005  # an overhead up to this counts as none
 MIB = 2**20
@@ -24,8 +26,8 @@ MIB = 2**20
 Planner = Callable[[Trace, Machine, int], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Knee:
+@dataclass(frozen=True, slots=True, repr=False)
+class Knee(Shown):
     """The lowest limit at which a planner costs nothing, in bytes.
 
     Parameters
@@ -58,6 +60,17 @@ class Knee:
     plan: Plan
     seconds: float
     bound: int | None = None
+
+    def _facts(self) -> Facts:
+        part = self.limit / self.peak_load if self.peak_load else 0.0
+        facts = {
+            "": f"{self.planner} on {self.trace}",
+            "limit": f"{human(self.limit)} ({percent(part)} of the peak load)",
+        }
+        return facts | {
+            "overhead": percent(self.overhead),
+            "bound": "none" if self.bound is None else human(self.bound),
+        }
 
     @property
     def reduction(self) -> float:

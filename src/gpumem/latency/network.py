@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import F64
 from gpumem.latency.samples import Measurement, Sample
 
@@ -51,8 +52,8 @@ class Training:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Network(Shown):
     """What was learned of one type of operator.
 
     Parameters

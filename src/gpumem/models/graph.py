@@ -129,8 +129,8 @@ class Model(Shown):
 Backward = Callable[[Tensor], Tensor | None]
 
 
-@dataclass(slots=True)
-class Graph:
+@dataclass(slots=True, repr=False)
+class Graph(Shown):
     """The record of a training step under construction.
 
     Layers call `op` for the forward pass and push onto `tape` a function that, given the gradient of their

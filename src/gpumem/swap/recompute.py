@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool
 from gpumem.machine import Machine
@@ -56,8 +57,8 @@ def kept_over(found: Gaps, op: int, n: int) -> Bool:
     return inside
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recomputable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Recomputable(Shown):
     """Columns over all gaps of a trace: whether what the gap drops can be made again at its end.
 
     `gaps` (m of them); `op` (the producer, -1 if there is none); `reason` (index into `REASONS`, 0 if it can);

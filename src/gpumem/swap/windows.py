@@ -21,7 +21,7 @@ from gpumem.swap.gaps import Spans, gaps
 from gpumem.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Windows(Spans):
     """Columns over gaps, ascending by value, then by `after`.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
+from gpumem._show import Shown
 
-@dataclass(slots=True)
-class LinkTimes:
+
+@dataclass(slots=True, repr=False)
+class LinkTimes(Shown):
     """Which times of the circle `[0, period)` a link is taken; times that are asked for may lie turns ahead.
 
     `begins`, `ends`: disjoint, ascending. Nobody will ask for less than `least` ns, so shorter holes count as taken.

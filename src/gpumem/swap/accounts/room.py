@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import I64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Room:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Room(Shown):
     """The load with some gaps absent, and the limit. Positions go round, `load` is written.
 
     >>> room = Room(np.array([5, 3, 3, 9]), 8)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.timeline import Timeline
@@ -13,8 +14,8 @@ from gpumem.timeline import Timeline
 TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Times:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Times(Shown):
     """When each op runs, for `TURNS` turns of the iteration, so that a gap that wraps needs no case of its own.
 
     Place `k` is op `k % n` of turn `k // n`, as `Gaps.before` counts; each time may be an int or an int64 array.

@@ -18,14 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem._jit import inner, jit
+from gpumem._show import Shown
 from gpumem.columns import F64, I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps
 from gpumem.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Candidates(Shown):
     """Gaps that may be swapped, and what the scores need to know of them: m gaps, n ops.
 
     `gap_ns`: time between the two accesses without swapping; `out_ns`, `in_ns`: of the two copies. `load` in bytes,

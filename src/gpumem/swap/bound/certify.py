@@ -12,6 +12,7 @@ from math import ceil, floor
 
 import numpy as np
 
+from gpumem._show import Facts, Shown
 from gpumem._strict import strict
 from gpumem.columns import COMPUTE, F64, I64
 from gpumem.errors import Infeasible
@@ -20,6 +21,7 @@ from gpumem.swap.bound.fluid import Fluid, relax
 from gpumem.swap.bound.program import LinearProgram, Solution
 from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace
+from gpumem.units import human, human_ns, percent
 
 FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds
 FINE = 2e-4  # of the peak: by how much a load has to be too high to matter; a quarter of it is a gain
@@ -28,8 +30,8 @@ SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64
 SIZE = 40_000  # variables
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+@dataclass(frozen=True, slots=True, repr=False)
+class Bound(Shown):
     """What no swap plan for a trace can beat on a machine.
 
     Parameters
@@ -50,6 +52,11 @@ class Bound:
     peak_load: int
     breakpoints: int
     settled: bool
+
+    def _facts(self) -> Facts:
+        part = self.limit / self.peak_load if self.peak_load else 0.0
+        facts = {"limit": f"{human(self.limit)} ({percent(part)} of the peak load)", "stall": human_ns(self.stall_ns)}
+        return facts | {"settled": "yes" if self.settled else "no, it may be loose"}
 
 
 @strict

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.deadline import LATE, NEVER, Deadline
@@ -31,8 +32,8 @@ from gpumem.units import human
 VICTIMS = ("lru", "snu")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OnDemand:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OnDemand(Shown):
     """What swapping on demand does in one iteration."""
 
     gaps: Gaps  # all gaps of the trace
