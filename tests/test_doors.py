@@ -22,18 +22,23 @@ from gpumem import (
     io,
     jobs,
     latency,
+    models,
+    period,
     pool,
     swap,
     testing,
 )
 from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job
+from gpumem.kernels import reference
 from gpumem.machine import Link
 
 MLP = gpumem.bundled("mlp3")
 BARE = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
 V100 = Machine.named("v100")
 OTHER = gpumem.best_fit(BARE)
+LINE = gpumem.simulate(MLP, V100)
+LAUNCH = models.mlp(batch=2, features=3, hidden=[4]).launch(reference)
 KEY = '{"format":"gpumem.plan/1","n":1,"decisions":[{"kind":"swap","buffer":0,"otu":1}]}'
 nan = float("nan")
 untyped: Any = gpumem  # these calls are wrong on purpose
@@ -124,6 +129,49 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gpumem.write("x.jsn", MLP, machine=V100), ValueError, "x.jsn: suffix '.jsn' is unknown; .*mean '.json'"),
     (lambda: gpumem.write("no/x.json", MLP, machine=V100), ValueError, "no/x.json: cannot write here"),
     (lambda: gpumem.write("x.json", MLP), ValueError, "x.json: op 0 .* was not measured.*machine='v100'"),
+    # a name or a result where a function belongs, a text where yes or no does
+    (lambda: testing.check_planner("best-fit"), TypeError, "check_planner: planner: 'best-fit' .* must be a function"),  # type: ignore[arg-type]
+    (lambda: testing.check_planner(gpumem.best_fit, skip="growth"), TypeError, "skip: 'growth' .* must be a list"),
+    (lambda: evaluate.knee(MLP, V100, "autoswap"), TypeError, "knee: planner: 'autoswap' .* must be a function"),  # type: ignore[arg-type]
+    (lambda: pool.SmartPool(planner="best-fit"), TypeError, "SmartPool: planner: 'best-fit' .* must be a function"),  # type: ignore[arg-type]
+    (lambda: execute.Emulator("random"), TypeError, "Emulator: order: 'random' is a str; .* or a function"),  # type: ignore[arg-type]
+    (lambda: jobs.Policy("tensile"), TypeError, "Policy: planner: 'tensile' is a str; it must be a function"),  # type: ignore[arg-type]
+    (lambda: untyped.plan(MLP, V100, progress=True), TypeError, "plan: progress: True is a bool; .* a function"),
+    (lambda: untyped.plan(MLP, V100, check="no"), TypeError, "plan: check: 'no' is a str; it must be True or False"),
+    (lambda: V100.with_(duplex="no"), TypeError, "Machine: duplex: 'no' is a str; it must be True or False"),
+    # decisions and plans
+    (lambda: Swap("w", 0, 2, 1, 2), TypeError, "Swap: buffer: 'w' is a str; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: gpumem.Variant(0, 3, "x", 4), TypeError, "Variant: name: 3 is an int; it must be a text"),  # type: ignore[arg-type]
+    (lambda: untyped.Plan.of(MLP, Swap(0, 0, 2, 1, 2)), TypeError, "decisions: Swap.* is a Swap; it must be a list"),
+    (lambda: Plan.from_json("plan.json"), ValueError, "plan: not JSON .*: 'plan.json'"),
+    # oracles
+    (lambda: check.timeline(MLP, LINE, V100), TypeError, r"duration: a Machine came; machine.durations\(trace\)"),  # type: ignore[arg-type]
+    (lambda: check.timeline(MLP, LINE, np.array([1, 2])), ValueError, "duration: 2 of them, but trace .* has 40 ops"),
+    (lambda: check.timeline(BARE, LINE, np.array([1, 2, 3])), ValueError, "timeline: 40 ops, but trace '' has 3"),
+    # rows
+    (lambda: MLP.buffers[99], IndexError, "buffer 99: there are 35"),
+    (lambda: untyped.bundled("mlp3").ops["f"], TypeError, "op 'f': .* to_pandas"),
+    (lambda: untyped.Trace.from_lifetimes(None, [1], [2]), ValueError, "size: expected a list of integers, got None"),
+    # models
+    (lambda: models.mlp(batch=0), ValueError, "batch: 0 is no whole number of 1 and more"),
+    (lambda: models.mlp(hidden=[8, -3]), ValueError, "hidden: -3 is no whole number of 1 and more"),
+    (lambda: models.mlp(optimiser="adamw"), ValueError, "optimiser: 'adamw' is unknown; .*did you mean 'adam'"),
+    (lambda: models.cnn(channels=[0]), ValueError, "channels: 0 is no whole number"),
+    # what does not belong together
+    (lambda: pool.SmartPool.of(MLP, OTHER), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
+    (lambda: execute.scaled(MLP, OTHER), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
+    (
+        lambda: execute.run(gpumem.bundled(), gpumem.best_fit(gpumem.bundled()), execute.Emulator(), LAUNCH),
+        ValueError,
+        "op 18 .*: it is op .* of another trace, not of 'mlp_b2_sgd'",
+    ),
+    (lambda: gpumem.plot.profile(MLP, gpumem.bundled()), ValueError, "after: 315 ops of trace .*, but .* has 40"),
+    # streams of events
+    (lambda: untyped.Recorder().exec("a", duration=-5), ValueError, r"op 0 \(a\): duration -5 ns is negative"),
+    (lambda: period.detect("abc"), ValueError, "event 0: 'a' is no BlockEvent"),  # type: ignore[arg-type]
+    # files
+    (lambda: io.minimalloc.parse(Path("x.csv")), TypeError, "parse: text: .*Path.* it must be a text"),  # type: ignore[arg-type]
+    (lambda: untyped.plan(MLP, V100, check=False).save(None), TypeError, "save: directory: None .* a text or a path"),
 ]
 
 

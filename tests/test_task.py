@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 import gpumem
-from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Trace, best_fit, check, simulate
+from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, check, simulate
 from gpumem.evaluate import Case, Checked, Planned
 from gpumem.evaluate.options import name_of
 from gpumem.swap import autoswap
@@ -163,8 +163,24 @@ def test_a_placer_that_lies_is_found_out() -> None:
     def flat(trace: Trace) -> Placement:
         return Placement(np.where(trace.buffers.host, -1, 0), int(trace.buffers.size.max()))
 
-    with pytest.raises(RuntimeError, match="the result failed its own check"):
+    with pytest.raises(RuntimeError, match="the result failed its own check: buffers .*; look into placer flat$"):
         gpumem.plan(net(), "gtx1080ti", pool="75%", placer=flat)
+
+
+@pytest.mark.parametrize("given", [None, [Swap(0, 0, 2, 1, 2)], 3])
+def test_a_planner_or_placer_that_returns_something_else_is_told_what(given: object) -> None:
+    with pytest.raises(TypeError, match="planner: what it returned: .*; it must be a Plan; .*Plan.of"):
+        gpumem.plan(net(), "gtx1080ti", load="75%", planner=lambda trace, machine, limit: given)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="placer: what it returned: .*; it must be a Placement; .*Placement.at"):
+        gpumem.plan(net(), "gtx1080ti", load="75%", placer=lambda trace: given)  # type: ignore[arg-type,return-value]
+
+
+def test_a_planner_of_ones_own_that_stays_above_the_limit_is_named() -> None:
+    def idle(trace: Trace, machine: Machine, limit: int) -> Plan:
+        return Plan.of(trace)
+
+    with pytest.raises(RuntimeError, match="failed its own check: step .* the limit is .*; look into planner idle$"):
+        gpumem.plan(net(), "gtx1080ti", load="75%", planner=idle)
 
 
 # --- planners and placers of one's own ----------------------------------------------------------------------
@@ -239,13 +255,13 @@ def test_it_tells_what_it_is_doing() -> None:
         ({"load": "0%"}, "load: '0%' is 0 bytes, it must be at least 1"),
         ({"pool": 2**62}, "pool: 4611686018427387904 is too large"),
         ({"planner": "magic"}, "planner: 'magic' is unknown; there are autoswap, "),
-        ({"planner": 3}, "planner: 3 is neither a name nor a function"),
+        ({"planner": 3}, "planner: 3 is an int; it must be a text or a function"),
         ({"score": "best"}, "score: 'best' is unknown; there are doa, aoa, wdoa, swdoa"),
         ({"score": []}, "score: '' is unknown"),
         ({"score": ["doa", 3]}, "score: '3' is unknown"),
         ({"planner": "heuristic", "score": "doa"}, "score: no use to heuristic"),
         ({"placer": "tetris"}, "placer: 'tetris' is unknown; there are best-fit, "),
-        ({"placer": 3}, "placer: 3 is neither a name nor a function"),
+        ({"placer": 3}, "placer: 3 is an int; it must be a text or a function or None"),
         ({"alignment": 0}, "alignment"),
         ({"colour": "red"}, "colour: autoswap has no such option"),
         ({"planner": "vdnn-all", "seed": 3}, "seed: vdnn-all has no such option"),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, get_origin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,8 +30,9 @@ CLASSES = {
         "gpumem.placement",
         "gpumem.best_fit(trace) and gpumem.Placement.at return one",
     ),
-    "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.from_json return one"),
+    "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.of(trace, swaps) return one"),
     "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
+    "Span": ("gpumem.timeline", "gpumem.timeline.Span(op, start, end) makes one"),
     "Recording": ("gpumem.recorder", "gpumem.Recorder().recording() returns one"),
     "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
@@ -50,6 +51,7 @@ PLAIN: dict[str, Test] = {
     "float": lambda value: (
         hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__")
     ),
+    "bool": lambda value: type(value).__name__ in ("bool", "bool_"),  # NumPy's, too
     "str": lambda value: isinstance(value, str),
     "bytes": lambda value: isinstance(value, bytes),
     "Path": lambda value: isinstance(value, os.PathLike),
@@ -57,16 +59,19 @@ PLAIN: dict[str, Test] = {
 }
 MANY: dict[str, Test] = {
     "Sequence": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)),
+    "Iterable": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)),
     "Mapping": lambda value: hasattr(value, "items"),
     "Callable": callable,
 }
 WORDS = {
     "int": "a whole number",
     "float": "a number",
+    "bool": "True or False",
     "str": "a text",
     "bytes": "bytes",
     "Path": "a path",
     "Sequence": "a list",
+    "Iterable": "a list",
     "Mapping": "a dict",
     "Callable": "a function",
     "None": "None",
@@ -77,8 +82,8 @@ def strict(function: Callable[P, R]) -> Callable[P, R]:
     """Refuse arguments that are not what the function's annotations say, as far as they can be told apart.
 
     Looked at are parameters whose annotation is made of the classes above, of `int`, `float`, `str`, `bytes`, `Path`,
-    `None`, and of lists (of those classes), mappings and functions; whatever counts as a whole number is an `int`, but
-    for `True` and `False`.
+    `bool`, `None`, and of lists (of those classes), mappings and functions (also by an alias of the module, such as
+    `Planner`); whatever counts as a whole number is an `int`, but for `True` and `False`.
 
     Raises
     ------
@@ -133,11 +138,20 @@ def _tests(function: FunctionType) -> list[tuple[int, str, tuple[Test, ...], str
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     for k, name in enumerate(names):
         annotation = str(function.__annotations__.get(name, ""))
-        kinds = _kinds(annotation)
+        kinds = [_unaliased(kind, function.__globals__) for kind in _kinds(annotation)]
         if annotation and all(kind.partition("[")[0] in {**PLAIN, **CLASSES, **MANY} for kind in kinds):
             place = k if k < code.co_argcount else 2**31  # keyword only
-            found.append((place, name, tuple(_test(kind) for kind in kinds), annotation))
+            found.append((place, name, tuple(_test(kind) for kind in kinds), " | ".join(kinds)))
     return found
+
+
+def _unaliased(kind: str, names: dict[str, Any]) -> str:
+    """What kind an alias of the module stands for, as far as that is a function, a list or a mapping."""
+    if kind.startswith("Mutable"):
+        return kind.removeprefix("Mutable")
+    origin = get_origin(names.get(kind))
+    known = origin is not None and origin.__name__ in MANY
+    return origin.__name__ if known else kind.replace("Collection[", "Iterable[")
 
 
 def _kinds(annotation: str) -> list[str]:
@@ -158,6 +172,18 @@ def _test(kind: str) -> Test:
         one, many = _test(inside.removesuffix("]")), MANY[head]
         return lambda value: many(value) and all(map(one, value))
     return PLAIN.get(head) or MANY[head]
+
+
+def expect(where: str, name: str, value: object, annotation: str) -> None:
+    """Refuse a value that is not of these kinds, say one that a function of the user's has returned.
+
+    >>> expect("planner", "what it returned", None, "Plan")
+    Traceback (most recent call last):
+    TypeError: planner: what it returned: None is a NoneType; it must be a Plan; gpumem.autoswap and \
+gpumem.Plan.of(trace, swaps) return one
+    """
+    if not any(_test(kind)(value) for kind in _kinds(annotation)):
+        raise TypeError(_refusal(where, name, value, annotation))
 
 
 def _refusal(where: str, name: str, value: object, annotation: str) -> str:

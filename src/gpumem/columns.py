@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,8 @@ def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
     >>> int_column([1, 2], "size")
     array([1, 2])
     """
+    if not hasattr(values, "__iter__"):
+        raise ValueError(f"{what}: expected a list of integers, got {values!r:.60}")
     array = np.asarray(values if isinstance(values, np.ndarray | Sequence) else list(values))  # type: ignore[arg-type]
     if array.size == 0:
         return np.zeros(0, np.int64)
@@ -81,6 +84,20 @@ def first(bad: Bool) -> int:
     1
     """
     return int(np.argmax(bad)) if bad.any() else -1
+
+
+def position(i: int, count: int, what: str) -> int:
+    """Return which of `count` rows `i` is; negative ones count from the end, as in a list.
+
+    >>> position(-1, 5, "op")
+    4
+    """
+    try:
+        return range(count)[index(i)]
+    except IndexError:
+        raise IndexError(f"{what} {i}: there are {count}") from None
+    except TypeError:
+        raise TypeError(f"{what} {i!r:.60}: rows have whole numbers; to_pandas() gives a table to slice") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -240,7 +257,7 @@ class Buffers(Shown):
         return len(self.size)
 
     def __getitem__(self, i: int) -> Buffer:
-        i = range(len(self))[i]
+        i = position(i, len(self), "buffer")
         return Buffer(
             i,
             int(self.size[i]),
@@ -354,7 +371,7 @@ class Ops(Shown):
         return len(self.name)
 
     def __getitem__(self, i: int) -> Op:
-        i = range(len(self))[i]
+        i = position(i, len(self), "op")
         return Op(
             i,
             self.name[i],

@@ -192,6 +192,8 @@ class Detector:
 
     def _enter(self, event: BlockEvent) -> tuple[int, int]:
         """Check the event and account for it; return its signature and the event that made its block."""
+        if not isinstance(event, tuple) or len(event) != 3:
+            raise ValueError(f"event {self._count}: {event!r:.60} is no BlockEvent(kind, block, size)")
         name, block, size = event
         i, kind, known = self._count, _KINDS.get(name), self._live.get(block)
         if kind is None:

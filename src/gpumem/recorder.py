@@ -211,6 +211,8 @@ class Recorder(Shown):
 
         `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it.
         """
+        if duration < 0 and duration != UNKNOWN:
+            raise ValueError(f"op {len(self._ops)} ({op}): duration {duration} ns is negative")
         for block in (*reads, *writes):
             self._live(block, f"op {len(self._ops)} ({op})")
         self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved))

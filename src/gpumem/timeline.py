@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpumem._show import Facts, Shown, frame
 from gpumem._strict import strict
-from gpumem.columns import I64
+from gpumem.columns import I64, position
 from gpumem.trace import Trace
 from gpumem.units import human_ns
 
@@ -80,7 +80,7 @@ class Timeline(Shown):
         return len(self.start)
 
     def __getitem__(self, i: int) -> Span:
-        i = range(len(self))[i]
+        i = position(i, len(self), "op")
         return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]])
 
     def __iter__(self) -> Iterator[Span]:

@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first
+from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first, int_column
 from gpumem.errors import CheckError
+from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -39,7 +40,11 @@ def timeline(
     ------
     CheckError
         The first op that is wrong, or the makespan.
+    ValueError
+        Not one duration, or not one span, for each op.
     """
+    duration = _one_each(trace, duration)
+    line.check_fits(trace)
     if (i := first(line.end - line.start != duration)) >= 0:
         raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
@@ -50,6 +55,14 @@ def timeline(
         if (i := first(have != want)) >= 0:
             raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
     _check_regime(line, end)
+
+
+def _one_each(trace: Trace, duration: I64) -> I64:
+    if isinstance(duration, Machine):
+        raise TypeError("duration: a Machine came; machine.durations(trace) gives the nanoseconds of each op")
+    if len(ns := int_column(duration, "duration")) != trace.n:
+        raise ValueError(f"duration: {len(ns)} of them, but trace {trace.name!r:.60} has {trace.n} ops")
+    return ns
 
 
 def _check_regime(line: Timeline, end: I64) -> None:
@@ -94,7 +107,7 @@ def naive_clock(
     An op waits for every conflicting op of the last n positions. Older ones need no look: op `x` itself,
     one iteration ago, touched the same buffers and waited for them, or it conflicts with nobody.
     """
-    n = trace.n
+    n, duration = trace.n, _one_each(trace, duration)
     waits_for = _conflicts(trace, placement)
     memory = _Memory(trace, capacity) if capacity is not None else None
     engine = _engines(trace, duplex)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem._strict import expect, strict
 from gpumem.deadline import NEVER, Deadline
 from gpumem.errors import Infeasible, NotReached
 from gpumem.placement import Placement
@@ -34,8 +34,11 @@ def at_load(
 ) -> Combined:
     """Plan for a load limit, apply, place."""
     plan = swap(trace, load_limit)
+    expect("planner", "what it returned", plan, "Plan")
     swapped = plan.apply(trace)
-    return Combined(plan, swapped, pool(swapped), load_limit)
+    placement = pool(swapped)
+    expect("placer", "what it returned", placement, "Placement")
+    return Combined(plan, swapped, placement, load_limit)
 
 
 @strict

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumem import check
 from gpumem._show import Shown, frame, table
+from gpumem._strict import strict
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.deadline import Deadline
 from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
@@ -157,6 +158,7 @@ class Planned(Shown):
         rows = zip(ORACLES, needs, (False, False, True, True), asked)
         return replace(self, checked=ask([Oracle(*row) for row in rows], size, until))
 
+    @strict
     def save(self, directory: str | Path, *, source: str = "") -> None:
         """Write what `gpumem plan --out` writes: all of it, or nothing.
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from gpumem import check as oracles, pool as pools, swap as swaps
 from gpumem._show import Facts, Shown, clipped
-from gpumem._strict import strict
+from gpumem._strict import expect, strict
 from gpumem.deadline import NEVER, Deadline
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
-from gpumem.evaluate.verify import self_check
+from gpumem.evaluate.verify import blamed, self_check
 from gpumem.machine import Machine
 from gpumem.names import choices
 from gpumem.placement import Placement
@@ -83,6 +83,7 @@ class Case(Shown):
         place = partial(fit, **taken(fit, {"target": pool}))
         progress("placing the unswapped trace")
         placement = _hurried(fit, until, BEFORE)(trace)
+        expect("placer", "what it returned", placement, "Placement")
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
@@ -211,6 +212,8 @@ def plan(
     ------
     ValueError
         What is wrong with an argument.
+    TypeError
+        An argument of the wrong type, or a planner or placer that returned something else than a plan or placement.
     Infeasible
         No plan of this kind can exist.
     NotReached
@@ -232,11 +235,9 @@ def plan(
     >>> planned.trace.peak_load <= planned.load
     True
     """
-    if not isinstance(trace, Trace):
-        raise ValueError(f"trace: {trace!r:.60} is no Trace; gpumem.bundled and gpumem.read return one")
     if not len(trace.ops):
         raise ValueError(f"trace: {trace.name!r} is a bare instance, it has no ops to swap between")
-    machine = _machine(machine)
+    machine = Machine.named(machine) if isinstance(machine, str) else machine
     call = function_of(planner, swaps.PLANNERS, "planner")
     name = planner if isinstance(planner, str) else name_of(planner)
     scores = _scores(call, name, planner is call, score)
@@ -252,20 +253,13 @@ def plan(
         chosen = {**options, "seconds": planning.seconds} | ({"score": score} if score else {})
         return case.solve(call, chosen, lambda text: progress(f"{score or name}: {text}"))
 
-    score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
-    planned = case.planned(found, judged, name, score)
-    if check:
-        progress("checking the plan")
-        return planned.verified(until.seconds)
+    with blamed(planner=planner, placer=placer):
+        score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
+        planned = case.planned(found, judged, name, score)
+        if check:
+            progress("checking the plan")
+            planned = planned.verified(until.seconds)
     return planned
-
-
-def _machine(machine: Machine | str) -> Machine:
-    if isinstance(machine, str):
-        return Machine.named(machine)
-    if not isinstance(machine, Machine):
-        raise ValueError(f"machine: {machine!r:.60} is neither a Machine nor the name of a preset")
-    return machine
 
 
 def _scores(planner: Planner, name: str, own: bool, score: str | Sequence[str] | None) -> list[str]:

@@ -11,6 +11,7 @@ from gpumem import check
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
 from gpumem.errors import CheckError
+from gpumem.evaluate.options import name_of
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
@@ -57,6 +58,23 @@ def self_check() -> Iterator[None]:
         yield
     except CheckError as error:
         raise RuntimeError(f"the result failed its own check, please report this: {error}") from error
+
+
+@contextmanager
+def blamed(**given: object) -> Iterator[None]:
+    """Name the planner or placer of the user's own, where there is one, for what an oracle objects to in here."""
+    yours = [f"{what} {name_of(f)}" for what, f in given.items() if callable(f) and not _ours(f)]
+    try:
+        yield
+    except RuntimeError as error:
+        if not (yours and isinstance(error.__cause__, CheckError)):
+            raise
+        told = f"the result failed its own check: {error.__cause__}; look into {' and '.join(yours)}"
+        raise RuntimeError(told) from error.__cause__
+
+
+def _ours(function: object) -> bool:
+    return str(getattr(getattr(function, "func", function), "__module__", "")).startswith("gpumem.")
 
 
 @dataclass(frozen=True, slots=True)

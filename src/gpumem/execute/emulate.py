@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 
+from gpumem._strict import strict
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import HostMemory, Token, Work
 from gpumem.execute.layout import Block, Layout
@@ -61,6 +62,7 @@ class Emulator(HostMemory):
     '7b76a774f644719e'
     """
 
+    @strict
     def __init__(self, order: int | Order = 0, *, races: bool = True, poison: int | None = POISON) -> None:
         self.order = shuffled(order) if isinstance(order, int) else order
         self.races: Races | None = None

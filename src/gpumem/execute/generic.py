@@ -187,6 +187,7 @@ def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
     >>> small.buffers.size.tolist(), placed.offset.tolist(), placed.height
     ([2, 1], [1, 0], 3)
     """
+    placement.check_fits(trace)
     unit = placement.alignment
     offset = np.where(trace.buffers.host, placement.offset, placement.offset // unit)
     small = Trace(replace(trace.buffers, size=-(-trace.buffers.size // unit)), trace.ops, name=trace.name)

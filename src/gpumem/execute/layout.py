@@ -56,7 +56,9 @@ class Layout(Shown):
         offset = np.where(b.host, host.offset, placement.offset)
         height = np.where(b.host, host.height, placement.height)
         for i in np.flatnonzero((offset < 0) | (offset + b.size > height)).tolist():
-            raise ValueError(f"buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}")
+            where, made = ("host", "trace.host_side()") if b.host[i] else ("placement", "the trace")
+            told = f"{where}: buffer {i}: bytes {offset[i]}..{offset[i] + b.size[i]} lie outside 0..{height[i]}"
+            raise ValueError(f"{told}; a placement of {made} would do")
         columns = (b.of.tolist(), b.host.tolist(), offset.tolist(), b.size.tolist())
         blocks = tuple(Block(i, *row) for i, row in enumerate(zip(*columns)))
         return cls(trace, blocks, placement.height, host.height, hazards(trace, placement, shared))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem._strict import expect, strict
 from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, WORKSPACE, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
@@ -137,7 +137,10 @@ class Program(Shown):
 
     def _wait(self, work: Work, token: Token) -> Span:
         try:
-            return self.backend.wait(token)
+            span = self.backend.wait(token)
+            if not isinstance(span, Span):
+                expect(f"{type(self.backend).__name__}.wait", "what it returned", span, "Span")
+            return span
         except ExecutionError:
             raise
         except Exception as error:

@@ -18,6 +18,7 @@ from gpumem.trace import Trace
 _NEEDED = ("id", "lower", "upper", "size")
 
 
+@strict
 def parse(text: str, *, name: str = "") -> tuple[Trace, Placement | None]:
     """Read an instance, and its placement if there is an `offset` column.
 

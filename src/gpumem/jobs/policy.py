@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpumem._strict import strict_fields
 from gpumem.columns import I64
 from gpumem.jobs.job import Job
 from gpumem.machine import Machine
@@ -17,6 +18,7 @@ Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]
 Estimate = Callable[[Job, float], I64]  # ns of each op while kernels of so many other jobs run, on average
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How jobs are run together; the default is TENSILE.

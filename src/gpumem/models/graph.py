@@ -102,6 +102,10 @@ class Model(Shown):
         """Return what starts the ops with the kernels of `library`: `gpumem.kernels.reference` or `.device`."""
 
         def bind(op: Op, views: Views) -> Call:
+            if not 0 <= op.of < len(self.steps):
+                raise ValueError(
+                    f"op {op.id} ({op.name}): it is op {op.of} of another trace, not of {self.trace.name!r}"
+                )
             step = self.steps[op.of]
             if op.name not in step.workspaces:
                 raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpumem._strict import strict
 from gpumem.models.graph import Graph, Model, Tensor
 from gpumem.models.layers import OPTIMISERS, conv2d, dense, max_pool, relu, softmax_loss
+from gpumem.names import choice
 
 
 @strict
@@ -22,6 +23,7 @@ def blobs(shape: tuple[int, ...], classes: int, seed: int = 0) -> tuple[NDArray[
     >>> x.shape, labels.tolist()
     ((4, 3), [0, 1, 0, 1])
     """
+    _positive(shape=shape, classes=classes)
     rng = np.random.default_rng(seed)
     labels = (np.arange(shape[0]) % classes).astype(np.int32)
     centres = rng.standard_normal((classes, *shape[1:]))
@@ -44,6 +46,8 @@ def mlp(
     >>> model.trace.n, [name for name in model.names if "." not in name]
     (18, ['x', 'labels', 'loss'])
     """
+
+    _positive(batch=batch, features=features, hidden=hidden, classes=classes)
 
     def body(graph: Graph, h: Tensor) -> Tensor:
         for i, units in enumerate(hidden):
@@ -73,6 +77,8 @@ def cnn(
     ['conv2d', 'bias', 'relu', 'conv2d']
     """
 
+    _positive(batch=batch, side=side, channels=channels, classes=classes)
+
     def body(graph: Graph, h: Tensor) -> Tensor:
         for i, depth in enumerate(channels):
             for part in "ab":
@@ -81,6 +87,13 @@ def cnn(
         return h
 
     return _classifier(f"cnn_b{batch}_{conv}", (batch, 3, side, side), classes, body, optimiser, seed)
+
+
+def _positive(**sizes: int | Sequence[int]) -> None:
+    for name, given in sizes.items():
+        for size in given if isinstance(given, Iterable) else [given]:
+            if not (hasattr(size, "__index__") and size >= 1):
+                raise ValueError(f"{name}: {size!r} is no whole number of 1 and more")
 
 
 def _classifier(
@@ -92,10 +105,11 @@ def _classifier(
     seed: int,
 ) -> Model:
     """What learns to tell blobs apart: `body`, a dense layer, the loss, the update."""
+    update = choice(optimiser, OPTIMISERS, "optimiser")
     graph = Graph(seed)
     x, labels = (graph.constant(what, value) for what, value in zip(("x", "labels"), blobs(shape, classes, seed)))
     softmax_loss(graph, dense(graph, "out", body(graph, x), classes), labels)
-    OPTIMISERS[optimiser](graph)
+    update(graph)
     return graph.model(f"{name}_{optimiser}")
 
 

@@ -135,8 +135,12 @@ def profile(
     steps, held = np.append(time, before.n), np.append(load, load[-1]) / _MIB
     ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without swapping")
     if after is not None:
-        kept = recorded(after)
-        ax.step(recorded(before), after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
+        steps, kept = recorded(before), recorded(after)
+        if len(kept) != len(steps):
+            raise ValueError(
+                f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
+            )
+        ax.step(steps, after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
         at = amount(limit, before.peak_load, "limit") / _MIB
         ax.axhline(at, linestyle="--", linewidth=0.8, color="black", label="limit")

@@ -164,6 +164,10 @@ def _judge(planner: Planner, case: _Case, alignment: int, may_break: Collection[
         (getattr(left, c) != getattr(right, c)).any() for c in ("size", "start", "end", "host")
     ):
         broken("unchanged", "the buffers of the trace were changed")
+    for result in (placed, again):
+        if not isinstance(result, Placement):
+            returned = f"returned {result!r:.60}, which is no Placement; Placement.at(trace, offsets) makes one"
+            broken("placement", " ".join(returned.split()))
     try:
         check.placement(case.trace(), placed)
     except CheckError as wrong:

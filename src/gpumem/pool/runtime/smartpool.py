@@ -106,6 +106,7 @@ class SmartPool:
     (5072, 6, 7)
     """
 
+    @strict
     def __init__(
         self,
         fallback: Pool | None = None,
@@ -144,7 +145,7 @@ class SmartPool:
         """Return a pool that starts with a plan, so that the first request is served by it already.
 
         What a trace asks for, and in which order, is what `gpumem.pool.online.replay` asks for; `placed` says where its
-        buffers lie, and has the alignment. `ValueError` where no buffer comes and goes, `CheckError` for a placement
+        buffers lie, and has the alignment. `ValueError` where no buffer comes and goes and for a placement of another trace, `CheckError` for a placement
         that is none.
 
         Examples
@@ -155,6 +156,7 @@ class SmartPool:
         >>> a, b, c
         (0, 768, 0)
         """
+        placed.check_fits(trace)
         pool = cls(fallback, planner=planner, alignment=placed.alignment)
         requests, head = stepwise(trace)
         if len(requests) == head:

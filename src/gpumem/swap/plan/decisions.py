@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpumem._strict import strict_fields
 from gpumem.columns import I64
 from gpumem.swap.gaps import Spans
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Swap:
     """Keep `buffer` on the host between two consecutive accesses.
@@ -73,6 +75,7 @@ class Swap:
         return Swap(self.buffer, *(step - turn for step in steps))
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Recompute:
     """Drop `buffer` after op `after`, and run the op that made it once more right before op `at`.
@@ -88,6 +91,7 @@ class Recompute:
     at: int
 
 
+@strict_fields
 @dataclass(frozen=True, slots=True)
 class Variant:
     """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes."""

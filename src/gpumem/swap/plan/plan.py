@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,7 @@ class Plan(Shown):
         try:
             file = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"plan: not JSON ({error})") from None
+            raise ValueError(f"plan: not JSON ({error}): {reprlib.repr(text)}") from None
         given = file.get("format") if isinstance(file, dict) else None
         if given != FORMAT:
             raise ValueError(f"plan: format {given!r} is not {FORMAT!r}")
