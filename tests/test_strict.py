@@ -80,7 +80,7 @@ def good(kind: str) -> Any:
     """Something of a kind that gets past the door; what no door looks at may be anything."""
     plain = {"int": 1, "float": 1.0, "str": "x", "Path": Path("x"), "None": None}
     if kind not in CLASSES:
-        return {"Sequence": (), "Mapping": {}}.get(kind.partition("[")[0], plain.get(kind))
+        return {"Sequence": (), "Iterable": (), "Mapping": {}}.get(kind.partition("[")[0], plain.get(kind))
     from importlib import import_module
 
     cls = getattr(import_module(CLASSES[kind][0]), kind)

@@ -149,9 +149,8 @@ def _unaliased(kind: str, names: dict[str, Any]) -> str:
     """What kind an alias of the module stands for, as far as that is a function, a list or a mapping."""
     if kind.startswith("Mutable"):
         return kind.removeprefix("Mutable")
-    origin = get_origin(names.get(kind))
-    known = origin is not None and origin.__name__ in MANY
-    return origin.__name__ if known else kind.replace("Collection[", "Iterable[")
+    origin = getattr(get_origin(names.get(kind)), "__name__", "")
+    return origin if origin in MANY else kind.replace("Collection[", "Iterable[")
 
 
 def _kinds(annotation: str) -> list[str]:

@@ -103,9 +103,8 @@ class Model(Shown):
 
         def bind(op: Op, views: Views) -> Call:
             if not 0 <= op.of < len(self.steps):
-                raise ValueError(
-                    f"op {op.id} ({op.name}): it is op {op.of} of another trace, not of {self.trace.name!r}"
-                )
+                mine = f"not one of the {len(self.steps)} of {self.trace.name!r}"
+                raise ValueError(f"op {op.id} ({op.name}): it is recorded as op {op.of}, {mine}")
             step = self.steps[op.of]
             if op.name not in step.workspaces:
                 raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")

@@ -137,9 +137,8 @@ def profile(
     if after is not None:
         steps, kept = recorded(before), recorded(after)
         if len(kept) != len(steps):
-            raise ValueError(
-                f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
-            )
+            told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
+            raise ValueError(f"{told}: it is no rewrite of that")
         ax.step(steps, after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
         at = amount(limit, before.peak_load, "limit") / _MIB
