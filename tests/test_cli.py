@@ -160,7 +160,7 @@ def test_all_of_it_is_100_percent(whole: int) -> None:
     ("option", "value"),
     [("--score", name) for name in ("doa", "aoa", "wdoa", "swdoa")]
     + [("--peaks", "all"), ("--peaks", "first"), ("--pool", "first-fit"), ("--pool", "best-fit")]
-    + [("--swap", "autoswap"), ("--alignment", "512"), ("--threshold", "2MiB"), ("--machine", "h200")],
+    + [("--planner", "autoswap"), ("--alignment", "512"), ("--threshold", "2MiB"), ("--machine", "h200")],
 )
 def test_every_option_plans(cli: Cli, net_file: Path, option: str, value: str) -> None:
     row = cli("plan", net_file, "--limit", "75%", option, value, "--json").json
@@ -352,7 +352,7 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
         (["plan", "FILE", "--machine", "FILE"], "net.json: machine: object missing required field `name`"),
         (["plan", "FILE", "--score", "best"], "gpumem: error: --score: 'best' is unknown; there are doa, aoa, wdoa"),
         (["plan", "FILE", "--peaks", "some"], "gpumem: error: --peaks: 'some' is unknown; there are first, all"),
-        (["plan", "FILE", "--swap", "vdnn"], "gpumem: error: --swap: 'vdnn' is unknown; there are autoswap"),
+        (["plan", "FILE", "--planner", "vdnn"], "gpumem: error: --planner: 'vdnn' is unknown; there are autoswap"),
         (["plan", "FILE", "--pool", "worst-fit"], "gpumem: error: --pool: 'worst-fit' is unknown; there are best-fit"),
         (["plan", "FILE", "--pool", "all"], "gpumem: error: --pool: 'all' is unknown"),
         (["plan", "FILE", "--pool", "best-fit,first-fit"], "gpumem: error: --pool: 'best-fit,first-fit' is unknown"),
@@ -824,7 +824,7 @@ def test_help_and_version(cli: Cli) -> None:
     assert (ran.status, ran.err) == (0, [])
     assert all(command in ran.out for command in ("plan", "pool", "info"))
     for command, options in {
-        "plan": ["--limit", "--load-limit", "--machine", "--swap", "--score", "--pool", "--out", "--json"],
+        "plan": ["--limit", "--load-limit", "--machine", "--planner", "--score", "--pool", "--out", "--json"],
         "pool": [
             "--planner",
             "--allocator",

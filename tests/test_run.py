@@ -76,7 +76,7 @@ def test_the_table_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--batch", "-1"], 2, "--batch: -1 is below 1"),
         (["run", "--limit", "5%"], 3, "infeasible: op"),
         (["run", "--load-limit", "50%"], 2, "--load-limit: a run needs addresses"),
-        (["run", "--swap", "belady"], 2, "--swap: 'belady' is unknown"),
+        (["run", "--planner", "belady"], 2, "--planner: 'belady' is unknown"),
         (["run", "--pool", "worst-fit"], 2, "--pool: 'worst-fit' is unknown"),
         (["run", "--machine", "abacus"], 2, "machine: 'abacus' is unknown"),
         (["run", str(bundled_path("mlp3")), "--batch", "3"], 2, "its batch is what was recorded"),

@@ -130,7 +130,7 @@ def test_an_interrupt_while_files_are_moved_waits_for_the_last(tmp_path: Path, m
 
 
 LONG = [
-    "plan vgg16 --limit 45% --swap search --out out",
+    "plan vgg16 --limit 45% --planner search --out out",
     "plan resnet18 --limit 60% --out out",
     "plan mlp3 --load-limit 95% --out out",
     "swap vgg16 --limit 60% --out out",

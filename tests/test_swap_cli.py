@@ -295,7 +295,7 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Pa
         (["bench", "swap", "FILE", "BARE"], "a bare instance has no ops to swap between"),
         (["bench", "swap", "FILE", "--planner", "gives-up", "--seconds", "1"], "--seconds: no use to gives-up"),
         (["bench", "swap", "FILE", "--out", ""], "--out: the name is empty"),
-        (["plan", "FILE", "--swap", "gives-up", "--score", "doa"], "--score: no use to gives-up"),
+        (["plan", "FILE", "--planner", "gives-up", "--score", "doa"], "--score: no use to gives-up"),
     ],
 )
 def test_bad_usage_is_one_line(
@@ -329,15 +329,15 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, file: Pa
 
 
 def test_a_plan_may_come_from_any_planner(cli: Cli, file: Path, table: object) -> None:
-    row = cli("plan", file, "--swap", "seeded", "--load-limit", "75%", "--json").json
+    row = cli("plan", file, "--planner", "seeded", "--load-limit", "75%", "--json").json
     assert (row["planner"], row["score"]) == ("seeded", "")
-    assert "gaps by seeded:" in cli("plan", file, "--swap", "seeded", "--load-limit", "75%").out
+    assert "gaps by seeded:" in cli("plan", file, "--planner", "seeded", "--load-limit", "75%").out
     assert "gaps by swdoa:" in cli("plan", file, "--score", "swdoa", "--load-limit", "75%").out
 
 
 def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -> None:
     path, out = bundled_path("resnet18"), tmp_path / "out"
-    ran = cli("plan", path, "--swap", "checkpoint", "--load-limit", "80%", "--out", out)
+    ran = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--out", out)
     trace = load(path).trace
     swapped = checkpoint(trace, GTX, trace.peak_load * 8 // 10).apply(trace)
     assert "\nrecomputed                " in ran.out

@@ -85,7 +85,7 @@ USAGE = {
     "plan mlp3 --machine gtx1080": r"--machine: 'gtx1080' is unknown; there are .*; did you mean 'gtx1080ti'\?",
     "plan mlp3 --machine 'RTX 2080 Ti'": r"--machine: 'RTX 2080 Ti' is unknown; .*; did you mean 'rtx2080ti'\?",
     "plan mlp3 --machine mine.jsn": r"--machine: 'mine.jsn' is unknown; there are .*",
-    "plan mlp3 --swap autoswop": r"--swap: 'autoswop' is unknown; there are .*; did you mean 'autoswap'\?",
+    "plan mlp3 --planner autoswop": r"--planner: 'autoswop' is unknown; there are .*; did you mean 'autoswap'\?",
     "swap mlp3 --limit 70% --planner a,tensil": r"--planner: 'a' is unknown; there are .*",
     "swap mlp3 --limit 70% --planner tensil": r"--planner: 'tensil' is unknown; .*; did you mean 'tensile'\?",
     "plan mlp3 --score dao": r"--score: 'dao' is unknown; there are doa, .*; did you mean 'doa'\?",
@@ -175,7 +175,7 @@ def test_what_we_did_wrong_is_one_line_unless_asked_for_more(
         raise error
 
     monkeypatch.setitem(swap.PLANNERS, "wrong", wrong)
-    line = ["plan", "mlp3", "--swap", "wrong", "--load-limit", "95%"]
+    line = ["plan", "mlp3", "--planner", "wrong", "--load-limit", "95%"]
     told = f"gpumem: internal error: {type(error).__name__}: {error}"
     more = "; run it again with --traceback, and report what it says"
     assert cli.refuses(*line, status=1) == told + more

@@ -39,9 +39,7 @@ def add_limits(p: Parser, otherwise: str = "") -> Group:
 def add_options(p: Parser, seed: str = SEED) -> None:
     """Add the options that `make` reads."""
     how = add_limits(p, "; default: the machine's memory")
-    how.add_argument(
-        "--swap", "--planner", default="autoswap", metavar="NAME", help="swap planner (default: %(default)s)"
-    )
+    how.add_argument("--planner", default="autoswap", metavar="NAME", help="swap planner (default: %(default)s)")
     score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
     how.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
     add_own(how, seed)
@@ -125,15 +123,15 @@ def make(
     """Plan by the options of `add_options`; `usual` are the command's own defaults, `more` as in `own_options`."""
     from gpumem.swap.autoswap import SCORES
 
-    planner = choice(args.swap, swap.PLANNERS, "--swap")
+    planner = choice(args.planner, swap.PLANNERS, "--planner")
     scores = choices(args.score, SCORES, "--score")
-    own = own_options(args, {args.swap: planner}, trace.peak_load, more=more)
+    own = own_options(args, {args.planner: planner}, trace.peak_load, more=more)
     options = taken(planner, {**usual, **own})
     if args.score != "all":
-        of_use("--score", "score", {args.swap: planner})
+        of_use("--score", "score", {args.planner: planner})
     score = None if args.score == "all" else scores
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
-    planned = gpumem.plan(trace, machine, planner=args.swap, score=score, **options)
+    planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)
     if not args.no_check:
         planned.checked.told(tell)
     return planned

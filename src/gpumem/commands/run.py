@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
         "run",
         help="carry a plan out with real bytes",
         description=run.__doc__,
-        examples=["gpumem run mlp --limit 70%", "gpumem run resnet18 --device emulate --swap heuristic"],
+        examples=["gpumem run mlp --limit 70%", "gpumem run resnet18 --device emulate --planner heuristic"],
     )
     what = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, or a trace, whose ops then mix bytes"
     p.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=f"{what}: a {FILE} (default: %(default)s)")
