@@ -163,7 +163,16 @@ def test_what_fits_already_is_said_in_one_line(cli: Cli) -> None:
     assert ran.out.endswith("\n\nfits already, without a swap: its pool takes 231.70 MiB of 400.00 MiB\n")
     ran = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap")
     assert ran.out.endswith("\n\nfits already, without a swap: its load takes 231.70 MiB of 231.70 MiB\n")
-    assert "fits" not in cli("plan", "mlp3", "--load-limit", "95%").out
+    assert "without a swap" not in cli("plan", "mlp3", "--load-limit", "95%").out
+
+
+def test_a_limit_that_is_missed_by_bytes_is_told_in_bytes(cli: Cli) -> None:
+    told = "without a swap its pool takes 231.70 MiB (242952196 bytes), 900 bytes more than the limit\n"
+    assert cli("plan", "mlp3", "--limit", "100%").out.endswith(f"\n\n{told}")
+    assert cli("swap", "mlp3", "--limit", "100%", "--planner", "autoswap").out.endswith(f"\n\n{told}")
+    ran = cli("plan", "mlp3", "--load-limit", "242951295", "--threshold", "1GiB")  # no buffer is that large
+    assert ran.status == 3
+    assert "the limit is 231.70 MiB (242951295 bytes), the planner got down to a peak load of 231.70 MiB" in ran.err[0]
 
 
 @pytest.mark.parametrize("error", [TypeError("trace: a list is no Trace"), KeyError("x"), ZeroDivisionError("by 0")])

@@ -39,6 +39,11 @@ class CheckError(Exception):
         super().__init__(reason)
 
 
+def _told(limit: int, other: int) -> str:
+    """A limit for people, to the byte where it looks like what is above it."""
+    return exact(limit) if human(limit) == human(other) else human(limit)
+
+
 class Infeasible(Exception):
     """No plan of this kind can exist; the attributes are the certificate.
 
@@ -60,7 +65,7 @@ class Infeasible(Exception):
     def __init__(self, op: int, needs: int, limit: int) -> None:
         self.op, self.needs, self.limit = op, needs, limit
         super().__init__(
-            f"infeasible: op {op} must hold {human(needs)}, the limit is {human(limit)}; "
+            f"infeasible: op {op} must hold {human(needs)}, the limit is {_told(limit, needs)}; "
             f"the least limit that could do is {exact(needs)}"
         )
 
@@ -87,7 +92,7 @@ class NotReached(Exception):
 
     def __init__(self, reached: int, limit: int, what: str = "a peak load", hint: str = "") -> None:
         self.reached, self.limit, self.hint = reached, limit, hint
-        told = f"not reached: the limit is {human(limit)}, the planner got down to {what} of {exact(reached)}"
+        told = f"not reached: the limit is {_told(limit, reached)}, the planner got down to {what} of {exact(reached)}"
         super().__init__(f"{told}; {hint}" if hint else told)
 
 

@@ -8,7 +8,7 @@ import json
 from gpumem.commands.args import check_name, machine_of, out_folder
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_options, fits_already, make
+from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress
 
 
@@ -41,7 +41,5 @@ def run(args: argparse.Namespace) -> int:
         with out_folder(args.out) as folder:
             planned.write(folder, source.name)
     report = planned.report()
-    before = planned.before
-    fits = fits_already(before.trace, before.placement, planned.pool, planned.load)
-    print(json.dumps(report.row()) if args.json else report.table() + (f"\n\n{fits}" if fits else ""))
+    print(json.dumps(report.row()) if args.json else report.table())
     return 0

@@ -15,7 +15,7 @@ from gpumem.commands.parser import Group, Parser
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.names import choice, choices
-from gpumem.units import amount, human
+from gpumem.units import amount
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 WHOLE = "the whole time of a planner: it ends with the best by then"
@@ -135,13 +135,3 @@ def make(
     if not args.no_check:
         planned.checked.told(tell)
     return planned
-
-
-def fits_already(trace: gpumem.Trace, placement: gpumem.Placement, pool: int | None, load: int | None) -> str:
-    """Say so where the unswapped trace is within its limits."""
-    needs = [("pool", placement.height, pool), ("load", trace.peak_load, load)]
-    given = [(what, need, limit) for what, need, limit in needs if limit is not None]
-    if any(need > limit for _, need, limit in given):
-        return ""
-    figures = " and ".join(f"its {what} takes {human(need)} of {human(limit)}" for what, need, limit in given)
-    return f"fits already, without a swap: {figures}"

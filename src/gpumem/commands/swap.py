@@ -13,7 +13,7 @@ from gpumem import evaluate, io, report, swap
 from gpumem.commands.args import check_name, machine_of, out_folder
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_limits, add_own, fits_already, goals, own_options
+from gpumem.commands.planning import add_limits, add_own, goals, own_options
 from gpumem.commands.progress import Progress, tell
 from gpumem.deadline import Deadline
 from gpumem.names import chosen
@@ -104,6 +104,6 @@ def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
         sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
         lines.append([r["planner"], *sizes, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
     about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
-    fits = fits_already(trace, case.placement, case.pool, case.load)
+    told = report.unswapped(trace.peak_load, case.placement.height, case.pool, case.load)
     table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"
-    return f"{table}\n\n{fits}" if fits else table
+    return f"{table}\n\n{told}" if told else table

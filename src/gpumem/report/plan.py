@@ -10,7 +10,7 @@ from gpumem._show import Facts, Shown, clipped
 from gpumem._strict import strict_fields
 from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.placement import Placement
-from gpumem.report.text import versus
+from gpumem.report.text import unswapped, versus
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -102,7 +102,7 @@ class Report(Shown):
         }
 
     def table(self) -> str:
-        """Return the figures as a table."""
+        """Return the figures as a table; below it whether swapping is needed, where that is not plain."""
         r = self.row()
         goals = [f"pool of {human(r['limit'])}"] if r["limit"] is not None else []
         if r["clock"] == "capacity":
@@ -122,4 +122,6 @@ class Report(Shown):
             f"{'overhead':26}{percent(r['overhead'])}",
             f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
         ]
-        return "\n".join(lines)
+        load_limit = r["load_limit"] if r["clock"] == "capacity" else None
+        told = unswapped(r["peak_load"], r["footprint"], r["limit"], load_limit)
+        return "\n".join([*lines, *(["", told] if told else [])])

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpumem._version import __version__
+from gpumem.units import exact, human
 
 
 def columns(rows: list[list[str]]) -> str:
@@ -37,6 +38,44 @@ def header(command: str, seed: int | str | None = None) -> str:
             f"# command: {command}",
         ]
     )
+
+
+def unswapped(load: int, height: int, pool: int | None, load_limit: int | None) -> str:
+    """Say that a trace is within its limits without a swap, or beyond them by less than the figures show.
+
+    Parameters
+    ----------
+    load, height : int
+        Peak load and footprint of the unswapped trace, in bytes.
+    pool, load_limit : int, optional
+        What was asked for.
+
+    Returns
+    -------
+    str
+        Empty where swapping is plainly needed.
+
+    Examples
+    --------
+    >>> unswapped(4096, 5120, 2**20, None)
+    'fits already, without a swap: its pool takes 5.00 KiB of 1.00 MiB'
+    >>> unswapped(4000, 4100, 4096, None)
+    'without a swap its pool takes 4.00 KiB (4100 bytes), 4 bytes more than the limit'
+    >>> unswapped(4096, 5120, None, 2048)
+    ''
+    """
+    needs = [("pool", height, pool), ("load", load, load_limit)]
+    given = [(what, need, limit) for what, need, limit in needs if limit is not None]
+    above = [(what, need, limit) for what, need, limit in given if need > limit]
+    if not above:
+        figures = " and ".join(f"its {what} takes {human(need)} of {human(limit)}" for what, need, limit in given)
+        return f"fits already, without a swap: {figures}"
+    if any(human(need) != human(limit) and load > limit for _, need, limit in above):
+        return ""
+    figures = " and ".join(
+        f"its {what} takes {exact(need)}, {exact(need - limit)} more than the limit" for what, need, limit in above
+    )
+    return f"without a swap {figures}"
 
 
 def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
