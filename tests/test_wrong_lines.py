@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shlex
 from pathlib import Path
@@ -105,6 +106,30 @@ USAGE = {
     "run mlp3 --batch 3": r"--batch: mlp3 is a trace, its batch is what was recorded",
     "pool mlp3 --out x.txt": r"--out: 'x.txt' ends in none of .csv, .json, .json.gz",
     "plan mlp3 --out ''": r"--out: the name is empty",
+    "plan mlp3 --limit 50% --out notes.txt": r"--out: notes.txt: cannot write here \(.*notes.txt is a file, .*\)",
+    "bench swap --out notes.txt/x": r"--out: notes.txt/x: cannot write here \(.*notes.txt is a file, .*a folder\)",
+    "pool mlp3 --out no/x.csv": r"no/x.csv: cannot write here \(No such folder\)",
+    "plan mlp3 --machine ''": r"--machine: the name is empty",
+    "plan mlp3 --planner search,autoswap": r"--planner: 'search,autoswap' is more than one; gpumem swap compares .*",
+    "run mlp --planner all": r"--planner: 'all' is more than one; gpumem swap compares planners",
+    "info mlp3 --json=yes": r"--json: it takes no value, not 'yes' \(see gpumem info --help\)",
+    # files of other tools
+    "info chrome.json": r"chrome.json: file: no trace \(an object .* buffers, ops\), but a Chrome trace, .*",
+    "plan plan.json": r"plan.json: file: no trace .*, but a plan; its trace is trace.json.gz beside it",
+    "plan snapshot.json": r"snapshot.json: file: no trace .*, but a snapshot of PyTorch's allocator, .*",
+    "plan machine.json": r"machine.json: file: no trace .*, but a machine; give it with --machine",
+    "plan snapshot.pickle": r"snapshot.pickle: neither JSON nor CSV text, but a pickle",
+    "plan excel.csv": r"excel.csv: line 1: no column 'id' in 'id;lower;upper;size'; commas part the columns",
+    "plan mlp3 --machine machine.json": r"machine.json: machine: key: 'bandwith' is .*; did you mean 'bandwidth'\?",
+}
+
+OTHERS = {
+    "notes.txt": "hello",
+    "chrome.json": '{"traceEvents": [], "displayTimeUnit": "ns"}',
+    "plan.json": '{"format": "gpumem.plan/1", "trace": "x", "n": 0, "decisions": []}',
+    "snapshot.json": '{"segments": [], "device_traces": [[]]}',
+    "machine.json": '{"name": "mine", "capacity": 9, "bandwith": 1e9}',
+    "excel.csv": "id;lower;upper;size\nx;0;2;4\n",
 }
 
 
@@ -116,7 +141,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
     for name in ("mine.json.gz", "sub/mine.json.gz", "planned/trace.json.gz"):
         (folder / name).symlink_to(bundled_path("mlp3"))
-    (folder / "notes.txt").write_text("hello")
+    for name, text in OTHERS.items():
+        (folder / name).write_text(text)
+    (folder / "snapshot.pickle").write_bytes(pickle.dumps({"segments": []}))
     return folder
 
 

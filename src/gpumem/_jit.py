@@ -22,7 +22,13 @@ def inner(function: F) -> F:
 
 
 def _compiled(function: F, **options: bool) -> F:
-    dispatcher: Any = numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[call-overload]
+    try:
+        dispatcher: Any = numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[call-overload]
+    except RuntimeError as error:  # neither the package nor the home is a place that one may write to
+        if "no locator" not in str(error):
+            raise
+        _listener.kept = False
+        dispatcher = numba.njit(nogil=True, **options)(function)  # type: ignore[call-overload]
     if dispatcher is not function:
 
         def ask(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
@@ -38,11 +44,12 @@ def _wide(kind: Any) -> Any:
 
 
 class _OnCompile(event.Listener):
-    tell: Callable[[], None] | None = None
+    tell: Callable[[bool], None] | None = None
+    kept = True
 
     def on_start(self, event: object) -> None:
         if self.tell:
-            self.tell()
+            self.tell(self.kept)
             self.tell = None  # once is enough
 
     def on_end(self, event: object) -> None:
@@ -53,6 +60,6 @@ _listener = _OnCompile()
 event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
 
 
-def on_first_compile(tell: Callable[[], None]) -> None:
-    """Call `tell` once, when the first loop that is not in the cache is about to be compiled."""
+def on_first_compile(tell: Callable[[bool], None]) -> None:
+    """Call `tell` once, when the first loop that is not in the cache is about to be compiled; is the result kept?"""
     _listener.tell = tell

@@ -71,26 +71,28 @@ def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     known = argparse.Namespace(command=shlex.join(["gpumem", *given]), quiet=False, traceback=False)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
-    args = parser().parse_args(given or ["--help"], known)
-    voice.quiet = args.quiet
     try:
-        return _told(args)
+        return _told(given or ["--help"], known)
     finally:
         voice.quiet = False
 
 
-def _told(args: Namespace) -> tuple[int, str]:
-    import os
+def _told(given: list[str], args: Namespace) -> tuple[int, str]:
     import sys
 
+    from gpumem.commands.progress import voice
     from gpumem.errors import ExecutionError, Infeasible, NotReached
 
     try:
-        status: int = args.run(args)
-        sys.stdout.flush()
-        return status, ""
+        try:
+            parser().parse_args(given, args)
+            voice.quiet = args.quiet
+            return args.run(args), ""
+        finally:  # also of a page of help
+            if sys.stdout is not None:  # it is where the shell closed it
+                sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141, ""
     except Exception as error:
         if args.traceback:
@@ -101,7 +103,20 @@ def _told(args: Namespace) -> tuple[int, str]:
             return 3, str(error)
         if isinstance(error, (ValueError, MemoryError)):
             return 2, f"error: {str(error) or 'out of memory'}"
+        if isinstance(error, OSError) and error.strerror:
+            _drop_output()  # as a rule it is what cannot be written, and the interpreter would try once more
+            return 1, f"error: {error.filename or 'output'}: {error.strerror}"
         if isinstance(error, RuntimeError):
             return 1, f"{'error' if isinstance(error, ExecutionError) else 'internal error'}: {error}"
         report = "" if args.traceback else "; run it again with --traceback, and report what it says"
         return 1, f"internal error: {type(error).__name__}: {error}{report}"
+
+
+def _drop_output() -> None:
+    """Let what is still to be written go nowhere."""
+    import os
+    import sys
+    from contextlib import suppress
+
+    with suppress(OSError, AttributeError):  # closed, or no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

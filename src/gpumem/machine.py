@@ -91,6 +91,9 @@ class Machine(Shown):
         for what in ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency"):
             if not 0 < getattr(self, what) < math.inf:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not positive and finite")
+        for what in ("flops_efficiency", "bandwidth_efficiency"):
+            if getattr(self, what) > 1:
+                raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is no fraction: it is above 1")
         for what in ("launch_ns", "pinned"):
             if not 0 <= getattr(self, what) < math.inf:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ def machine_of(text: str) -> gpumem.Machine:
 
     if text in PRESETS:
         return Machine.named(text)
+    if not text:
+        raise ValueError("--machine: the name is empty")
     if not (text.endswith(".json") or _exists(text)):
         raise unknown(text, PRESETS, "--machine")
     return io.read_machine(text)
@@ -45,10 +48,17 @@ def finite(args: argparse.Namespace, *options: str) -> None:
             raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
 
 
-def check_name(out: str | None) -> None:
-    """Refuse a folder without a name, before anything is computed for it."""
-    if out == "":
+def check_folder(out: str | None) -> None:
+    """Refuse a folder that cannot be written to, before anything is computed for it."""
+    if out is None:
+        return
+    if not out:
         raise ValueError("--out: the name is empty")
+    there = next(path for path in (Path(out), *Path(out).absolute().parents) if _exists(str(path)))
+    if not there.is_dir():
+        raise ValueError(f"--out: {out}: cannot write here ({there} is a file, and --out a folder)")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--out: {out}: cannot write here (Permission denied)")
 
 
 @contextmanager

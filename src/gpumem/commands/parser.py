@@ -62,6 +62,7 @@ class Parser(argparse.ArgumentParser):
         if lacking:
             message = f"{lacking[1]} is missing: {self._help_of(lacking[1])}"
         told = message.removeprefix("argument ").replace("expected one argument", "a value must follow")
+        told = told.replace("ignored explicit argument", "it takes no value, not")
         self.exit(2, f"gpumem: error: {' '.join(told.split())} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -123,6 +123,8 @@ def make(
     """Plan by the options of `add_options`; `usual` are the command's own defaults, `more` as in `own_options`."""
     from gpumem.swap.autoswap import SCORES
 
+    if args.planner == "all" or "," in args.planner:
+        raise ValueError(f"--planner: {args.planner!r:.60} is more than one; gpumem swap compares planners")
     planner = choice(args.planner, swap.PLANNERS, "--planner")
     scores = choices(args.score, SCORES, "--score")
     own = own_options(args, {args.planner: planner}, trace.peak_load, more=more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import gpumem
@@ -73,6 +74,8 @@ def _check_out(out: str, files: int) -> None:
         raise ValueError(f"--out: one placement goes into {out!r}, but there are {files} files")
     if not out.endswith((".csv", ".json", ".json.gz")):
         raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
+    if not Path(out).absolute().parent.is_dir():
+        raise ValueError(f"{out}: cannot write here (No such folder)")
 
 
 def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placement, capacity: int | None) -> None:

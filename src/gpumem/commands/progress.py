@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def tell(text: str) -> None:
 
 def complain(text: str) -> None:
     """Say what went wrong, asked to be quiet or not."""
-    print(f"gpumem: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody can be told; the exit status stands
+        if sys.stderr is not None:  # it is where the shell closed it
+            print(f"gpumem: {text}", file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -90,7 +93,7 @@ class Progress:
     def __enter__(self) -> Progress:
         from gpumem._jit import on_first_compile
 
-        on_first_compile(lambda: tell("compiling (the first time only; the result is kept)"))
+        on_first_compile(_tell_of_compiling)
         self.begin = time.monotonic()
         if not voice.quiet:
             self.thread.start()
@@ -102,7 +105,7 @@ class Progress:
             self.thread.join()  # nothing is said once the command is done
 
     def _watch(self) -> None:
-        if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
             if not self.done.wait(self.seconds):
                 self._live()
             return
@@ -136,6 +139,13 @@ class Progress:
         bar.update(
             task, description=self.line(), total=1 if share else None, completed=share, clock=_clock(spent) + left
         )
+
+
+def _tell_of_compiling(kept: bool) -> None:
+    if kept:
+        tell("compiling (the first time only; the result is kept)")
+    else:
+        tell("compiling, each time anew: set NUMBA_CACHE_DIR to a folder that you may write to")
 
 
 def _clock(seconds: float) -> str:

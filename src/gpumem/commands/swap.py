@@ -10,7 +10,7 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, report, swap
-from gpumem.commands.args import check_name, machine_of, out_folder
+from gpumem.commands.args import check_folder, machine_of, out_folder
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_limits, add_own, goals, own_options
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan for one limit with each planner; compare load, footprint, traffic and overhead."""
-    check_name(args.out)
+    check_folder(args.out)
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load: --limit 70%")
     planners = chosen(args.planner, swap.PLANNERS, "--planner")

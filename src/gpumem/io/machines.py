@@ -7,6 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpumem._strict import strict
 from gpumem.io.files import read_bytes
 from gpumem.io.schema import decode
@@ -41,11 +43,15 @@ def read_machine(path: str | Path) -> Machine:
     8589934592
     """
     data, where = read_bytes(path), f"{path}: machine"
+    if not data.strip():
+        raise ValueError(f"{path}: the file is empty")
+    keys = decode(data, dict[str, msgspec.Raw], where)
+    if "name" in keys:  # a machine; what is misspelt is missing as well, so say the former
+        _known(keys, Machine, where)
     machine = decode(data, Machine, where)
-    given = decode(data, dict[str, Any], where)
-    _known(given, Machine, where)
+    _known(keys, Machine, where)
     for link in ("out", "into"):
-        _known(given[link], Link, f"{where}.{link}")
+        _known(decode(keys[link], dict[str, Any], where), Link, f"{where}.{link}")
     return machine
 
 

@@ -47,7 +47,8 @@ def _parse(text: str, name: str) -> tuple[Trace, Placement | None]:
     header = [cell.strip() for cell in next(rows, [])]
     missing = [column for column in _NEEDED if column not in header]
     if missing:
-        raise ValueError(f"line 1: no column {missing[0]!r} in {','.join(header)[:80]!r}")
+        hint = "; commas part the columns" if len(header) == 1 and set(header[0]) & set(";\t") else ""
+        raise ValueError(f"line 1: no column {missing[0]!r} in {','.join(header)[:80]!r}{hint}")
     near = [key for key in header if "offset" not in header and key.lower().rstrip("s") == "offset"]
     if near:
         raise ValueError(f"line 1: column {near[0]!r} is unknown; did you mean 'offset'?")

@@ -21,6 +21,14 @@ from gpumem.trace import Trace
 
 BUNDLED = {"vgg16": "vgg16_cifar_b100", "resnet18": "resnet18_cifar_b100", "mlp3": "mlp3_b128_sgd"}
 
+_OTHERS = {  # keys by which JSON that is no trace is known
+    "decisions": "a plan; its trace is trace.json.gz beside it",
+    "traceEvents": "a Chrome trace, which has no buffers",
+    "device_traces": "a snapshot of PyTorch's allocator, which has no reads and writes",
+    "capacity": "a machine; give it with --machine",
+}
+_BINARY = {b"\x80": ", but a pickle", b"PK": ", but a zip archive"}
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Loaded(Shown):
@@ -87,10 +95,13 @@ def _parse(data: bytes, path: Path, iteration: int | None) -> Loaded:
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            raise ValueError("neither JSON nor CSV text") from None
+            known = next((what for magic, what in _BINARY.items() if data.startswith(magic)), "")
+            raise ValueError(f"neither JSON nor CSV text{known}") from None
         trace, placement = minimalloc.parse(text, name=path.name.split(".")[0])
         return Loaded(trace, placement)
     keys = decode(data, dict[str, msgspec.Raw], "file")
+    if "meta" not in keys and (other := next((what for key, what in _OTHERS.items() if key in keys), None)):
+        raise ValueError(f"file: no trace (an object with the keys meta, buffers, ops), but {other}")
     file = decode(data, File, "file")
     meta = decode(file.meta, dict[str, Any], "meta")
     if meta.get("format") == tracefile.FORMAT:

@@ -68,7 +68,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw, *, iteratio
 
 def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
     check_positions([b.id for b in buffers], "buffers")
-    check_positions([o.i for o in ops], "ops")
+    check_positions([o.i for o in ops], "ops", "i")
     for b in buffers:
         if b.alloc >= len(ops) or (b.free is not None and not b.alloc <= b.free < len(ops)):
             raise ValueError(

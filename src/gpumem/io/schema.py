@@ -66,9 +66,9 @@ def _near(raw: bytes, message: str) -> str:
     return f" near {around.decode(errors='replace')!r}"
 
 
-def check_positions(ids: list[int], what: str) -> None:
+def check_positions(ids: list[int], what: str, key: str = "id") -> None:
     """Demand that each row's id is its position."""
     for position, given in enumerate(ids):
         if given != position:
             problem = "is a duplicate" if given < position else "is unknown: rows are numbered from 0"
-            raise ValueError(f"{what}[{position}]: id {given} {problem}")
+            raise ValueError(f"{what}[{position}]: {key} {given} {problem}")

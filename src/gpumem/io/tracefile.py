@@ -59,7 +59,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
     head = decode(meta, _Meta, "meta")
     b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
     check_positions([x.id for x in b], "buffers")
-    check_positions([x.i for x in o], "ops")
+    check_positions([x.i for x in o], "ops", "i")
     number = {name: k for k, name in enumerate(dict.fromkeys(x.stream for x in o))}
     if o and head.n_ops != len(o):
         raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(o)} ops")

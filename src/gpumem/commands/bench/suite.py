@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumem import io, report
-from gpumem.commands.args import check_name, out_folder
+from gpumem.commands.args import check_folder, out_folder
 from gpumem.commands.parser import Commands, Parser
 from gpumem.commands.progress import Progress
 from gpumem.names import choices
@@ -64,7 +64,7 @@ class Suite:
 
     def run(self, args: argparse.Namespace) -> int:
         """Measure what was asked for, print it, write it."""
-        check_name(args.out)
+        check_folder(args.out)
         parts = choices(args.what, self.parts, "--what")
         seed = getattr(args, "seed", "none, nothing is random")
         head = report.header(args.command, "each planner's own" if seed is None else seed).splitlines()
