@@ -43,6 +43,11 @@ KEY = '{"format":"gpumem.plan/1","n":1,"decisions":[{"kind":"swap","buffer":0,"o
 nan = float("nan")
 untyped: Any = gpumem  # these calls are wrong on purpose
 
+
+def planned_by(planner: Any) -> Any:
+    return jobs.simulate_jobs([Job("a", MLP)], V100, 2**34, jobs.Policy(planner))
+
+
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     # a path, a list or a text where a trace or a machine belongs
     (lambda: untyped.plan("vgg16.json", "v100"), TypeError, "plan: trace: 'vgg16.json' is a str; it must be a Trace; "),
@@ -60,7 +65,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: jobs.simulate_jobs([MLP], V100, 2**34), TypeError, "it must be a list of Job; .*Job"),  # type: ignore[list-item]
     (lambda: jobs.simulate_jobs([], V100, 2**34, "tensile"), TypeError, "policy: 'tensile' is a str; .*TENSILE"),  # type: ignore[arg-type]
     (lambda: execute.prepare(MLP, OTHER, "emulator"), TypeError, "backend: 'emulator' is a str; .*Emulator"),  # type: ignore[arg-type]
-    (lambda: pool.replay(MLP, pool.BFC), TypeError, r"allocator: <class .* is no allocator; gpumem.pool.BFC\(\)"),  # type: ignore[arg-type]
+    (lambda: pool.replay(MLP, pool.BFC), TypeError, r"allocator: <class .* an Allocator; gpumem.pool.BFC\(\)"),  # type: ignore[arg-type]
     (lambda: testing.check_allocator(3), TypeError, "check_allocator: factory: 3 is an int; it must be a function"),  # type: ignore[arg-type]
     (lambda: latency.fit([1, 2]), TypeError, r"fit: rows: \[1, 2\] is a list; it must be a list of Measurement"),  # type: ignore[list-item]
     # limits and options of the wrong type, or out of range
@@ -168,7 +173,28 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gpumem.plot.profile(MLP, gpumem.bundled()), ValueError, "after: 315 ops of trace .*, but .* has 40"),
     # streams of events
     (lambda: untyped.Recorder().exec("a", duration=-5), ValueError, r"op 0 \(a\): duration -5 ns is negative"),
-    (lambda: period.detect("abc"), ValueError, "event 0: 'a' is no BlockEvent"),  # type: ignore[arg-type]
+    (lambda: period.detect(["malloc"]), ValueError, "event 0: 'malloc' is no BlockEvent"),  # type: ignore[arg-type]
+    (lambda: untyped.Recorder().free("0"), TypeError, "Recorder.free: block: '0' is a str; it must be a whole number"),
+    (lambda: untyped.Recorder().exec("a", reads=["w"]), ValueError, r"op 0 \(a\): block 'w' was never allocated"),
+    (lambda: untyped.Recorder().exec("a", flops=nan), ValueError, r"op 0 \(a\): flops nan is not finite and >= 0"),
+    (lambda: untyped.Recorder().trace("0"), TypeError, "Recorder.trace: lo: '0' is a str"),
+    (lambda: period.detect(3), TypeError, "detect: events: 3 is an int; it must be a list"),  # type: ignore[arg-type]
+    # what a function of one's own returns, and what is no allocator
+    (lambda: testing.check_allocator(lambda: None), TypeError, "factory: what it returned: None .* be an Allocator"),  # type: ignore[arg-type,return-value]
+    (lambda: testing.play(3, []), TypeError, "play: allocator: 3 is an int; it must be an Allocator"),  # type: ignore[arg-type]
+    (lambda: pool.SmartPool("native"), TypeError, "SmartPool: fallback: 'native' is a str; it must be a Pool or None"),  # type: ignore[arg-type]
+    (
+        lambda: jobs.simulate_jobs([Job("a", MLP)], V100, 2**34, jobs.Policy(lambda *_: [])),
+        ValueError,
+        "policy: the planner returned 0 plans for 1 jobs",
+    ),
+    (
+        lambda: jobs.simulate_jobs([Job("a", MLP)], V100, 2**34, jobs.Policy(lambda *_: None)),
+        TypeError,
+        "policy: what the planner returned: None .* a list of Scheduled",
+    ),  # type: ignore[arg-type,return-value]
+    (lambda: untyped.Swap.each(swap.gaps(MLP), [1], [2]), ValueError, "release: 1 of them for 67 gaps"),
+    (lambda: gpumem.plan(MLP, V100, laod="70%"), ValueError, "laod: autoswap has no such option; did you mean 'load'"),
     # files
     (lambda: io.minimalloc.parse(Path("x.csv")), TypeError, "parse: text: .*Path.* it must be a text"),  # type: ignore[arg-type]
     (lambda: untyped.plan(MLP, V100, check=False).save(None), TypeError, "save: directory: None .* a text or a path"),

@@ -40,14 +40,17 @@ CLASSES = {
     "Buffers": ("gpumem.columns", "Buffers.make(size, start, end) makes one"),
     "Ops": ("gpumem.columns", "Ops.make(reads, writes) makes one"),
     "Task": ("gpumem.swap", "gpumem.swap.Task(trace, duration) makes one"),
+    "Scheduled": ("gpumem.swap", "gpumem.swap.Scheduled(plan, ...) makes one"),
     "Policy": ("gpumem.jobs", "gpumem.jobs.TENSILE and gpumem.jobs.Policy(planner) are two"),
     "Backend": ("gpumem.execute", "gpumem.execute.Emulator() is one"),
     "Measurement": ("gpumem.latency", "gpumem.latency.read_table(path).rows are some"),
     "LatencyTable": ("gpumem.latency", "gpumem.latency.read_table(path) returns one"),
+    "Allocator": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
+    "Pool": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
     "Link": ("gpumem.machine", "gpumem.machine.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {
-    "int": lambda value: hasattr(value, "__index__") and not isinstance(value, bool),
+    "int": lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),
     "float": lambda value: (
         hasattr(value, "__float__") and not isinstance(value, bool) and not hasattr(value, "__len__")
     ),
@@ -57,6 +60,7 @@ PLAIN: dict[str, Test] = {
     "Path": lambda value: isinstance(value, os.PathLike),
     "None": lambda value: value is None,
 }
+PLAIN["Allocator"] = PLAIN["Pool"] = lambda value: hasattr(value, "allocate") and not isinstance(value, type)
 MANY: dict[str, Test] = {
     "Sequence": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict)),
     "Iterable": lambda value: hasattr(value, "__iter__") and not isinstance(value, (str, bytes)),
@@ -164,7 +168,7 @@ def _kinds(annotation: str) -> list[str]:
 
 def _test(kind: str) -> Test:
     head, _, inside = kind.partition("[")
-    if head in CLASSES:
+    if head in CLASSES and head not in PLAIN:
         cls = getattr(import_module(CLASSES[head][0]), head)
         return lambda value: isinstance(value, cls)
     if head == "Sequence" and inside.removesuffix("]") in CLASSES:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple
 
+from gpumem._strict import strict
+
 _MALLOC, _FREE = 0, 1
 _KINDS = {"malloc": _MALLOC, "free": _FREE, "read": 2, "write": 3}
 _MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
@@ -159,6 +161,7 @@ class Detector:
     Period(start=4, length=4, crossing=(0, 2), successors=(0, 3))
     """
 
+    @strict
     def __init__(self, *, min_length: int = 1) -> None:
         if min_length < 1:
             raise ValueError(f"min_length {min_length} is not at least 1")
@@ -357,6 +360,7 @@ class _Search:
         return Period(now - 2 * p, p, tuple(a for a, _ in crossing), tuple(b for _, b in crossing))
 
 
+@strict
 def detect(events: Iterable[BlockEvent], *, min_length: int = 1) -> Period | None:
     """Return the first period of a stream, or None; what counts as one, and what it costs: see `Detector`.
 

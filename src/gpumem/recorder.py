@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,7 @@ class Recording(Shown):
     def _facts(self) -> Facts:
         return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
 
+    @strict
     def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
         """Cut ops `[lo, hi)` out as one iteration that repeats.
 
@@ -165,13 +167,13 @@ class Recorder(Shown):
     Zhang et al. 2019, section V (the Device abstraction).
     """
 
-    _size: list[int] = field(default_factory=list)
-    _alloc: list[int] = field(default_factory=list)
-    _free: list[int] = field(default_factory=list)
-    _kind: list[str] = field(default_factory=list)
-    _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list)
-    _events: list[tuple[str, int, int]] = field(default_factory=list)
-    _begins: list[int] = field(default_factory=list)  # the first event of each op
+    _size: list[int] = field(default_factory=list, init=False)
+    _alloc: list[int] = field(default_factory=list, init=False)
+    _free: list[int] = field(default_factory=list, init=False)
+    _kind: list[str] = field(default_factory=list, init=False)
+    _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list, init=False)
+    _events: list[tuple[str, int, int]] = field(default_factory=list, init=False)
+    _begins: list[int] = field(default_factory=list, init=False)  # the first event of each op
 
     def _facts(self) -> Facts:
         live = sum(size for size, free in zip(self._size, self._free) if free == NEVER)
@@ -189,6 +191,7 @@ class Recorder(Shown):
         self._events.append(("malloc", len(self._size) - 1, size))
         return len(self._size) - 1
 
+    @strict
     def free(self, block: int) -> None:
         """Record that `block` is released after the last op so far."""
         self._live(block, "free")
@@ -213,6 +216,9 @@ class Recorder(Shown):
         """
         if duration < 0 and duration != UNKNOWN:
             raise ValueError(f"op {len(self._ops)} ({op}): duration {duration} ns is negative")
+        for what, amount in (("flops", flops), ("moved", moved)):
+            if not 0 <= amount < math.inf:
+                raise ValueError(f"op {len(self._ops)} ({op}): {what} {amount} is not finite and >= 0")
         for block in (*reads, *writes):
             self._live(block, f"op {len(self._ops)} ({op})")
         self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved))
@@ -221,8 +227,8 @@ class Recorder(Shown):
         self._events += [("write", b, self._size[b]) for b in writes]
 
     def _live(self, block: int, where: str) -> None:
-        if not 0 <= block < len(self._size):
-            raise ValueError(f"{where}: block {block} was never allocated")
+        if not (hasattr(block, "__index__") and 0 <= block < len(self._size)):
+            raise ValueError(f"{where}: block {block!r:.60} was never allocated")
         if self._free[block] != NEVER:
             raise ValueError(f"{where}: block {block} was already freed after op {self._free[block]}")
 
@@ -231,6 +237,7 @@ class Recorder(Shown):
         """The stream of `(kind, block, size)` that `gpumem.period` looks for iterations in."""
         return iter(self._events)
 
+    @strict
     def ops_between(self, start: int, end: int) -> tuple[int, int]:
         """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.
 
@@ -261,6 +268,7 @@ class Recorder(Shown):
         ops = Ops.make(reads, writes, name=name, duration=duration, flops=flops, moved=moved, **queues)
         return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
 
+    @strict
     def trace(self, lo: int = 0, hi: int | None = None, *, name: str = "") -> Trace:
         """Return ops `[lo, hi)`, by default all, as one iteration; see `Recording.iteration`."""
         return self.recording().iteration(lo, len(self._ops) if hi is None else hi, name=name)

@@ -266,6 +266,7 @@ def knee_of(
     return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
 
 
+@strict
 def table(knees: Iterable[Knee]) -> str:
     """Return a line a knee; `all above` is said where a lower limit is free as well, but not all down to it."""
     head = ["trace", "planner", "peak MiB", "limit MiB", "limit", "all above", "overhead", "bound", "achieved"]

@@ -121,6 +121,7 @@ class Planned(Shown):
         runs = self.before, self.after
         return Report(name, self.score, self.plan, *runs, self.pool, self.load_limit, clock, self.placed, self.planner)
 
+    @strict
     def verified(self, seconds: float | None = None) -> Planned:
         """Hold the result against the naive oracles.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.verify import blamed, self_check
 from gpumem.machine import Machine
-from gpumem.names import choices
+from gpumem.names import choices, meant
 from gpumem.placement import Placement
 from gpumem.report import Run
 from gpumem.simulate import simulate
@@ -277,7 +278,8 @@ def _options(planner: Planner, name: str, options: dict[str, Any], whole: int) -
     for option in options:
         if not taken(planner, {option: None}):
             limits = "; pool= limits the pool, load= the load" if option == "limit" else ""
-            raise ValueError(f"{option}: {name} has no such option{limits}")
+            known = {**inspect.signature(planner).parameters, **inspect.signature(plan).parameters}
+            raise ValueError(f"{option}: {name} has no such option{limits or meant(option, known)}")
     if "threshold" in options:
         return {**options, "threshold": amount(options["threshold"], whole, "threshold", least=0)}
     return options

@@ -95,6 +95,8 @@ class Program(Shown):
         for of, value in state.items():
             if of not in over:
                 raise ValueError(f"state: recorded buffer {of} carries no value over the boundary")
+            if not hasattr(value, "nbytes"):
+                raise TypeError(f"state: recorded buffer {of}: {value!r:.60} is no array")
             if value.nbytes > over[of][0].size:
                 raise ValueError(f"state: {value.nbytes} bytes for buffer {of}, which has {over[of][0].size}")
         nothing = np.zeros(0, np.uint8)

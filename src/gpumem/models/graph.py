@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._show import Shown
-from gpumem.columns import ACTIVATION, GRADIENT, INPUT, WORKSPACE, Op
+from gpumem.columns import ACTIVATION, GRADIENT, INPUT, WORKSPACE, Op, position
 from gpumem.execute import Call, Launch, Views
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
@@ -111,7 +111,10 @@ class Model(Shown):
             arrays = [views(self.ids[t.root], t.dtype, t.shape) for t in step.arrays]
             if step.workspaces[op.name]:
                 arrays.append(views.workspace(FLOAT))
-            function = getattr(library, op.name)
+            function = getattr(library, op.name, None)
+            if function is None:
+                told = f"library: {library!r:.60} has no function {op.name!r}"
+                raise ValueError(f"{told}; gpumem.kernels.reference and .device have all")
             return lambda stream: function(stream, *arrays, **step.options)
 
         return bind
@@ -126,7 +129,10 @@ class Model(Shown):
 
     def workspaces(self, op: int) -> Mapping[str, int]:
         """The implementations of an op and their workspace in bytes: what a `Variant` decision may choose from."""
-        return {name: floats * FLOAT.itemsize for name, floats in self.steps[op].workspaces.items()}
+        return {
+            name: floats * FLOAT.itemsize
+            for name, floats in self.steps[position(op, len(self.steps), "op")].workspaces.items()
+        }
 
 
 Backward = Callable[[Tensor], Tensor | None]

@@ -129,8 +129,6 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     """
     if iterations < 1:
         raise ValueError(f"iterations: {iterations}, replay at least one")
-    if isinstance(allocator, type) or not hasattr(allocator, "allocate"):
-        raise TypeError(f"allocator: {allocator!r:.60} is no allocator; gpumem.pool.BFC() makes one")
     script = _Script(trace, allocator)
     for i in count(1):
         before = script.at.copy()

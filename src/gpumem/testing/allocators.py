@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpumem._strict import strict
+from gpumem._strict import expect, strict
 from gpumem.testing.contract import ContractError, Witness, optional
 from gpumem.testing.history import Player
 from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source
@@ -118,7 +118,9 @@ class Trial:
 
     def witness(self) -> Witness:
         """Return the witness of a new allocator."""
-        return Witness(self.factory(), skip=self.skip)
+        made = self.factory()
+        expect("factory", "what it returned", made, "Allocator")
+        return Witness(made, skip=self.skip)
 
     @cached_property
     def largest(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gpumem._strict import strict
 from gpumem.testing._streams import StreamOrder, Use
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Witness:
     gpumem.testing.contract.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
     """
 
+    @strict
     def __init__(self, allocator: Allocator, *, skip: Collection[str] = ()) -> None:
         self.allocator = allocator
         self.skip = optional(skip)

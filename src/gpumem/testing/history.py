@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gpumem._strict import strict
 from gpumem.testing.contract import ContractError, Witness
 from gpumem.testing.request import Allocate, Free, Request, WrongFree
 
@@ -109,6 +110,7 @@ def _on(stream: int) -> str:
     return f", stream={stream}" if stream else ""
 
 
+@strict
 def play(allocator: Allocator, requests: Iterable[Request]) -> list[int | None]:
     """Perform requests on a new allocator and hold every answer against the contract.
 

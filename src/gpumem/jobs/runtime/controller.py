@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gpumem._strict import expect
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy
@@ -192,6 +193,9 @@ class GlobalController:
         room = self.capacity
         for _ in range(TRIES):
             found = self.policy.planner(tasks, self.machine, room)
+            expect("policy", "what the planner returned", found, "Sequence[Scheduled]")
+            if len(found) != len(tasks):
+                raise ValueError(f"policy: the planner returned {len(found)} plans for {len(tasks)} jobs")
             todo = [self._carry_out(m, s) for m, s in zip(members, found, strict=True)]
             over = sum(t.budget for t in todo) - self.capacity
             if over <= 0 or sum(s.peak for s in found) > room or over >= room:

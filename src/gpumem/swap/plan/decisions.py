@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumem._strict import strict_fields
-from gpumem.columns import I64
+from gpumem.columns import I64, int_column
 from gpumem.swap.gaps import Spans
 
 
@@ -65,8 +65,13 @@ class Swap:
         >>> Swap.each(found, found.after + 1, found.before)
         [Swap(buffer=0, after=0, before=2, release=1, prefetch=2, out=0)]
         """
-        columns = (chosen.buffer, chosen.after, chosen.before, release, prefetch, chosen.after if out is None else out)
-        return [cls(*row) for row in zip(*(column.tolist() for column in columns))]
+        given = {"release": release, "prefetch": prefetch, "out": chosen.after if out is None else out}
+        columns = {name: int_column(column, name) for name, column in given.items()}
+        for name, column in columns.items():
+            if len(column) != len(chosen.buffer):
+                raise ValueError(f"{name}: {len(column)} of them for {len(chosen.buffer)} gaps")
+        rows = (chosen.buffer, chosen.after, chosen.before, *columns.values())
+        return [cls(*row) for row in zip(*(column.tolist() for column in rows))]
 
     def within(self, n: int) -> Swap:
         """Return the swap, which counts on over iterations, as one of an iteration of `n` ops."""
