@@ -26,10 +26,7 @@ Test = Callable[[Any], bool]
 CLASSES = {
     "Trace": ("gpumem.trace", "gpumem.read(path) and gpumem.bundled(name) return one"),
     "Machine": ("gpumem.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
-    "Placement": (
-        "gpumem.placement",
-        "gpumem.best_fit(trace) and gpumem.Placement.at return one",
-    ),
+    "Placement": ("gpumem.placement", "gpumem.best_fit(trace) and gpumem.Placement.at return one"),
     "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.of(trace, swaps) return one"),
     "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
     "Span": ("gpumem.timeline", "gpumem.timeline.Span(op, start, end) makes one"),
@@ -37,8 +34,8 @@ CLASSES = {
     "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
     "Job": ("gpumem.jobs", "gpumem.jobs.Job(name, trace) makes one"),
-    "Buffers": ("gpumem.columns", "Buffers.make(size, start, end) makes one"),
-    "Ops": ("gpumem.columns", "Ops.make(reads, writes) makes one"),
+    "Buffers": ("gpumem.columns", "gpumem.columns.Buffers.make(size, start, end) makes one"),
+    "Ops": ("gpumem.columns", "gpumem.columns.Ops.make(reads, writes) makes one"),
     "Task": ("gpumem.swap", "gpumem.swap.Task(trace, duration) makes one"),
     "Scheduled": ("gpumem.swap", "gpumem.swap.Scheduled(plan, ...) makes one"),
     "Policy": ("gpumem.jobs", "gpumem.jobs.TENSILE and gpumem.jobs.Policy(planner) are two"),

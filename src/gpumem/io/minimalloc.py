@@ -95,7 +95,7 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
     Raises
     ------
     ValueError
-        A buffer lives across the iteration boundary: the format has no arcs.
+        A buffer lives across the iteration boundary: the format has no arcs. A placement of another trace.
     """
     b = trace.buffers
     device = np.flatnonzero(~b.host)
@@ -103,8 +103,8 @@ def write(path: str | Path, trace: Trace, placement: Placement | None = None) ->
         raise ValueError(
             f"{path}: buffer {j}: [{b.start[j]}, {b.end[j]}) crosses the boundary at {trace.n}; the CSV has no arcs"
         )
-    if placement is not None and len(placement.offset) != len(b):
-        raise ValueError(f"{path}: {len(b)} buffers, but {len(placement.offset)} offsets")
+    if placement is not None:
+        placement.check_fits(trace)
     columns = [b.start, b.end, b.size, *([placement.offset] if placement else [])]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from gpumem._strict import strict
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
 from gpumem.io.schema import Count, Index, check_positions, decode
@@ -107,7 +106,6 @@ def _placement(trace: Trace, offsets: list[int | None], height: int | None) -> P
     return placed if height is None else Placement(at, height)
 
 
-@strict
 def write(
     path: str | Path,
     trace: Trace,
@@ -119,28 +117,7 @@ def write(
     capacity: int | None = None,
     makespan_ns: int | None = None,
 ) -> None:
-    """Write `trace`, gzipped where `path` ends in `.gz`, one buffer or op a line.
-
-    Parameters
-    ----------
-    duration : int64[n]
-        Nanoseconds of each op, as `Machine.durations` gives them.
-    source : str
-        The input file's name.
-    capacity : int, optional
-        Bytes the pool must fit; the placement's height where left out.
-    makespan_ns : int, optional
-        One iteration by the placed clock.
-
-    Raises
-    ------
-    ValueError
-        Too few or too many durations or offsets; a place that cannot be written to.
-    """
-    if len(duration) != len(trace.ops):
-        raise ValueError(f"{path}: {len(trace.ops)} ops, but {len(duration)} durations")
-    if placement is not None and len(placement.offset) != len(trace.buffers):
-        raise ValueError(f"{path}: {len(trace.buffers)} buffers, but {len(placement.offset)} offsets")
+    """Write `trace`, gzipped where `path` ends in `.gz`, one buffer or op a line; see `gpumem.io.write`."""
     meta: dict[str, Any] = {
         "format": FORMAT,
         "name": trace.name,

@@ -69,6 +69,8 @@ def write(
         for what in (what for what, value in given.items() if value is not None):
             raise ValueError(f"{path}: {what}: a CSV has no ops and keeps none of it; .json would do")
         return minimalloc.write(path, trace, placement)
+    if placement is not None:
+        placement.check_fits(trace)
     ns = _durations(path, trace, machine, duration)
     name = machine.name if machine else ""
     meta = {"source": source, "machine": name, "capacity": capacity, "makespan_ns": makespan_ns}
