@@ -146,6 +146,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: V100.with_(duplex="no"), TypeError, "Machine: duplex: 'no' is a str; it must be True or False"),
     # decisions and plans
     (lambda: Swap("w", 0, 2, 1, 2), TypeError, "Swap: buffer: 'w' is a str; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Plan((Swap(0, 0, 5, 1, 6),)).apply(MLP), ValueError, "prefetch 6 <= before 5 does not hold"),
+    (lambda: Plan((Swap(0, 0, 5, 0, 4),)).apply(MLP), ValueError, "out 0 < release 0 does not hold"),
     (lambda: gpumem.Variant(0, 3, "x", 4), TypeError, "Variant: name: 3 is an int; it must be a text"),  # type: ignore[arg-type]
     (lambda: untyped.Plan.of(MLP, Swap(0, 0, 2, 1, 2)), TypeError, "decisions: Swap.* is a Swap; it must be a list"),
     (lambda: Plan.from_json("plan.json"), ValueError, "plan: not JSON .*: 'plan.json'"),

@@ -20,7 +20,7 @@ from gpumem.trace import Trace
 
 PLANNER_RULES = {
     "error": "it raises nothing",
-    "placement": "it is a `Placement`: device buffers below the height, host buffers nowhere, no byte shared at one time",
+    "placement": "a `Placement`: device buffers below the height, host buffers nowhere, no byte shared at one time",
     "alignment": "offsets are multiples of `alignment`",
     "height": "the height is not below the peak load",
     "unchanged": "the trace is left as it was",

@@ -71,7 +71,17 @@ def _check(d: Swap | Recompute, trace: Trace) -> None:
         names, steps = "after < at <= before", [d.after, d.at - 1]
     steps.append(d.before - 1)
     if not (0 <= d.after < trace.n and steps == sorted(steps) and d.before <= d.after + trace.n):
-        raise ValueError(f"{d}: must obey 0 <= after < {trace.n} and {names} <= after + {trace.n}")
+        rule = f"must obey 0 <= after < {trace.n} and {names} <= after + {trace.n}"
+        raise ValueError(f"{d}: {rule}{_broken(d, names.split())}")
+
+
+def _broken(d: Swap | Recompute, names: list[str]) -> str:
+    """Which two of the steps are not in order, where it is two."""
+    for left, sign, right in zip(names[::2], names[1::2], names[2::2]):
+        a, b = getattr(d, left), getattr(d, right)
+        if a > b or (a == b and sign == "<"):
+            return f"; {left} {a} {sign} {right} {b} does not hold"
+    return ""
 
 
 def issue_order(n: int, cuts: list[Cut], order: dict[Decision, int]) -> tuple[I64, list[tuple[Cut, int]], I64]:
