@@ -26,9 +26,9 @@ from gpumem.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_slow_is_fine)
-settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=20)  # the pass without the compiler
+settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=20)
 settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=_slow_is_fine)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -64,6 +64,7 @@ def test_it_is_never_worse_than_the_best_score(name: str, percent: int) -> None:
     assert makespan(trace, GTX, limit, bayes(trace, GTX, limit, evaluations=4, peaks="all")) == best
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_it_finds_weights_that_beat_the_four() -> None:
     trace = bundled("vgg16")
@@ -109,12 +110,14 @@ def test_threads_find_the_same(here: Plan) -> None:
         assert on(pool) == here
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_processes_find_the_same(here: Plan) -> None:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert on(pool) == here
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_a_dask_cluster_finds_the_same(here: Plan) -> None:
     distributed = pytest.importorskip("distributed")

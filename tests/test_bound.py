@@ -97,6 +97,7 @@ def test_a_stall_by_hand() -> None:
     assert least_stall(line(), target, 16).stall_ns == 0
 
 
+@pytest.mark.thorough
 def test_half_duplex_raises_the_bound() -> None:
     trace = bundled("resnet18")
     both, one = (zero_stall_limit(trace, GTX.with_(duplex=duplex), rounds=2) for duplex in (True, False))
@@ -126,6 +127,7 @@ def test_finer_breakpoints_never_lower_the_bound() -> None:
     assert all(a <= b + 1e-9 for a, b in pairwise(values))
 
 
+@pytest.mark.thorough
 def test_the_bound_of_vgg16() -> None:
     trace = bundled("vgg16")
     told: list[str] = []

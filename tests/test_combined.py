@@ -149,6 +149,7 @@ def _by_search(trace: Trace, load_limit: int, *, seed: int = 0, placed: bool = T
     return search(trace, GTX, load_limit, placed=placed, seed=seed, effort=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     trace = bundled("vgg16")
@@ -169,6 +170,7 @@ def test_settling_finds_a_shorter_iteration_in_the_same_pool() -> None:
     assert settle(trace, limit, first, swaps=swaps, pool=pool, judge=judge, least=2**60) is first
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_a_plan_made_for_a_placement_runs_as_the_capacity_clock_says() -> None:
     trace = bundled("vgg16")

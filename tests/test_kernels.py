@@ -106,6 +106,7 @@ def test_kernels_agree_with_numpy(device: ModuleType, name: str, data: st.DataOb
     compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(BARRIERS))
 @given(data=st.data(), seed=st.integers(0, 99))
 @settings(max_examples=2)
@@ -113,6 +114,7 @@ def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, d
     compare(device, name, CASES[name](Pick(lambda low, high: data.draw(st.integers(low, high)), seed)))
 
 
+@pytest.mark.thorough
 def test_checks_of_a_placement_agree_on_two_buffers(device: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpumem.kernels._numba.THREADS", 2)  # to launch: the simulator takes its time for each
     rng = np.random.default_rng(0)

@@ -94,6 +94,7 @@ def test_every_bug_is_found(factory: Callable[[], Any]) -> None:
         assert str(error).startswith(f"{error.rule}: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factory", BUGS, ids=name)
 def test_the_machine_finds_every_bug(factory: Callable[[], Any]) -> None:
     for seed in SEEDS[:1]:
