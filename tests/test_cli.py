@@ -817,6 +817,11 @@ def test_info_counts_what_came_over_the_boundary(cli: Cli, tmp_path: Path) -> No
     assert row["at_the_peak"] == {"b": 4, "a": 1}
 
 
+@pytest.mark.parametrize("suite", ["swap", "pool", "tensile"])
+def test_help_shows_percent_signs_and_not_the_parser(cli: Cli, suite: str) -> None:
+    assert "{" not in cli("bench", suite, "--help").out
+
+
 def test_help_and_version(cli: Cli) -> None:
     ran = cli("--version")
     assert (ran.status, ran.out.strip(), ran.err) == (0, f"gpumem {gpumem.__version__}", [])
