@@ -139,6 +139,7 @@ def planned(name: str, percent: int = 70) -> tuple[Trace, Placement, Trace, Plac
     return *scaled(trace, best_fit(trace)), *scaled(swapped, best_fit(swapped))
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 @pytest.mark.parametrize("name", ["vgg16", "resnet18"])
 def test_a_real_plan_in_random_orders(name: str) -> None:
@@ -202,6 +203,7 @@ def caught(
     return raced, not same(want, ({of: v for of, v in blind.read().items() if of in held}, launch.seen))
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 @pytest.mark.parametrize("name", ["vgg16", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_no_wait_of_a_real_plan_can_be_spared(name: str) -> None:

@@ -93,7 +93,7 @@ def test_both_libraries_have_the_same_functions(device: ModuleType) -> None:
         assert getattr(device, name).__doc__ and getattr(reference, name).__doc__
 
 
-@pytest.mark.parametrize("sizes", [smallest, largest])
+@pytest.mark.parametrize("sizes", [smallest, pytest.param(largest, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_agree_with_numpy_at_both_ends(device: ModuleType, name: str, sizes: Callable[[int, int], int]) -> None:
     compare(device, name, CASES[name](Pick(sizes)))

@@ -276,6 +276,7 @@ def judged(predictor: Predictor) -> dict[str, tuple[float, float]]:
     return {s.name: (s.r2, s.log_r2) for s in scores(judge, np.where(np.isnan(ns), fall, ns))}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("features", [sizes, shapes])
 def test_unseen_shapes_are_predicted(features: Callable[[Sample], Any]) -> None:
     found, nothing = judged(trained(features)), judged(fit([]))

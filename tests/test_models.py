@@ -67,7 +67,10 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("orders, steps", [(4, 10), pytest.param(200, 20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "orders, steps",
+    [(1, 3), pytest.param(4, 10, marks=pytest.mark.thorough), pytest.param(200, 20, marks=pytest.mark.slow)],
+)
 def test_training_at_the_lowest_limit_is_bit_identical(name: str, orders: int, steps: int) -> None:
     model = MODELS[name]()
     swapped = lowest(model)

@@ -132,6 +132,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert once == again != other
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_vgg16_needs_no_stall_at_60_percent_and_little_at_40() -> None:
     trace = bundled("vgg16")

@@ -158,7 +158,7 @@ def test_every_planner_of_the_package_plans_or_says_why_not(cli: Cli, file: Path
     assert len(ran.err) == sum(not row["feasible"] for row in ran.json)
 
 
-@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+@pytest.mark.parametrize("option", ["--limit", pytest.param("--load-limit", marks=pytest.mark.thorough)])
 def test_out_writes_a_folder_for_each_planner(cli: Cli, file: Path, table: object, tmp_path: Path, option: str) -> None:
     folder = tmp_path / "new" / "out"
     ran = cli("swap", file, option, "75%", "--json", "--out", folder)
