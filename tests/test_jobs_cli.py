@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.io import bundled
+from gpumem.papers import tensile
 from gpumem.papers.tensile import bound_table, figure6, table
 from gpumem.units import moment
 
@@ -147,6 +148,12 @@ def test_bench_tensile(cli: Cli, tmp_path: Path) -> None:
 )
 def test_bad_input_to_the_bench_is_one_line(cli: Cli, options: list[str], message: str) -> None:
     assert message in cli.refuses("bench", "tensile", "mlp3", *options)
+
+
+def test_one_task_has_another_figure_in_each_of_the_papers_tables() -> None:
+    one, none = {"trace": "vgg16", "tasks": 1, "method": "tensile"}, {"trace": "mlp3", "tasks": 1, "method": "tensile"}
+    found = [tensile.beside([one, none], table) for table in (tensile.TABLE1, tensile.TABLE2)]
+    assert [[row["paper"] for row in rows] for rows in found] == [[(0.2241, 0.0971), None], [(0.2001, 0.0838), None]]
 
 
 def test_tables_for_people() -> None:

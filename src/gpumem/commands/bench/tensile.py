@@ -63,9 +63,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         return [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
 
     rows = {
-        "table1": lambda: copies(1),
+        "table1": lambda: paper.beside(copies(1), paper.TABLE1),
         "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
-        "table2": lambda: copies(tasks),
+        "table2": lambda: paper.beside(copies(tasks), paper.TABLE2),
         "mlp": lambda: [paper.mlp_row(t, setting) for t in traces if "mlp" in t.name] + paper.mlps(setting),
         "arrivals": lambda: [row for trace in traces for row in paper.arrivals(trace, setting)],
     }
