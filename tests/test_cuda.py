@@ -29,6 +29,7 @@ def outcome() -> dict[str, str | None]:
     return found
 
 
+@pytest.mark.thorough
 def test_on_the_fake_driver(outcome: dict[str, str | None]) -> None:
     assert set(outcome) == set(CHECKS)
     assert not any(outcome.values()), "\n".join(f"{name}: {why}" for name, why in outcome.items() if why)

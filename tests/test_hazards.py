@@ -87,6 +87,7 @@ def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:
     assert hazards(trace, Placement.at(trace, [0, 0, 0])).after.tolist() == [[-1], [0], [1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_an_address_space_of_many_pieces(seed: int) -> None:
     # 300 bytes with an owner each, then ranges of them taken over in turn by three streams

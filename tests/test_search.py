@@ -124,6 +124,7 @@ def test_half_duplex_and_the_pinned_budget_are_honoured_by_the_lowest_limit(data
         assert overhead(trace, target, plan, limit) <= 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_the_same_seed_gives_the_same_plan() -> None:
     trace = bundled("resnet18")

@@ -533,6 +533,7 @@ def test_table_2_is_the_knees_of_vggs_and_resnets(cli: Cli, bounded: None) -> No
     assert text.splitlines()[-1].split() == ["vgg16_cifar_b100", "462.0", "30.0", "30.9"]
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(cli: Cli, table: object, bounded: None) -> None:
     found = cli("bench", "swap", "--quick", "--planner", "autoswap", "--json", "--no-check").json

@@ -78,6 +78,7 @@ def test_right_allocators_are_accepted(factory: Callable[[], Any]) -> None:
         check_allocator(factory, seed=seed, examples=42, streams=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factory", RIGHT, ids=name)
 def test_the_machine_accepts_right_allocators(factory: Callable[[], Any]) -> None:
     run_state_machine_as_test(allocator_machine(factory), settings=settings(max_examples=15, deadline=None))
@@ -382,6 +383,7 @@ def test_what_is_exempt_is_broken(allocator: str) -> None:
         check_allocator(factory)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 def test_the_planners_of_the_package(planner: str) -> None:
     options = {"search": {"effort": 0.001}}.get(planner, {})
