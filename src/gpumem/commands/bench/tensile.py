@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 from gpumem import papers, report
@@ -59,13 +60,14 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     def methods(which: int, count: int) -> list[dict[str, Any]]:
         return paper.methods(traces[which], count, setting)
 
-    def copies(most: int) -> list[dict[str, Any]]:
-        return [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
+    def beside(most: int, table: Mapping[tuple[int, str], tuple[float, float]]) -> list[dict[str, Any]]:
+        copies = [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
+        return paper.beside(copies, table)
 
-    rows = {
-        "table1": lambda: paper.beside(copies(1), paper.TABLE1),
+    rows: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "table1": partial(beside, 1, paper.TABLE1),
         "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
-        "table2": lambda: paper.beside(copies(tasks), paper.TABLE2),
+        "table2": partial(beside, tasks, paper.TABLE2),
         "mlp": lambda: [paper.mlp_row(t, setting) for t in traces if "mlp" in t.name] + paper.mlps(setting),
         "arrivals": lambda: [row for trace in traces for row in paper.arrivals(trace, setting)],
     }
