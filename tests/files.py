@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
+
 from gpumem.io import bundled_path
 
 FILES = {"plan.json", "trace.json.gz", "timeline.json"}
@@ -14,6 +16,20 @@ PICTURES = {"profile.png", "layout.png", "timeline.png"}
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def full_disk(where: Path, monkeypatch: pytest.MonkeyPatch, existed: bool) -> Path:
+    """Return a folder on a disk that fills up after the plan and the trace; an old plan is in it if it `existed`."""
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpumem.io.chrome.write", full)
+    folder = where / "out"
+    if existed:
+        folder.mkdir()
+        (folder / "plan.json").write_text("old")
+    return folder
 
 
 BARE = b"id,lower,upper,size\nx,0,2,4\ny,1,3,5\n"

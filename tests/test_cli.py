@@ -36,7 +36,7 @@ from gpumem.trace import Trace
 from gpumem.units import amount
 
 from .conftest import Cli, Ran, tiny_machine
-from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
+from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, full_disk, snapshot
 from .nets import MIB, net
 from .strategies import traces
 
@@ -419,14 +419,7 @@ def test_a_folder_in_the_way_of_a_file_is_one_line_and_nothing_changes(
 def test_a_disk_that_fills_up_leaves_no_half_of_the_files(
     cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gpumem.io.chrome.write", full)
-    folder = tmp_path / "out"
-    if existed:
-        folder.mkdir()
-        (folder / "plan.json").write_text("old")
+    folder = full_disk(tmp_path, monkeypatch, existed)
     line = cli.refuses("plan", net_file, "--limit", "75%", "--out", folder)
     assert line == f"gpumem: error: --out: {folder}: cannot write (No space left on device)"
     assert snapshot(tmp_path) == ({"out/plan.json": b"old"} if existed else {})

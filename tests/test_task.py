@@ -20,8 +20,9 @@ from gpumem.swap import autoswap
 from gpumem.units import amount
 
 from .conftest import Cli, tiny_machine
+from .files import full_disk, snapshot
 from .strategies import traces
-from .test_cli import MIB, PEAK, net, snapshot
+from .test_cli import MIB, PEAK, net
 
 ALL = Checked(("placement", "data_flow", "budget", "timeline"))
 
@@ -312,14 +313,7 @@ def test_what_is_saved_can_be_read_back(planned: Planned, tmp_path: Path) -> Non
 def test_a_disk_that_fills_up_leaves_no_half_of_the_files(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gpumem.io.chrome.write", full)
-    folder = tmp_path / "out"
-    if existed:
-        folder.mkdir()
-        (folder / "plan.json").write_text("old")
+    folder = full_disk(tmp_path, monkeypatch, existed)
     with pytest.raises(ValueError, match=f"^directory: {folder}: cannot write .No space left on device.$"):
         planned.save(folder)
     assert snapshot(tmp_path) == ({"out/plan.json": b"old"} if existed else {})

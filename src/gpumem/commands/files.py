@@ -12,7 +12,6 @@ from gpumem.commands.progress import Progress, tell
 from gpumem.names import nearest
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
-SUFFIXES = (".json", ".json.gz", ".csv", ".csv.gz")
 
 
 def source_of(file: str | None, others: Iterable[str] = ()) -> Path:
@@ -51,7 +50,7 @@ def source_of(file: str | None, others: Iterable[str] = ()) -> Path:
 def _inside(folder: str) -> str:
     if folder.startswith(".") and Path(folder).name in io.BUNDLED:
         return f"; the bundled trace is {Path(folder).name!r}"
-    files = sorted(str(path) for path in Path(folder).glob("trace.*") if path.name.endswith(SUFFIXES))
+    files = sorted(str(path) for path in Path(folder).glob("trace.*") if path.name.endswith(io.SUFFIXES))
     return f"; did you mean {files[0]!r}?" if files else ""
 
 
@@ -64,7 +63,7 @@ def _instead(file: str, names: Sequence[str]) -> str:
         beside = []
     longer = sorted(other for other in beside if other.startswith(f"{name}."))
     near = longer[0] if longer else nearest(name, beside if folder else [*beside, *names])
-    known = "" if folder or name.endswith(SUFFIXES) else f"; there are {', '.join(names)}"
+    known = "" if folder or name.endswith(io.SUFFIXES) else f"; there are {', '.join(names)}"
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 

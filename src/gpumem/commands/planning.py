@@ -18,7 +18,6 @@ from gpumem.names import choice, choices
 from gpumem.units import amount
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
-WHOLE = "the whole time of a planner: it ends with the best by then"
 SEED = "of planners that draw random numbers"
 OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
 
@@ -51,20 +50,16 @@ def add_own(p: Group, seed: str = SEED) -> None:
         "--peaks", metavar="first|all", help="of AutoSwap and its kin: candidates straddle the first peak, or all"
     )
     p.add_argument("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)")
+    add_search(p, "1 takes up to half a minute a plan", seed)
+
+
+def add_search(p: Group, effort: str = "1, the default, takes some seconds", seed: str = SEED) -> None:
+    """Add what planners take that search; pool planners take no more. `effort` says what its unit costs."""
+    p.add_argument("--effort", type=float, metavar="X", help=f"of planners that search: {effort}")
     p.add_argument(
-        "--effort", type=float, metavar="X", help="of planners that search: 1 takes up to half a minute a plan"
+        "--seconds", type=float, metavar="S", help="the whole time of a planner: it ends with the best by then"
     )
-    p.add_argument("--seconds", type=float, metavar="S", help=WHOLE)
     p.add_argument("--seed", type=int, metavar="N", help=seed)
-
-
-def add_search(p: Group) -> None:
-    """Add what pool planners take that search."""
-    p.add_argument(
-        "--effort", type=float, metavar="X", help="of planners that search: 1, the default, takes some seconds"
-    )
-    p.add_argument("--seconds", type=float, metavar="S", help=WHOLE)
-    p.add_argument("--seed", type=int, metavar="N", help=SEED)
 
 
 def own_options(

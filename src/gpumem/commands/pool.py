@@ -79,19 +79,8 @@ def _check_out(out: str, files: int) -> None:
 
 
 def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placement, capacity: int | None) -> None:
-
-    if out.endswith(".csv"):
-        io.minimalloc.write(out, trace, placement)
-    else:
-        clock = gpumem.Machine.named("gtx1080ti")  # for durations that nobody measured
-        io.write(
-            out,
-            trace,
-            placement,
-            source=source,
-            machine=clock,
-            capacity=capacity,
-        )
+    ops: dict[str, Any] = {"machine": "gtx1080ti", "capacity": capacity}  # its durations where nobody measured any
+    io.write(out, trace, placement, source=source, **({} if out.endswith(".csv") else ops))
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -19,6 +19,6 @@ if TYPE_CHECKING:
         load as load,
         read as read,
     )
-    from gpumem.io.writing import write as write
+    from gpumem.io.writing import SUFFIXES as SUFFIXES, write as write
 
 face(__name__)

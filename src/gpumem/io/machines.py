@@ -49,7 +49,6 @@ def read_machine(path: str | Path) -> Machine:
     if "name" in keys:  # a machine; what is misspelt is missing as well, so say the former
         _known(keys, Machine, where)
     machine = decode(data, Machine, where)
-    _known(keys, Machine, where)
     for link in ("out", "into"):
         _known(decode(keys[link], dict[str, Any], where), Link, f"{where}.{link}")
     return machine
