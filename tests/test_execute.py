@@ -328,6 +328,26 @@ def test_a_view_of_what_is_not_there(view: Callable[[Views], object], why: str) 
         prepare(trace, Placement.at(trace, [0, 12, 20]), Emulator(), launch)
 
 
+def test_an_op_and_its_reruns_share_a_draw_counter_which_counts_through_all_iterations() -> None:
+    ops = Ops.make([[]] * 4, [[]] * 4, role=[0, 3, 0, 3], of=[0, 0, 1, 1])
+    trace = Trace(Buffers.make([], [], []), ops)
+    seen: list[list[int]] = [[], [], [], []]
+
+    def launch(op: Op, view: Views) -> Call:
+        counter = view.generator()
+        assert counter.dtype == np.uint64 and counter.shape == (1,)
+
+        def call(stream: object) -> None:
+            counter[0] += np.uint64(op.role == "compute")
+            seen[op.id].append(int(counter[0]))
+
+        return call
+
+    for _ in range(2):  # a program of its own starts from the beginning
+        run(trace, Placement.at(trace, []), Emulator(), launch, iterations=3)
+    assert seen == [[1, 2, 3] * 2] * 4
+
+
 def test_a_bare_trace_does_not_run_and_neither_do_no_iterations() -> None:
     bare = Trace.from_lifetimes([4], [0], [1])
     with pytest.raises(ValueError, match="no ops"):

@@ -35,6 +35,7 @@ class Views:
     blocks: Mapping[int, Block]
     written: tuple[int, ...]  # recorded ids, in the op's order
     spare: Block | None
+    generators: dict[int, Any]  # recorded op -> its draw counter; one dict for all ops of a program
 
     def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return the array over recorded buffer `buffer`."""
@@ -54,6 +55,18 @@ class Views:
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return a zeroed array of the op's own outside the slabs, for a few bytes that no trace knows of."""
         return self.backend.scratch(dtype, shape)
+
+    def generator(self) -> Any:
+        """Return the draw counter of the recorded op, uint64[1], 0 at first: one array for it and all its reruns.
+
+        A random op draws bits that are a hash of its seed, this counter and a position, and of nothing else. As
+        recorded it adds 1 to the counter and then draws. Run again (`op.role` is `recompute`) it draws from the counter
+        as it stands, and so the same bits. The counter is memory of the device outside the slabs and no part of the
+        state: it counts on from iteration to iteration, also where a captured iteration is replayed.
+        """
+        if self.op.of not in self.generators:
+            self.generators[self.op.of] = self.scratch(np.uint64, (1,))
+        return self.generators[self.op.of]
 
 
 Launch = Callable[[Op, Views], Call | None]
@@ -208,8 +221,9 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
     ending = Csr.grouped((b.end[gone] - 1) % n, gone, n)
     reads, writes, ends = (_rows(rows, blocks) for rows in (trace.ops.reads, trace.ops.writes, ending))
     works = []
+    generators: dict[int, Any] = {}
     for op, mine, yours in zip(trace.ops, reads, writes):
-        call = _call(op, trace, backend, launch, mine, yours)
+        call = _call(op, trace, backend, launch, mine, yours, generators)
         k = op.id
         stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
         works.append(Work(k, op.name, stream, role, call, bool(signals[k]), ends[k]))
@@ -227,6 +241,7 @@ def _call(
     launch: Launch | None,
     reads: tuple[Block, ...],
     writes: tuple[Block, ...],
+    generators: dict[int, Any],
 ) -> Call | None:
     role = trace.ops.role[op.id]
     if role in (COPY_OUT, COPY_IN):
@@ -236,7 +251,7 @@ def _call(
     touched = {block.of: block for block in (*reads, *writes) if block.of != UNKNOWN}
     spare = next((x for x in writes if trace.buffers.kind[x.buffer] == WORKSPACE), None)
     written = tuple(block.of for block in writes)
-    return launch(op, Views(backend, op, touched, written, spare))
+    return launch(op, Views(backend, op, touched, written, spare, generators))
 
 
 @strict
