@@ -103,6 +103,35 @@ def convolution(x: str, w: str, y: str, *order: str) -> Callable[[Pick], Argumen
     return make
 
 
+def batch_norm(pick: Pick) -> Arguments:
+    x = image(pick)
+    columns = {name: pick.floats(x.shape[1]) for name in ("mean", "inverse_std")}
+    running = {name: pick.floats(x.shape[1]) for name in ("running_mean", "running_var") if pick.integer(0, 1)}
+    gamma, beta = pick.floats(x.shape[1]), pick.floats(x.shape[1])
+    case = {"x": x, "gamma": gamma, "beta": beta, "out": pick.floats(*x.shape)} | columns
+    return case | (running if len(running) == 2 else {}) | {"momentum": 0.25, "epsilon": 1e-2}
+
+
+def batch_norm_gradient(pick: Pick) -> Arguments:
+    forward = batch_norm(pick)
+    dy = forward["out"].copy()
+    reference.batch_norm(None, **forward)
+    case = {"dy": dy} | {name: forward[name] for name in ("x", "gamma", "mean", "inverse_std")}
+    return case | {"dx": forward["out"], "dgamma": pick.floats(len(forward["beta"])), "dbeta": forward["beta"]}
+
+
+def dropout(pick: Pick) -> Arguments:
+    case: Arguments = alike("x", "out")(pick)
+    mask = pick.bytes(case["x"].size).reshape(case["x"].shape)
+    p = [0.0, 0.1, 0.5, 0.999][pick.integer(0, 3)]
+    return case | {"mask": mask, "counter": pick.word(), "seed": pick.integer(-(2**64), 2**64), "p": p}
+
+
+def dropout_gradient(pick: Pick) -> Arguments:
+    case = dropout(pick)
+    return {"dy": case["x"], "mask": case["mask"] & 1, "dx": case["out"], "p": case["p"]}
+
+
 def max_pool(pick: Pick) -> Arguments:
     size, stride = pick.integer(1, 3), pick.integer(1, 3)
     shape = pick.integer(1, 2), pick.integer(1, 2), pick.integer(size, 7), pick.integer(size, 6)
@@ -178,6 +207,9 @@ def adam(pick: Pick) -> Arguments:
 CASES: dict[str, Callable[[Pick], Arguments]] = {
     "adam": adam,
     "add": alike("a", "b", "out"),
+    "advance": lambda pick: {"counter": pick.word()},
+    "batch_norm": batch_norm,
+    "batch_norm_gradient": batch_norm_gradient,
     "bias": bias,
     "bias_gradient": bias_gradient,
     "checksum": checksum,
@@ -190,6 +222,8 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "conv2d_weight_gradient_im2col": convolution("x", "dw", "dy", "x", "dy", "dw", "workspace"),
     "copy": copy,
     "delay": lambda pick: {"steps": pick.integer(0, 200), "out": pick.word()},
+    "dropout": dropout,
+    "dropout_gradient": dropout_gradient,
     "fill": fill,
     "load_profile": load_profile,
     "matmul": matmul,

@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
 # Barriers cost the simulator up to 50 ms each, so these get few examples beside the smallest and the largest sizes.
 BARRIERS = {
+    "batch_norm",
+    "batch_norm_gradient",
     "bias_gradient",
     "checksum",
     "load_profile",
@@ -145,6 +147,10 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
         ("add", "out", "a"),
         ("add", "out", "b"),
         ("bias", "out", "x"),
+        ("batch_norm", "out", "x"),
+        ("batch_norm_gradient", "dx", "dy"),
+        ("dropout", "out", "x"),
+        ("dropout_gradient", "dx", "dy"),
     ],
 )
 def test_results_may_replace_arguments(device: ModuleType, name: str, result: str, source: str) -> None:
@@ -156,11 +162,11 @@ def test_results_may_replace_arguments(device: ModuleType, name: str, result: st
         np.testing.assert_array_equal(apart[result], together[result])
 
 
-@pytest.mark.parametrize("name", ["adam", "add", "copy", "relu", "relu_gradient", "sgd"])
+@pytest.mark.parametrize("name", ["adam", "add", "copy", "dropout", "dropout_gradient", "relu", "relu_gradient", "sgd"])
 def test_nothing_is_launched_for_empty_arrays(device: ModuleType, name: str) -> None:
     arguments = CASES[name](Pick(smallest))
     for key, value in arguments.items():
-        if isinstance(value, np.ndarray) and key != "step":
+        if isinstance(value, np.ndarray) and key not in ("step", "counter"):
             arguments[key] = np.zeros(0, value.dtype)
     compare(device, name, arguments)
 
@@ -235,6 +241,10 @@ def zeros(*shape: int, dtype: type = np.float32) -> Array:
         ("conv2d", (zeros(1, 1, 1, 9), zeros(1, 1, 3, 3), zeros(1, 1, 1, 7), 0), "height is 1 long"),
         ("conv2d", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), 1, 0), "stride >= 1"),
         ("conv2d_im2col", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), zeros(143)), r"least \(144,\)"),
+        ("batch_norm", (zeros(0, 2), *[zeros(2)] * 2, zeros(0, 2), *[zeros(2)] * 2), "at least one element for each"),
+        ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 3), "one is given without the other"),
+        ("dropout", (*[zeros(2)] * 3, zeros(1), 0, 1), "p is 1, expected at least 0 and less than 1"),
+        ("dropout", (*[zeros(2)] * 3, zeros(2), 0), r"counter has the shape \(2,\), expected \(1,\)"),
         ("max_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 2), zeros(1, 1, 2, 3)), r"index .* expected \(1, 1, 2, 2\)"),
         ("softmax_cross_entropy", (zeros(2, 0), zeros(2), zeros(2, 0), zeros(2)), "at least one class"),
     ],
@@ -270,11 +280,13 @@ def test_checksum_and_fill_are_splitmix64(x: bytes, salt: int, before: int) -> N
 def test_long_buffers_are_hashed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     x, sums = np.arange(100, dtype=np.uint8), set()
     for chunk in (1000, 7):
-        monkeypatch.setattr(reference, "_CHUNK", chunk)
-        digest, out = np.zeros(1, np.uint64), np.zeros(100, np.uint8)
+        monkeypatch.setattr("gpumem.kernels.reference._CHUNK", chunk)
+        monkeypatch.setattr("gpumem.kernels._reference_norm._CHUNK", chunk)
+        digest, out, y, mask = np.zeros(1, np.uint64), np.zeros(100, np.uint8), zeros(100), np.zeros(100, np.uint8)
         reference.checksum(None, x, digest)
         reference.fill(None, digest, out)
-        sums.add((int(digest[0]), out.tobytes()))
+        reference.dropout(None, zeros(100) + 1, y, mask, digest, 3)
+        sums.add((int(digest[0]), out.tobytes(), mask.tobytes(), y.tobytes()))
     assert len(sums) == 1
 
 
@@ -407,6 +419,80 @@ def test_gradients_of_bias_and_relu(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(db, slope(biased, b, dy), 1e-6)
     reference.relu_gradient(None, rectified(x), dy, dx)
     np.testing.assert_allclose(dx, slope(rectified, x, dy), 1e-6, 1e-9)
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (2, 3, 4, 2)])
+def test_gradients_of_batch_norm(shape: tuple[int, ...]) -> None:
+    x, gamma, beta, dy = doubles(*shape), doubles(shape[1]), doubles(shape[1], 1)[:, 0], doubles(*shape, 1)[..., 0]
+    y, mean, inverse_std = np.zeros(shape), np.zeros(shape[1]), np.zeros(shape[1])
+
+    def normed(x: Array, gamma: Array, beta: Array) -> Array:
+        reference.batch_norm(None, x, gamma, beta, y, mean, inverse_std, epsilon=0.01)
+        return y
+
+    got = [np.ones_like(array) for array in (x, gamma, beta)]
+    normed(x, gamma, beta)
+    reference.batch_norm_gradient(None, dy, x, gamma, mean, inverse_std, *got)
+    for k, gradient in enumerate(got):
+        given = [x, gamma, beta]
+
+        def moved(array: Array, k: int = k, given: list[Array] = given) -> Array:
+            return normed(*given[:k], array, *given[k + 1 :])
+
+        np.testing.assert_allclose(gradient, slope(moved, given[k], dy), 1e-5, 1e-7)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (2, 2, 3, 1)])
+def test_batch_norm_follows_its_formula_and_without_statistics_does_the_same(shape: tuple[int, ...]) -> None:
+    x, gamma, beta = doubles(*shape), doubles(2), doubles(2, 1)[:, 0]
+    rows = np.moveaxis(x, 1, 0).reshape(2, 6)
+    outs = [[np.ones(shape), np.ones(2), np.ones(2)] for _ in range(2)]
+    running = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
+    reference.batch_norm(None, x, gamma, beta, *outs[0], *running, 0.25, 0.01)
+    reference.batch_norm(None, x, gamma, beta, *outs[1], momentum=0.25, epsilon=0.01)
+    assert all(np.array_equal(a, b) for a, b in zip(*outs))
+    y, mean, inverse_std = outs[0]
+    np.testing.assert_allclose(mean, rows.mean(1))
+    np.testing.assert_allclose(inverse_std, (rows.var(1) + 0.01) ** -0.5)
+    wanted = ((rows.T - mean) * inverse_std * gamma + beta).T
+    np.testing.assert_allclose(np.moveaxis(y, 1, 0).reshape(2, 6), wanted, 1e-6)
+    np.testing.assert_allclose(running[0], 0.75 * np.array([1, 2]) + 0.25 * rows.mean(1), 1e-6)
+    np.testing.assert_allclose(running[1], 0.75 * np.array([3, 4]) + 0.25 * rows.var(1, ddof=1), 1e-6)
+
+
+def test_one_sample_has_no_spread() -> None:
+    running, out = [np.zeros(1, np.float32), np.ones(1, np.float32)], [zeros(1, 1), zeros(1), zeros(1)]
+    reference.batch_norm(None, zeros(1, 1) + 3, zeros(1) + 1, zeros(1) + 5, *out, *running, momentum=0.5)
+    assert (out[0][0, 0], *running) == (5, 1.5, 0.5)
+
+
+@given(size=st.integers(0, 40), seed=st.integers(-(2**65), 2**65), before=st.integers(0, MASK), p=st.floats(0, 0.99))
+def test_dropout_goes_by_splitmix64(size: int, seed: int, before: int, p: float) -> None:
+    x, counter, mask = np.arange(size, dtype=float) + 1, np.array([before], np.uint64), np.zeros(size, np.uint8)
+    y, dx = np.zeros(size), np.zeros(size)
+    reference.dropout(None, x, y, mask, counter, seed, p)
+    start = naive_mix(before ^ naive_mix(seed & MASK))
+    draws = [naive_mix((start + (i + 1) * 0x9E3779B97F4A7C15) & MASK) >> 32 for i in range(size)]
+    assert mask.tolist() == [draw >= round(p * 2**32) for draw in draws] and counter[0] == before
+    np.testing.assert_allclose(y, x * mask / (1 - p), 1e-6)
+    reference.dropout_gradient(None, x, mask, dx, p)
+    assert np.array_equal(dx, y)  # it is linear
+
+
+def test_dropout_drops_its_share_and_draws_anew_after_an_advance() -> None:
+    x, counter, masks = np.ones(2**16, np.float32), np.zeros(1, np.uint64), []
+    for seed, step in ((0, 0), (0, 0), (0, 1), (1, 0)):
+        for _ in range(step):
+            reference.advance(None, counter)
+        masks.append(np.zeros(len(x), np.uint8))
+        reference.dropout(None, x, x.copy(), masks[-1], counter, seed, 0.25)
+        assert masks[-1].mean() == pytest.approx(0.75, abs=0.01)
+    assert np.array_equal(masks[0], masks[1])
+    for a, b in ((1, 2), (2, 3)):  # independent: they agree where both keep, or both drop
+        assert (masks[a] == masks[b]).mean() == pytest.approx(0.75**2 + 0.25**2, abs=0.01)
+    counter[0] = MASK
+    reference.advance(None, counter)
+    assert counter[0] == 0
 
 
 def test_gradient_of_cross_entropy() -> None:

@@ -36,6 +36,7 @@ def _launch(stream: Any, name: str, *arguments: Any) -> None:
 
 
 library = SimpleNamespace(
+    advance=lambda stream, counter: _launch(stream, "advance", counter),
     clear=lambda stream, digest: _launch(stream, "clear", digest),
     checksum=lambda stream, x, digest, salt: _launch(stream, "checksum", x, x.nbytes, digest, salt),
     fill=lambda stream, digest, out, salt: _launch(stream, "fill", digest, out, out.nbytes, salt),

@@ -547,12 +547,15 @@ def check_kernels():
     assert [int(v) for v in view(out)[:250]] == [mix(mix(total ^ mix(77)) + (i + 1) * GOLDEN) >> 56 for i in range(250)]
     assert (view(out)[250:] == 0xA5).all()
     launch(a, ONE, kernel("clear"), digest)
+    launch(a, ONE, kernel("advance"), digest)
+    launch(a, ONE, kernel("advance"), digest)
     a.sync()
-    assert not view(digest).any() and control.count("launches") == control.count("executed_launches") == 3
+    assert view(digest).tolist() == [2] + [0] * 7
+    assert control.count("launches") == control.count("executed_launches") == 5
 
 
 def check_kernel_objects():
-    for name, size in (("checksum", 4), ("fill", 4), ("clear", 1), ("other", 0)):
+    for name, size in (("checksum", 4), ("fill", 4), ("clear", 1), ("advance", 1), ("other", 0)):
         it = kernel(name)
         assert it.num_arguments == size and [(p.offset, p.size) for p in it.arguments_info] == [
             (8 * i, 8) for i in range(size)

@@ -1,4 +1,4 @@
-"""The hash behind `checksum` and `fill`: element i of the splitmix64 stream that starts at a seed."""
+"""The hash behind `checksum`, `fill` and `dropout`: element i of the splitmix64 stream that starts at a seed."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ def seed(salt: int) -> np.uint64:
 def stream(start: NDArray[Any], begin: int, end: int) -> Words:
     """Return elements `begin` to `end` of the stream from `start`, a uint64[1]."""
     return mix(start + np.arange(begin + 1, end + 1, dtype=np.uint64) * GOLDEN)
+
+
+def kept_from(p: float) -> tuple[np.uint64, np.float32]:
+    """Return from which 32-bit number on dropout keeps an element, and by how much what is kept grows.
+
+    >>> kept_from(0.25)
+    (np.uint64(1073741824), np.float32(1.3333334))
+    """
+    return np.uint64(round(p * 2**32)), np.float32(1 / (1 - p))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Protocol
 
@@ -92,6 +93,30 @@ def channels(name: str, x: Shaped) -> tuple[int, int, int]:
     if len(x.shape) < 2:
         raise ValueError(f"{name} has the shape {tuple(x.shape)}, expected (N, C, ...)")
     return x.shape[0], x.shape[1], prod(x.shape[2:])
+
+
+def batch_norm(images: Mapping[str, Shaped], columns: Mapping[str, Shaped | None]) -> tuple[int, int, int]:
+    """Check arrays (N, C, ...) of one shape and numbers for each channel (C,); return (outer, channels, inner)."""
+    same(**images)
+    name, x = next(iter(images.items()))
+    shape = channels(name, x)
+    if not shape[0] * shape[2]:
+        raise ValueError(f"{name} has the shape {tuple(x.shape)}, expected at least one element for each channel")
+    for column, array in columns.items():
+        if array is not None:
+            expect(column, array, shape[1:2])
+    if (columns.get("running_mean") is None) != (columns.get("running_var") is None):
+        raise ValueError("running_mean and running_var: one is given without the other")
+    return shape
+
+
+def dropout(p: float, counter: Shaped | None = None, **arrays: Shaped) -> int:
+    """Check that p is a share below 1, and all else as `same` does; return the number of elements."""
+    if not 0 <= p < 1:
+        raise ValueError(f"p is {p}, expected at least 0 and less than 1")
+    if counter is not None:
+        one(counter=counter)
+    return same(**arrays)
 
 
 def windows(name: str, length: int, window: int, padding: int, stride: int) -> int:

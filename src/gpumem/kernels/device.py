@@ -6,12 +6,14 @@ Arrays are C-contiguous device arrays of Numba; the stream is a `cuda.core.Strea
 from __future__ import annotations
 
 from gpumem.kernels._shapes import im2col_floats as im2col_floats
+from gpumem.kernels.batch_norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
 from gpumem.kernels.bias import bias as bias, bias_gradient as bias_gradient
 from gpumem.kernels.conv2d import (
     conv2d as conv2d,
     conv2d_input_gradient as conv2d_input_gradient,
     conv2d_weight_gradient as conv2d_weight_gradient,
 )
+from gpumem.kernels.dropout import dropout as dropout, dropout_gradient as dropout_gradient
 from gpumem.kernels.elementwise import (
     adam as adam,
     add as add,
@@ -35,4 +37,10 @@ from gpumem.kernels.matmul import matmul as matmul
 from gpumem.kernels.max_pool import max_pool as max_pool, max_pool_gradient as max_pool_gradient
 from gpumem.kernels.placement import load_profile as load_profile, overlap as overlap, placement as placement
 from gpumem.kernels.reference import __all__ as __all__
-from gpumem.kernels.words import checksum as checksum, clear as clear, delay as delay, fill as fill
+from gpumem.kernels.words import (
+    advance as advance,
+    checksum as checksum,
+    clear as clear,
+    delay as delay,
+    fill as fill,
+)

@@ -26,12 +26,16 @@ from gpumem.kernels._reference_conv import (
     max_pool,
     max_pool_gradient,
 )
+from gpumem.kernels._reference_norm import batch_norm, batch_norm_gradient, dropout, dropout_gradient
 from gpumem.kernels._reference_placement import load_profile, overlap, placement
 from gpumem.kernels._shapes import im2col_floats
 
 __all__ = [
     "adam",
     "add",
+    "advance",
+    "batch_norm",
+    "batch_norm_gradient",
     "bias",
     "bias_gradient",
     "checksum",
@@ -44,6 +48,8 @@ __all__ = [
     "conv2d_weight_gradient_im2col",
     "copy",
     "delay",
+    "dropout",
+    "dropout_gradient",
     "fill",
     "im2col_floats",
     "load_profile",
@@ -103,6 +109,12 @@ def clear(stream: object, digest: NDArray[np.uint64]) -> None:
     """Set digest[0] to 0: digest uint64[1]."""
     _shapes.one(digest=digest)
     digest[0] = 0
+
+
+def advance(stream: object, counter: NDArray[np.uint64]) -> None:
+    """Add 1 to counter[0], modulo 2**64, before a random op draws from it: counter uint64[1]."""
+    _shapes.one(counter=counter)
+    counter += _hash.ONE
 
 
 def copy(stream: object, x: NDArray[np.generic], out: NDArray[np.generic]) -> None:

@@ -1,4 +1,4 @@
-"""Ops on 64-bit words: checksums that see positions, bytes that depend on a checksum, a loop that takes time."""
+"""Ops on 64-bit words: checksums that see positions, bytes that depend on one, a counter, a loop that takes time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular
 
 _BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
 _FACTOR, _TERM = np.uint64(LCG_FACTOR), np.uint64(LCG_TERM)
-_mix = modular(mix)
+hashed = modular(mix)
 
 
 @modular
-def _state(start: Any, i: Any) -> Any:
-    return start + (np.uint64(i) + ONE) * GOLDEN
+def element(start: Any, i: Any) -> Any:
+    """Return element i of the stream from `start`."""
+    return hashed(start + (np.uint64(i) + ONE) * GOLDEN)
 
 
 @modular
@@ -40,7 +41,7 @@ def _checksum(x: Any, digest: Any, start: Any) -> None:
     totals = cuda.shared.array(THREADS, np.uint64)
     total = np.uint64(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        total = _plus(total, _weighted(x[i], _mix(_state(start, i))))
+        total = _plus(total, _weighted(x[i], element(start, i)))
     totals[cuda.threadIdx.x] = total
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
@@ -51,14 +52,19 @@ def _checksum(x: Any, digest: Any, start: Any) -> None:
 
 @kernel
 def _fill(digest: Any, out: Any, start: Any) -> None:
-    begin = _mix(digest[0] ^ start)
+    begin = hashed(digest[0] ^ start)
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        out[i] = np.uint8(_mix(_state(begin, i)) >> S56)
+        out[i] = np.uint8(element(begin, i) >> S56)
 
 
 @kernel
 def _clear(digest: Any) -> None:
     digest[0] = np.uint64(0)
+
+
+@kernel
+def _advance(counter: Any) -> None:
+    counter[0] = _plus(counter[0], ONE)
 
 
 @modular
@@ -92,6 +98,12 @@ def clear(stream: object, digest: Any) -> None:
     """Set digest[0] to 0: digest uint64[1]."""
     _shapes.one(digest=digest)
     launch(_clear, 1, 1, stream, digest)
+
+
+def advance(stream: object, counter: Any) -> None:
+    """Add 1 to counter[0], modulo 2**64, before a random op draws from it: counter uint64[1]."""
+    _shapes.one(counter=counter)
+    launch(_advance, 1, 1, stream, counter)
 
 
 def delay(stream: object, steps: int, out: Any) -> None:
