@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpumem import Variant
+from gpumem.columns import COMPUTE, RECOMPUTE, STATISTICS, Op, Ops
 from gpumem.errors import ExecutionError
-from gpumem.execute import Emulator, Simulator, prepare, run
+from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp
@@ -25,14 +27,17 @@ SMALL = {
     "mlp": lambda: mlp(batch=6, features=5, hidden=(7, 4), classes=3),
     "cnn": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3),
     "cnn-im2col": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, conv="im2col"),
+    "cnn-norm": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, norm=True, drop=0.25),
 }
 
 
-def train(model: Model, iterations: int, order: int = 0, trace: Trace | None = None) -> dict[str, np.ndarray]:
+def train(
+    model: Model, iterations: int, order: int = 0, trace: Trace | None = None, launch: Launch | None = None
+) -> dict[str, np.ndarray]:
     """Every persistent tensor afterwards, by name."""
     trace, state = trace or model.trace, model.state()
     options = {"host": best_fit(trace.host_side()), "state": state}
-    run(trace, best_fit(trace), Emulator(order), model.launch(reference), iterations, **options)
+    run(trace, best_fit(trace), Emulator(order), launch or model.launch(reference), iterations, **options)
     return {name: state[i] for name, i in model.names.items()}
 
 
@@ -120,6 +125,56 @@ def test_a_kernel_that_refuses_its_arrays_is_named() -> None:
         train(model, 1)
 
 
+def test_batch_norm_keeps_statistics_and_dropout_draws() -> None:
+    model = SMALL["cnn-norm"]()
+    trace = model.trace
+    assert {op.name for op, rng in zip(trace.ops, trace.ops.rng) if rng} == {"dropout"}
+    kept = {name for name, i in model.names.items() if trace.buffers.kind[i] == STATISTICS}
+    assert kept == {f"norm{i}.{what}" for i in ("1a", "1b", "2a", "2b") for what in ("running_mean", "running_var")}
+    once, twice = (train(model, n) for n in (1, 2))
+    for name in kept:
+        assert not np.array_equal(model.initial[model.names[name]], once[name])
+        assert not np.array_equal(once[name], twice[name])
+
+
+def twice(trace: Trace, *, left_alone: bool = True) -> Trace:
+    """Each batch norm and each dropout is run again right after it was run, without its statistics or with them."""
+    ops, b = trace.ops, trace.buffers
+    times = np.where(np.isin(ops.name, ["batch_norm", "dropout"]), 2, 1)
+    of = np.repeat(np.arange(trace.n), times)
+    rerun = np.append(False, of[1:] == of[:-1])
+    absent = {i for i, kind in enumerate(b.kind) if kind == STATISTICS and left_alone}
+    reads, writes = (
+        [[x for x in row if not (again and x in absent)] for row, again in zip(rows.take(of).tolist(), rerun)]
+        for rows in (ops.reads, ops.writes)
+    )
+    names, roles = [ops.name[i] for i in of], np.where(rerun, RECOMPUTE, COMPUTE)
+    place = np.append(0, np.cumsum(times))  # where each op goes, and the end
+    made = Ops.make(reads, writes, name=names, role=roles, of=of, rng=ops.rng[of])
+    return Trace(replace(b, start=place[b.start], end=place[b.end]), made)
+
+
+def test_what_is_run_again_gives_the_same_bits() -> None:
+    model = MODELS["cnn-norm"](batch=4)
+    again = twice(model.trace)
+    assert [op.name for op in again.ops if op.role == "recompute"] == ["batch_norm", "batch_norm", "dropout"] * 3
+    want, got = train(model, 5), train(model, 5, trace=again)
+    assert all(np.array_equal(want[key], got[key]) for key in want)
+
+
+@pytest.mark.parametrize("name, differs", [("batch_norm", "norm1a.running_mean"), ("dropout", "loss")])
+def test_what_is_run_again_as_if_for_the_first_time_gives_other_bits(name: str, differs: str) -> None:
+    model = MODELS["cnn-norm"](batch=4)
+    bind = model.launch(reference)
+
+    def forgetful(op: Op, views: Views) -> Call | None:
+        return bind(replace(op, role="compute") if op.name == name else op, views)
+
+    again = twice(model.trace, left_alone=name != "batch_norm")
+    want, got = train(model, 2), train(model, 2, trace=again, launch=forgetful)
+    assert not np.array_equal(want[differs], got[differs])
+
+
 def test_reshaping_keeps_the_bytes() -> None:
     with pytest.raises(ValueError, match=r"y: \(3, 2\) does not reshape to \(5,\)"):
         Tensor("y", (3, 2)).reshape(5)
@@ -160,7 +215,7 @@ def test_lifetimes_follow_from_use() -> None:
 
 
 def test_a_model_is_deterministic() -> None:
-    builds: list[Callable[[], Model]] = [mlp, cnn]
+    builds: list[Callable[[], Model]] = [mlp, cnn, MODELS["cnn-norm"]]
     for build in builds:
         a, b = train(build(), 3, 1), train(build(), 3, 2)
         assert all(np.array_equal(a[key], b[key]) for key in a)

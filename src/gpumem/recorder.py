@@ -171,7 +171,7 @@ class Recorder(Shown):
     _alloc: list[int] = field(default_factory=list, init=False)
     _free: list[int] = field(default_factory=list, init=False)
     _kind: list[str] = field(default_factory=list, init=False)
-    _ops: list[tuple[str, list[int], list[int], str, int, float, float]] = field(default_factory=list, init=False)
+    _ops: list[tuple[str, list[int], list[int], str, int, float, float, bool]] = field(default_factory=list, init=False)
     _events: list[tuple[str, int, int]] = field(default_factory=list, init=False)
     _begins: list[int] = field(default_factory=list, init=False)  # the first event of each op
 
@@ -209,10 +209,12 @@ class Recorder(Shown):
         duration: int = UNKNOWN,
         flops: float = 0,
         moved: float = 0,
+        rng: bool = False,
     ) -> None:
         """Record an op; a block that it changes in place belongs to both `reads` and `writes`.
 
-        `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it.
+        `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it. `rng` where
+        it draws random numbers.
         """
         if duration < 0 and duration != UNKNOWN:
             raise ValueError(f"op {len(self._ops)} ({op}): duration {duration} ns is negative")
@@ -221,7 +223,7 @@ class Recorder(Shown):
                 raise ValueError(f"op {len(self._ops)} ({op}): {what} {amount} is not finite and >= 0")
         for block in (*reads, *writes):
             self._live(block, f"op {len(self._ops)} ({op})")
-        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved))
+        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved, rng))
         self._begins.append(len(self._events))
         self._events += [("read", b, self._size[b]) for b in reads]
         self._events += [("write", b, self._size[b]) for b in writes]
@@ -258,14 +260,15 @@ class Recorder(Shown):
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(7))
-        name, reads, writes, stream, duration, flops, moved = columns
+        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(8))
+        name, reads, writes, stream, duration, flops, moved, rng = columns
         number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
         free = np.array(self._free, np.int64)
         alloc = np.array(self._alloc, np.int64)
         alloc[(alloc == 0) & (free == NEVER)] = BEFORE
         queues = {"stream": [number[s] for s in stream], "streams": list(number) or ["compute"]}
-        ops = Ops.make(reads, writes, name=name, duration=duration, flops=flops, moved=moved, **queues)
+        work = {"duration": duration, "flops": flops, "moved": moved, "rng": list(rng)}
+        ops = Ops.make(reads, writes, name=name, **work, **queues)
         return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
 
     @strict

@@ -180,7 +180,9 @@ def model_samples(model: Model) -> list[Sample]:
     for step, op in zip(model.steps, samples(model.trace)):
         inputs = tuple(tensor.shape for tensor in dict.fromkeys(step.arrays) if tensor.root in step.reads)
         options = inspect.signature(getattr(reference, op.name)).parameters  # where each has its place
-        given = {name: p.default for name, p in options.items() if p.default is not p.empty} | dict(step.options)
+        given = {name: p.default for name, p in options.items() if p.default not in (p.empty, None)} | dict(
+            step.options
+        )
         numbers = tuple(float(given[name]) for name in options if name in given)
         found.append(replace(op, shapes=inputs, parameters=numbers))
     return found

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from gpumem.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
     from gpumem.models.layers import (
         adam as adam,
+        batch_norm as batch_norm,
         conv2d as conv2d,
         dense as dense,
+        dropout as dropout,
         max_pool as max_pool,
         relu as relu,
         sgd as sgd,

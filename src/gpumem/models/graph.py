@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._show import Shown
-from gpumem.columns import ACTIVATION, GRADIENT, INPUT, WORKSPACE, Op, position
+from gpumem.columns import ACTIVATION, GRADIENT, INPUT, RECOMPUTE, ROLES, STATISTICS, WORKSPACE, Op, position
 from gpumem.execute import Call, Launch, Views
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
@@ -64,7 +65,8 @@ class Tensor(Shown):
 class Step:
     """One op: a function of a kernel library, its arrays in order, its options.
 
-    `workspaces` maps each function that can do the work to the floats of workspace it wants, as its last array.
+    `workspaces` maps each function that can do the work to the floats of workspace it wants, as its last array. A
+    random op has a `seed`: its function takes a draw counter after the arrays, then the seed.
     """
 
     function: str
@@ -74,6 +76,13 @@ class Step:
     options: Mapping[str, Any]
     flops: float
     workspaces: Mapping[str, int]
+    seed: int | None = None
+
+    @property
+    def statistics(self) -> frozenset[Tensor]:
+        """What it keeps account of besides its results: run again, it leaves these tensors alone."""
+        kept = frozenset(t for t in self.reads if t in self.writes and t.kind == STATISTICS)
+        return kept if kept < set(self.writes) else frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -99,7 +108,10 @@ class Model(Shown):
     ids: Mapping[Tensor, int]
 
     def launch(self, library: ModuleType) -> Launch:
-        """Return what starts the ops with the kernels of `library`: `gpumem.kernels.reference` or `.device`."""
+        """Return what starts the ops with the kernels of `library`: `gpumem.kernels.reference` or `.device`.
+
+        An op that is run again is told nothing of its statistics, and draws the random numbers that it drew before.
+        """
 
         def bind(op: Op, views: Views) -> Call:
             if not 0 <= op.of < len(self.steps):
@@ -108,14 +120,24 @@ class Model(Shown):
             step = self.steps[op.of]
             if op.name not in step.workspaces:
                 raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")
-            arrays = [views(self.ids[t.root], t.dtype, t.shape) for t in step.arrays]
+            again = op.role == ROLES[RECOMPUTE]
+            absent = step.statistics if again else frozenset()
+            arrays = [views(self.ids[t.root], t.dtype, t.shape) for t in step.arrays if t.root not in absent]
             if step.workspaces[op.name]:
                 arrays.append(views.workspace(FLOAT))
-            function = getattr(library, op.name, None)
-            if function is None:
-                told = f"library: {library!r:.60} has no function {op.name!r}"
-                raise ValueError(f"{told}; gpumem.kernels.reference and .device have all")
-            return lambda stream: function(stream, *arrays, **step.options)
+            call = partial(_function(library, op.name), **step.options)
+            if step.seed is None:
+                return lambda stream: call(stream, *arrays)
+            counter, seed = views.generator(), step.seed
+            if again:
+                return lambda stream: call(stream, *arrays, counter, seed)
+            advance = _function(library, "advance")
+
+            def draw(stream: object) -> None:
+                advance(stream, counter)
+                call(stream, *arrays, counter, seed)
+
+            return draw
 
         return bind
 
@@ -133,6 +155,14 @@ class Model(Shown):
             name: floats * FLOAT.itemsize
             for name, floats in self.steps[position(op, len(self.steps), "op")].workspaces.items()
         }
+
+
+def _function(library: ModuleType, name: str) -> Any:
+    function = getattr(library, name, None)
+    if function is None:
+        told = f"library: {library!r:.60} has no function {name!r}"
+        raise ValueError(f"{told}; gpumem.kernels.reference and .device have all")
+    return function
 
 
 Backward = Callable[[Tensor], Tensor | None]
@@ -190,6 +220,7 @@ class Graph(Shown):
         arrays: Sequence[Tensor] | None = None,
         flops: float = 0,
         workspaces: Mapping[str, int] | None = None,
+        rng: bool = False,
         **options: Any,
     ) -> Tensor:
         """Issue an op; return the last tensor it writes.
@@ -204,11 +235,14 @@ class Graph(Shown):
             The function's arrays in its order, after the stream; by default `reads`, then `writes`.
         workspaces : dict of str to int, optional
             The functions that can do it, and the floats of workspace that each wants as its last array.
+        rng : bool, optional
+            It draws random numbers, with a seed from the graph's; see `Step`.
         """
         order = tuple([*reads, *writes] if arrays is None else arrays)
         kernels = dict(workspaces or {function: 0})
         roots = [tuple(dict.fromkeys(t.root for t in some)) for some in (reads, writes)]
-        self.steps.append(Step(function, order, roots[0], roots[1], options, flops, kernels))
+        seed = int(self.rng.integers(2**63)) if rng else None
+        self.steps.append(Step(function, order, roots[0], roots[1], options, flops, kernels, seed))
         return writes[-1]
 
     def learn(self, parameter: Tensor, gradient: Tensor) -> None:
@@ -237,7 +271,8 @@ class Graph(Shown):
                 writes.append(device.malloc(floats * FLOAT.itemsize, kind=WORKSPACE))
             touched = list(dict.fromkeys((*step.reads, *step.writes)))
             moved = sum(t.nbytes for t in touched)
-            device.exec(step.function, [ids[t] for t in step.reads], writes, flops=step.flops, moved=moved)
+            reads, rng = [ids[t] for t in step.reads], step.seed is not None
+            device.exec(step.function, reads, writes, flops=step.flops, moved=moved, rng=rng)
             if floats:
                 device.free(writes[-1])
             for tensor in touched:

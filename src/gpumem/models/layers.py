@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpumem.columns import STATISTICS
 from gpumem.kernels._shapes import im2col_floats
 from gpumem.models.graph import FLOAT, Graph, Tensor
 
@@ -67,6 +68,42 @@ def conv2d(graph: Graph, name: str, x: Tensor, channels: int, *, size: int = 3, 
         return None if x.value is not None else conv("conv2d_input_gradient", [dy, w], x.gradient())
 
     graph.tape.append(back)
+    return y
+
+
+def batch_norm(graph: Graph, name: str, x: Tensor, momentum: float = 0.1, epsilon: float = 1e-5) -> Tensor:
+    """Return `x`, (N, C) or (N, C, H, W), with each channel normalised over the batch, then scaled and shifted.
+
+    Its running mean and variance are kept in buffers of kind `STATISTICS`, for whoever evaluates the model.
+    """
+    c = x.shape[1]
+    gamma = graph.constant(f"{name}.gamma", np.ones(c, FLOAT), "parameter")
+    beta = graph.parameter(f"{name}.beta", (c,))
+    running_mean = graph.constant(f"{name}.running_mean", np.zeros(c, FLOAT), STATISTICS)
+    running_var = graph.constant(f"{name}.running_var", np.ones(c, FLOAT), STATISTICS)
+    running = running_mean, running_var
+    y, mean, inverse_std = Tensor(name, x.shape), Tensor(f"{name}.mean", (c,)), Tensor(f"{name}.inverse_std", (c,))
+    reads, saved = [x, gamma, beta], [y, mean, inverse_std]
+    order = [*reads, *saved, *running]
+    reads += running
+    graph.op("batch_norm", reads, *saved, *running, arrays=order, momentum=momentum, epsilon=epsilon)
+
+    def back(dy: Tensor) -> Tensor | None:
+        dx, dgamma, dbeta = x.gradient(), gamma.gradient(), beta.gradient()
+        graph.op("batch_norm_gradient", [dy, x, gamma, mean, inverse_std], dx, dgamma, dbeta)
+        graph.learn(gamma, dgamma)
+        graph.learn(beta, dbeta)
+        return None if x.value is not None else dx
+
+    graph.tape.append(back)
+    return y
+
+
+def dropout(graph: Graph, name: str, x: Tensor, p: float = 0.5) -> Tensor:
+    """Return `x` with elements set to 0 with probability `p`, others in each iteration, and the rest made larger."""
+    y, mask = Tensor(name, x.shape), Tensor(f"{name}.mask", x.shape, np.dtype(np.uint8))
+    graph.op("dropout", [x], y, mask, rng=True, p=p)
+    graph.tape.append(lambda dy: graph.op("dropout_gradient", [dy, mask], dy, p=p))
     return y
 
 

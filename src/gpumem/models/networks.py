@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpumem._strict import strict
 from gpumem.models.graph import Graph, Model, Tensor
-from gpumem.models.layers import OPTIMISERS, conv2d, dense, max_pool, relu, softmax_loss
+from gpumem.models.layers import OPTIMISERS, batch_norm, conv2d, dense, dropout, max_pool, relu, softmax_loss
 from gpumem.names import choice
 
 
@@ -65,16 +65,22 @@ def cnn(
     classes: int = 10,
     *,
     conv: str = "direct",
+    norm: bool = False,
+    drop: float = 0.0,
     optimiser: str = "sgd",
     seed: int = 0,
 ) -> Model:
     """Return a training step in the manner of VGG: pairs of 3 x 3 convolutions, each pair followed by pooling.
 
-    `conv` chooses the implementation of the convolutions, `direct` or `im2col`.
+    `conv` chooses the implementation of the convolutions, `direct` or `im2col`. With `norm` each is followed by batch
+    norm, and with `drop` each pooling by dropout with that probability. Rectifiers work in place.
 
     >>> model = cnn(batch=2, side=4, channels=[2], classes=3)
     >>> [op.name for op in model.trace.ops][:4]
     ['conv2d', 'bias', 'relu', 'conv2d']
+    >>> model = cnn(batch=2, side=4, channels=[2], classes=3, norm=True, drop=0.25)
+    >>> [op.name for op in model.trace.ops][4:10]
+    ['conv2d', 'bias', 'batch_norm', 'relu', 'max_pool', 'dropout']
     """
 
     _positive(batch=batch, side=side, channels=channels, classes=classes)
@@ -82,11 +88,14 @@ def cnn(
     def body(graph: Graph, h: Tensor) -> Tensor:
         for i, depth in enumerate(channels):
             for part in "ab":
-                h = relu(graph, conv2d(graph, f"conv{i + 1}{part}", h, depth, kind=conv))
+                h = conv2d(graph, f"conv{i + 1}{part}", h, depth, kind=conv)
+                h = relu(graph, batch_norm(graph, f"norm{i + 1}{part}", h) if norm else h)
             h = max_pool(graph, f"pool{i + 1}", h)
+            h = dropout(graph, f"drop{i + 1}", h, drop) if drop else h
         return h
 
-    return _classifier(f"cnn_b{batch}_{conv}", (batch, 3, side, side), classes, body, optimiser, seed)
+    kind = conv + "_norm" * norm + f"_drop{drop:g}" * bool(drop)
+    return _classifier(f"cnn_b{batch}_{kind}", (batch, 3, side, side), classes, body, optimiser, seed)
 
 
 def _positive(**sizes: int | Sequence[int]) -> None:
@@ -119,4 +128,5 @@ MODELS: dict[str, Callable[..., Model]] = {
     "cnn": cnn,
     "cnn-adam": partial(cnn, optimiser="adam"),
     "cnn-im2col": partial(cnn, conv="im2col"),
+    "cnn-norm": partial(cnn, norm=True, drop=0.25),
 }
