@@ -76,8 +76,9 @@ def test_streams_are_numbered_as_they_come_and_costs_are_kept() -> None:
     device = Recorder()
     device.exec("a", stream="main", duration=7)
     device.exec("b", stream="side", flops=3.0, moved=4)
-    device.exec("c", stream="main")
+    device.exec("c", stream="main", rng=True)
     ops = device.trace().ops
+    assert ops.rng.tolist() == [False, False, True]
     assert ops.streams == ("main", "side")
     assert [op.stream for op in ops] == ["main", "side", "main"]
     assert ops.duration.tolist() == [7, -1, -1]

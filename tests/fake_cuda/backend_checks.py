@@ -313,6 +313,40 @@ def check_the_unswapped_trace_needs_no_pinned_slab() -> None:
         assert p.right(program)
 
 
+def check_random_ops_draw_anew_in_each_replay_and_the_same_when_run_again() -> None:
+    names, reads = ["draw", "sum", "draw", "sum"], [[], [0, 1], [], [0, 2]]
+    ops = Ops.make(reads, [[0], [1], [0], [2]], name=names, role=[0, 0, 3, 0], of=[0, 1, 0, 3])
+    trace = Trace(Buffers.make([64, 8, 8], [0] * 3, [4] * 3, persistent=[False, True, True]), ops)
+
+    def left(backend: Any, kernels: Any, runs: tuple[int, ...]) -> dict[int, Any]:
+        def launch(op: Any, views: Any) -> Callable[[Any], None]:
+            if op.name == "sum":
+                digest, x = views(op.id // 2 + 1, _u64, (1,)), views.bytes(0)
+                return lambda stream: kernels.checksum(stream, x, digest, 0)
+            counter, out = views.generator(), views.bytes(0)
+
+            def draw(stream: Any) -> None:
+                if op.role != "recompute":
+                    kernels.advance(stream, counter)
+                kernels.fill(stream, counter, out, 0)
+
+            return draw
+
+        program = prepare(trace, Placement.at(trace, [16, 0, 8]), backend, launch)
+        program.write({})
+        for iterations in runs:
+            program.run(iterations)
+        return program.read()
+
+    drawn = left(Emulator(), reference, (1, 4, 3))
+    assert np.array_equal(drawn[1], drawn[2])
+    assert (drawn[1].view(_u64) != 8 * left(Emulator(), reference, (1,))[1].view(_u64)).all()
+    for options in ({}, {"graph": True}, {"timing": True}):
+        with cuda(**options) as backend:
+            found = left(backend, library, (1, 4, 3))
+            assert all(np.array_equal(drawn[of], value) for of, value in found.items()), options
+
+
 def check_buffers_of_no_bytes() -> None:
     ops = Ops.make([[0], [1], [2]], [[1], [2], [1]], role=[0, 1, 2], stream=[0, 1, 2], streams=["c", "d2h", "h2d"])
     flags = {"persistent": [True, False, False], "host": [False, False, True]}
