@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import Buffers, Csr, Ops
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
@@ -202,18 +202,39 @@ def test_recomputation_runs_the_producer_once_more() -> None:
 
 def test_what_cannot_be_recomputed_is_refused() -> None:
     trace = chain()
-    for changes, why in [
-        ({"rng": np.array([0, 1, 0, 0, 0], np.bool_)}, "random numbers"),
-        ({"writes": Ops.make([[]] * 5, [[0], [1, 2], [], [0], []]).writes}, "written before op 4"),
-        ({"reads": Ops.make([[], [0, 1], [1], [], [1, 0]], [[]] * 5).reads}, "in place"),
+    batch = replace(trace.buffers, kind=("input", "", ""))
+    gone = Buffers.make([4, 8, 2], [0, 1, 1], [3, 5, 2], kind=batch.kind)
+    needs = r"op 1 \(b\) needs buffer 0 as it was, which is gone or changed by then: its data comes from outside"
+    once, never = Recompute(1, 2, 4, 4), Recompute(0, 1, 4, 4)
+    for buffers, changes, plan, why in [
+        (batch, {"writes": [[0], [1, 2], [], [0], []]}, [once], needs),
+        (batch, {}, [replace(once, at=3), Swap(0, 1, 4, 2, 4)], needs),
+        (gone, {"reads": [[], [0], [1], [], [1]]}, [once], needs),
+        (trace.buffers, {"reads": [[], [0, 1], [1], [], [1, 0]]}, [once], r"buffer 1 holds after op 2 \(c\): no op makes"),
+        (batch, {}, [never], r"buffer 0 holds after op 1 \(b\): its data comes from outside"),
+        (replace(batch, kind=("param", "", "")), {}, [never], "it is a parameter or optimizer state"),
+        (trace.buffers, {"name": ["empty.memory_format", *"bcde"]}, [never], "its data comes from outside"),
     ]:
+        columns = {"reads": trace.ops.reads, "writes": trace.ops.writes, "name": trace.ops.name}
+        bad = Trace(buffers, Ops.make(**{**columns, **changes}))
         with pytest.raises(ValueError, match=why):
-            Plan((Recompute(1, 2, 4, 4),)).apply(Trace(trace.buffers, replace(trace.ops, **changes)))
-    with pytest.raises(ValueError, match="not on the device"):
-        Plan((Recompute(1, 2, 4, 3), Swap(0, 1, 4, 2, 4))).apply(trace)
-    short = Trace(Buffers.make([4, 8, 2], [0, 1, 1], [3, 5, 2]), Ops.make([[], [0], [1], [], [1]], trace.ops.writes))
-    with pytest.raises(ValueError, match="freed before op 4"):
-        Plan((Recompute(1, 2, 4, 4),)).apply(short)
+            Plan.of(bad, plan).apply(bad)
+
+
+def test_what_is_gone_or_changed_by_then_is_made_again_in_scratch() -> None:
+    trace = chain()  # as above, but A is dead, overwritten or away when B is wanted again
+    writes = [[0], [1, 2], [], [0], []]
+    for again in (
+        Plan((Recompute(1, 2, 4, 4),)).apply(
+            Trace(Buffers.make([4, 8, 2], [0, 1, 1], [3, 5, 2]), Ops.make([[], [0], [1], [], [1]], trace.ops.writes))
+        ),
+        Plan((Recompute(1, 2, 4, 4),)).apply(Trace(trace.buffers, replace(trace.ops, writes=Csr.of(writes)))),
+        Plan((Recompute(1, 2, 4, 3), Swap(0, 1, 4, 2, 4))).apply(trace),
+    ):
+        runs = [o for o in again.ops if o.role == "recompute"]
+        assert [o.of for o in runs] == [0, 1]
+        scratch = again.buffers[runs[0].writes[0]]
+        assert runs[1].reads == (scratch.id,) and (scratch.start, scratch.end) == (runs[0].id, runs[1].id + 1)
 
 
 def test_a_variant_replaces_duration_and_workspace() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumem.recorder import Recorder as Recorder, Recording as Recording
     from gpumem.report import plot as plot
     from gpumem.simulate import simulate as simulate
-    from gpumem.swap import Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
+    from gpumem.swap import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.autoswap import autoswap as autoswap
     from gpumem.timeline import Timeline as Timeline
     from gpumem.trace import Trace as Trace

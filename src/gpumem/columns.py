@@ -43,6 +43,8 @@ TEMP = "temp"  # made and gone in the forward pass
 GRADIENT = "gradient"  # of a weight
 ACT_GRAD = "act_grad"  # whatever else the backward pass makes
 WORKSPACE = "workspace"  # what one op needs only while it runs
+GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its reruns
+GENERATOR_BYTES = 16
 PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a batch has its own
 
 
@@ -284,7 +286,8 @@ class Ops(Shown):
     `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
     `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
-    `rng` (draws random numbers, so running it again gives another value).
+    `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
+    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`).
     """
 
     name: tuple[str, ...]
@@ -298,6 +301,7 @@ class Ops(Shown):
     role: I64
     of: I64
     rng: Bool
+    statistics: Csr | None = None
 
     @classmethod
     def make(
@@ -314,11 +318,15 @@ class Ops(Shown):
         role: ArrayLike | None = None,
         of: ArrayLike | None = None,
         rng: ArrayLike | None = None,
+        statistics: Csr | Sequence[Sequence[int]] | None = None,
     ) -> Ops:
         """Build the columns; what is left out is one compute stream of unmeasured ops."""
         r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
         w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
         n = len(r)
+        kept = (
+            statistics if statistics is None or isinstance(statistics, Csr) else Csr.of(statistics, "ops: statistics")
+        )
         return cls(
             ("",) * n if name is None else tuple(name),
             r,
@@ -331,6 +339,7 @@ class Ops(Shown):
             _column(role, n, COMPUTE, "ops: role"),
             np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
             _column(rng, n, False, "ops: rng"),
+            kept,
         )
 
     @property

@@ -143,7 +143,9 @@ class Recording(Shown):
 
         kept = ("name", "stream", "duration", "flops", "moved", "role", "rng")
         columns: dict[str, Any] = {column: getattr(ops, column)[lo:hi] for column in kept}
-        return replace(ops, reads=cut(ops.reads), writes=cut(ops.writes), of=np.arange(lo, hi), **columns)
+        columns |= {rows: cut(getattr(ops, rows)) for rows in ("reads", "writes")}
+        kept_account = None if ops.statistics is None else cut(ops.statistics)
+        return replace(ops, of=np.arange(lo, hi), statistics=kept_account, **columns)
 
 
 @dataclass(slots=True, repr=False)

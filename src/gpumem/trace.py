@@ -9,6 +9,7 @@ An iteration repeats, so a lifetime is an arc of the circle of `n` steps: half-o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from gpumem.columns import (
     MAX_NS,
     MAX_STEPS,
     ROLES,
+    STATISTICS,
     UNKNOWN,
     Bool,
     Buffers,
@@ -182,6 +184,22 @@ class Trace(Shown):
         over: Bool = (self.buffers.end > self.n) | self.eternal
         return over
 
+    @property
+    def statistics(self) -> Csr:
+        """The buffers that each op keeps statistics in: `ops.statistics`, or by kind where that is None.
+
+        By kind they are what an op reads and writes of kind `buffer` while it writes something of another kind: the
+        running mean and variance of a batch norm. No other output depends on them, so a rerun leaves them alone.
+
+        >>> from gpumem.columns import STATISTICS, Buffers, Ops
+        >>> ops = Ops.make([[0, 1], [0]], [[1, 2], [2]])
+        >>> table = Buffers.make([8] * 3, [0] * 3, [2] * 3, kind=["param", STATISTICS, "activation"])
+        >>> Trace(table, ops).statistics.tolist()
+        [[1], []]
+        """
+        given = self.ops.statistics
+        return statistics_by_kind(self.buffers.kind, self.ops) if given is None else given
+
     def last_touch(self) -> I64:
         """Return the steps from each buffer's start to the last op that touches it, int64[B]; -1 where none does.
 
@@ -213,10 +231,23 @@ class Trace(Shown):
         return Accesses(Csr(ptr.astype(np.int64), keys % n), np.isin(keys, read), np.isin(keys, write))
 
 
+def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
+    """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
+    kept = np.array([k == STATISTICS for k in kind], np.bool_)
+    of_write, count = ops.writes.rows(), max(len(kept), 1)
+    beside = np.zeros(len(ops), np.bool_)
+    beside[of_write[~kept[ops.writes.idx]]] = True
+    both = np.intersect1d(ops.reads.rows() * count + ops.reads.idx, of_write * count + ops.writes.idx)
+    op, buffer = np.divmod(both, count)
+    mine = kept[buffer] & beside[op]
+    return Csr.grouped(op[mine], buffer[mine], len(ops))
+
+
 def _check_columns(table: Buffers | Ops, what: str) -> None:
     for column in table.__slots__:
-        if column != "streams" and len(getattr(table, column)) != len(table):
-            raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(getattr(table, column))}")
+        values = getattr(table, column)
+        if column != "streams" and values is not None and len(values) != len(table):
+            raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(values)}")
 
 
 def _check_buffers(b: Buffers, n: int) -> None:
@@ -234,7 +265,8 @@ def _check_buffers(b: Buffers, n: int) -> None:
 
 
 def _check_ops(ops: Ops, count: int) -> None:
-    for what, rows in (("reads", ops.reads), ("writes", ops.writes)):
+    kept = [] if ops.statistics is None else [("statistics", ops.statistics)]
+    for what, rows in (("reads", ops.reads), ("writes", ops.writes), *kept):
         if rows.ptr[0] != 0 or rows.ptr[-1] != len(rows.idx) or (np.diff(rows.ptr) < 0).any():
             raise ValueError(f"ops: {what} are no CSR: ptr does not ascend from 0 to {len(rows.idx)}")
         if (k := first((rows.idx < 0) | (rows.idx >= count))) >= 0:
@@ -247,9 +279,16 @@ def _check_ops(ops: Ops, count: int) -> None:
         raise ValueError(f"ops: durations add up to 2**53 ns or more (the longest is {ops.duration.max()})")
     if (i := first((ops.role < 0) | (ops.role >= len(ROLES)))) >= 0:
         raise ValueError(f"op {i}: role {ops.role[i]}, but there are {len(ROLES)} roles")
+    _check_statistics(ops)
     for what, column in (("flops", ops.flops), ("bytes moved", ops.moved)):
         if (i := first(~(np.isfinite(column) & (column >= 0)))) >= 0:
             raise ValueError(f"op {i}: {what} {column[i]} is not a finite number >= 0")
+
+
+def _check_statistics(ops: Ops) -> None:
+    for i, kept in enumerate([] if ops.statistics is None else ops.statistics.tolist()):
+        if stray := set(kept) - (set(ops.reads[i].tolist()) & set(ops.writes[i].tolist())):
+            raise ValueError(f"op {i}: statistics in buffer {min(stray)}, which it does not both read and write")
 
 
 def _check_lifetimes(trace: Trace) -> None:

@@ -31,12 +31,14 @@ def data_flow(original: Trace, rewritten: Trace) -> None:
     Notes
     -----
     Both traces are interpreted for three iterations with symbols for values: an op's result is the tuple
-    of the op and all it read, a copy's is what it copied. Running an op again gives the same symbol,
-    unless it draws random numbers.
+    of the op and all it read, a copy's is what it copied. A random op's result names the iteration as well, and is
+    the same each time that the op runs in it. An op has two results: its statistics depend on all that it reads,
+    its other outputs on all but the statistics.
     """
     _same_ops(original, rewritten)
     symbols: dict[Hashable, int] = {}
-    before, after = _State(original, symbols), _State(rewritten, symbols)
+    kept = {o.of: {original.buffers[j].of for j in row} for o, row in zip(original.ops, original.statistics.tolist())}
+    before, after = _State(original, symbols, kept), _State(rewritten, symbols, kept)
     after.born = _born(original, rewritten)
     for iteration in range(ITERATIONS):
         want, got = before.run(iteration), after.run(iteration)
@@ -80,6 +82,7 @@ class _State:
 
     trace: Trace
     symbols: dict[Hashable, int]
+    statistics: dict[int, set[int]]  # recorded op -> recorded buffers
     born: set[int] | None = None  # buffers that start undefined as the original does; None: all
     value: dict[int, int] = field(default_factory=dict)
 
@@ -112,11 +115,13 @@ class _State:
             if role in (COPY_OUT, COPY_IN):
                 self.value[op.writes[0]] = self.value[op.reads[0]]
                 continue
-            reads = self._by_original(op.id, op.reads)
-            luck = (iteration, op.id if role == RECOMPUTE else -1) if ops.rng[op.id] else ()
-            key = (op.of, luck, tuple(sorted(reads.items())))
+            reads, kept = self._by_original(op.id, op.reads), self.statistics.get(op.of, set())
+            luck = iteration if ops.rng[op.id] else -1
+            full = (op.of, luck, tuple(sorted(reads.items())))
+            plain = (op.of, luck, tuple(sorted((of, v) for of, v in reads.items() if of not in kept)))
             for j in op.writes:
-                self.value[j] = self.symbol(key, int(b.of[j]))
+                of = int(b.of[j])
+                self.value[j] = self.symbol(full if of in kept else plain, of)
             if role != RECOMPUTE:
                 seen[op.of] = (op.id, reads)
         return seen

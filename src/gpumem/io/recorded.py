@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
 from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.io.schema import Amount, Count, Index, check_positions, decode, statistics
 from gpumem.recorder import NEVER, Recording
 from gpumem.trace import Trace
 
@@ -31,6 +33,7 @@ class _Op(msgspec.Struct, gc=False):
     bytes: Amount = 0
     duration_ns: Count | None = None
     rng: bool = False
+    statistics: list[Count] | None = None
 
 
 class _Meta(msgspec.Struct):
@@ -75,22 +78,26 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
                 f"buffers[{b.id}]: alloc {b.alloc} and free {b.free} are not a lifetime within {len(ops)} ops"
             )
     for o in ops:
+        if stray := set(o.statistics or []) - set(o.inplace) - (set(o.reads) & set(o.writes)):
+            raise ValueError(f"ops[{o.i}].statistics: buffer {min(stray)} is not both read and written")
         if stray := set(o.inplace).difference(o.writes):
             raise ValueError(f"ops[{o.i}].inplace: buffer {min(stray)} is not among the writes")
     reads = [[*o.reads, *(x for x in o.inplace if x not in o.reads)] for o in ops]
+    columns = Ops.make(
+        Csr.of(reads),
+        Csr.of([o.writes for o in ops]),
+        name=[o.name for o in ops],
+        duration=[UNKNOWN if o.duration_ns is None else o.duration_ns for o in ops],
+        flops=[o.flops for o in ops],
+        moved=[o.bytes for o in ops],
+        rng=[o.rng for o in ops],
+    )
+    kind = tuple(b.kind for b in buffers)
     return Recording(
         np.array([b.bytes for b in buffers], np.int64),
         np.array([b.alloc for b in buffers], np.int64),
         np.array([NEVER if b.free is None else b.free for b in buffers], np.int64),
-        tuple(b.kind for b in buffers),
+        kind,
         tuple(b.name for b in buffers),
-        Ops.make(
-            Csr.of(reads),
-            Csr.of([o.writes for o in ops]),
-            name=[o.name for o in ops],
-            duration=[UNKNOWN if o.duration_ns is None else o.duration_ns for o in ops],
-            flops=[o.flops for o in ops],
-            moved=[o.bytes for o in ops],
-            rng=[o.rng for o in ops],
-        ),
+        replace(columns, statistics=statistics([o.statistics for o in ops], kind, columns)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.io.schema import Count, Index, check_positions, decode, statistics
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -51,6 +52,7 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=Tr
     role: Literal["compute", "copy_out", "copy_in", "recompute", "sync"]
     of: Index | None = UNKNOWN
     rng: bool = False
+    statistics: list[Count] | None = None
 
 
 def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
@@ -62,6 +64,18 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
     number = {name: k for k, name in enumerate(dict.fromkeys(x.stream for x in o))}
     if o and head.n_ops != len(o):
         raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(o)} ops")
+    kind = [x.kind for x in b]
+    columns = Ops.make(
+        Csr.of([x.reads for x in o]),
+        Csr.of([x.writes for x in o]),
+        name=[x.name for x in o],
+        stream=[number[x.stream] for x in o],
+        streams=list(number) or ["compute"],
+        duration=[x.duration_ns for x in o],
+        role=[ROLES.index(x.role) for x in o],
+        of=[UNKNOWN if x.of is None else x.of for x in o],
+        rng=[x.rng for x in o],
+    )
     trace = Trace(
         Buffers.make(
             [x.bytes for x in b],
@@ -69,20 +83,10 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
             [x.end for x in b],
             persistent=[x.persistent for x in b],
             host=[x.space == "host" for x in b],
-            kind=[x.kind for x in b],
+            kind=kind,
             of=[UNKNOWN if x.of is None else x.of for x in b],
         ),
-        Ops.make(
-            Csr.of([x.reads for x in o]),
-            Csr.of([x.writes for x in o]),
-            name=[x.name for x in o],
-            stream=[number[x.stream] for x in o],
-            streams=list(number) or ["compute"],
-            duration=[x.duration_ns for x in o],
-            role=[ROLES.index(x.role) for x in o],
-            of=[UNKNOWN if x.of is None else x.of for x in o],
-            rng=[x.rng for x in o],
-        ),
+        replace(columns, statistics=statistics([x.statistics for x in o], kind, columns)),
         head.n_ops,
         name=head.name,
     )
@@ -146,5 +150,7 @@ def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
-    for o, ns, rng in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist()):
-        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, rng)  # type: ignore[arg-type]
+    kept = trace.ops.statistics
+    rows = [None] * len(trace.ops) if kept is None else [row or None for row in kept.tolist()]
+    for o, ns, rng, row in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist(), rows):
+        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, rng, row)  # type: ignore[arg-type]

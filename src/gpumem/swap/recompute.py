@@ -8,24 +8,16 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool
+from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool, Csr
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.plan.rerun import COPY, FINE, Producers
+from gpumem.swap.plan.replay import Device, Refused
+from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Values
 from gpumem.trace import Trace
 
-WRAPS, NO_INPUT, INPUT_LOST = range(COPY + 1, COPY + 4)
-REASONS = (  # those of `rerun` first
-    "",
-    "no op of its lifetime makes it",
-    "it was made before the iteration boundary",
-    "an op changed it in place",
-    "its producer draws random numbers",
-    "it came by a copy",
-    "the gap wraps the iteration boundary",
-    "its producer reads nothing: its data comes from outside",
-    "an input of its producer is overwritten or freed",
-)
+NO_INPUT = WRAPS + 1
+REASONS = (*WHY, "an op that makes it reads nothing, and may take its data from outside")
+CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")  # by how names begin
 
 
 @strict
@@ -59,10 +51,11 @@ def kept_over(found: Gaps, op: int, n: int) -> Bool:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Recomputable(Shown):
-    """Columns over all gaps of a trace: whether what the gap drops can be made again at its end.
+    """Columns over all gaps of a trace: whether what the gap drops can be made again at its end, and by what.
 
-    `gaps` (m of them); `op` (the producer, -1 if there is none); `reason` (index into `REASONS`, 0 if it can);
-    `until` (the last `at` that a `Recompute` may have; 0 where there is none); `cost_ns` (time of the producer).
+    `gaps` (m of them); `op` (the whole write of the value, -1 if there is none); `reason` (index into `REASONS`, 0 if
+    it can); `until` (the last `at` that a `Recompute` may have; 0 where there is none). Of a recomputation at `until`:
+    `ops` (what runs again, in order) and `cost_ns` (the time of all ops).
     """
 
     gaps: Gaps
@@ -70,6 +63,7 @@ class Recomputable(Shown):
     reason: I64
     until: I64
     cost_ns: I64
+    ops: Csr
 
     def __len__(self) -> int:
         return len(self.op)
@@ -85,36 +79,59 @@ class Recomputable(Shown):
 def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 
-    `found` are the gaps in question; all of the trace where left out. The machine gives the time of the producers.
+    `found` are the gaps in question; all of the trace where left out. The machine gives the time of ops.
 
     Notes
     -----
-    O(accesses). Each value counts by itself, its producer's inputs being on the device; a planner that drops an
-    input as well makes it again first. An op without inputs is not trusted to make its value again (a batch
-    arrives that way), though `Plan.apply` would run it.
+    O(accesses + ops run again). Each value counts by itself, all else being on the device; what is dead or was changed
+    by then is made again as well. An op without inputs is trusted where its name says that it makes a constant, or
+    where it draws random numbers, though `Plan.apply` would run others too.
 
     Examples
     --------
     >>> from gpumem.io import bundled
     >>> found = recomputable(bundled("vgg16"), Machine.named("gtx1080ti"))
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
-    ['an input of its producer is overwritten or freed', 'an op changed it in place']
+    ['it is a parameter or optimizer state', 'its data comes from outside, and may not come again']
     """
-    found, makers = gaps(trace) if found is None else found, Producers.of(trace)
-    rows = [
-        _row(trace, makers, *row) for row in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())
-    ]
-    op, reason, until = (np.array(column, np.int64) for column in (zip(*rows) if rows else ([], [], [])))
-    return Recomputable(found, op, reason, until, np.where(op >= 0, machine.durations(trace)[op], 0))
+    found, again = gaps(trace) if found is None else found, _Again.of(trace)
+    rows = [again.of_gap(*gap) for gap in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())]
+    op, reason, until = (np.array([row[k] for row in rows], np.int64) for k in range(3))
+    ptr = np.cumsum([0, *(len(row[3]) for row in rows)])
+    ops = Csr(ptr, np.concatenate([np.zeros(0, np.int64), *(row[3] for row in rows)]))
+    seen = np.concatenate([[0], np.cumsum(machine.durations(trace)[ops.idx])])
+    return Recomputable(found, op, reason, until, seen[ptr[1:]] - seen[ptr[:-1]], ops)
 
 
-def _row(trace: Trace, makers: Producers, buffer: int, after: int, before: int) -> tuple[int, int, int]:
-    """The producer, why not, and until when."""
-    op = makers.made_by(buffer, after)
-    why = WRAPS if before >= trace.n else makers.never(buffer, op, after)
-    if why == FINE and not makers.reads[op]:
-        why = NO_INPUT
-    if why:
-        return op, why, 0
-    until = min(makers.until(op), before)
-    return op, FINE if until == before else INPUT_LOST, until if until > after else 0
+@dataclass(frozen=True, slots=True, eq=False)
+class _Again:
+    """One gap after the other, all else being on the device."""
+
+    device: Device
+    unknown: Bool  # ops that may take their data from outside
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Again:
+        ops = trace.ops
+        known = [name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name]
+        unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~np.array(known, np.bool_)
+        return cls(Device(trace, Values.of(trace)), unknown)
+
+    def of_gap(self, buffer: int, after: int, before: int) -> tuple[int, int, int, I64]:
+        """The whole write, why not, until when, and what runs again."""
+        v, none = self.device.values, np.zeros(0, np.int64)
+        row = v.after(buffer, after)
+        op = int(v.writer[v.left.first[row]]) if v.left.first[row] < v.left.stop[row] else -1
+        if before >= v.n:
+            return op, WRAPS, 0, none
+        why, at = FINE, before
+        while at > after:
+            try:
+                ops, _ = self.device.closure({buffer: after}, at)
+            except Refused as refused:
+                why, at = why or refused.why, min(at - 1, refused.last)
+                continue
+            if self.unknown[ops].any():
+                break
+            return op, why, at, ops
+        return op, why or NO_INPUT, 0, none

@@ -1,7 +1,8 @@
 """The language of swapping: what a plan says, and what carrying it out does to a trace.
 
-Read `decisions` first (`Swap`, `Recompute`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`: new buffers
-and ops. `_cuts` says where buffers are cut and where copies go in issue order; `rerun` is recomputations and variants.
+Read `decisions` first (`Swap`, `Recompute`, `Hold`, `Variant`), then `plan` (`Plan.apply`), which calls `rewrite`: new
+buffers and ops. `values` says what an op made and what can be made again, `replay` which ops run again at a place and
+where they read and write; `_cuts` where buffers are cut and where copies and reruns go in issue order.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.plan.decisions import (
         Decision as Decision,
+        Hold as Hold,
         Recompute as Recompute,
         Swap as Swap,
         Variant as Variant,

@@ -1,15 +1,17 @@
-"""Where a plan cuts buffers, and where in issue order its copies and recomputations go."""
+"""Where a plan cuts buffers, what it holds and runs again, and where in issue order all of that goes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE
+from gpumem.columns import COPY_IN, COPY_OUT, I64
 from gpumem.swap.gaps import gaps, needs_copy_out
-from gpumem.swap.plan.decisions import Decision, Recompute, Swap
+from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
+from gpumem.swap.plan.replay import Device, Refused, Replay, replay
+from gpumem.swap.plan.values import Values
 from gpumem.trace import Trace
 
 
@@ -20,7 +22,8 @@ class Cut:
     decision: Swap | Recompute
     dirty: bool  # the host does not hold this value yet
     out: int = -1  # new index of the copy-out, if there is one
-    back: int = -1  # new index of the copy-in or of the recomputation
+    back: int = -1  # new index of the copy-in, or of the first rerun that writes it
+    ready: int = -1  # new index of the copy-in, or of the last rerun that writes it
     host: int = -1  # new id of the host buffer
 
     @property
@@ -30,10 +33,9 @@ class Cut:
         return d.release if isinstance(d, Swap) else d.after + 1
 
     @property
-    def return_before(self) -> int:
-        """The op right before which the buffer comes back."""
-        d = self.decision
-        return d.prefetch if isinstance(d, Swap) else d.at
+    def replayed_at(self) -> int:
+        """Before which op it is made again, -1 if it is swapped."""
+        return self.decision.at if isinstance(self.decision, Recompute) else -1
 
 
 def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut]]:
@@ -61,10 +63,7 @@ def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut
 
 
 def _check(d: Swap | Recompute, trace: Trace) -> None:
-    if not 0 <= d.buffer < len(trace.buffers):
-        raise ValueError(f"{d}: there are {len(trace.buffers)} buffers")
-    if trace.buffers.host[d.buffer]:
-        raise ValueError(f"{d}: the buffer is on the host already")
+    _on_device(d, trace)
     if isinstance(d, Swap):
         names, steps = "after <= out < release <= prefetch <= before", [d.after, d.out, d.release - 1, d.prefetch - 1]
     else:
@@ -73,6 +72,15 @@ def _check(d: Swap | Recompute, trace: Trace) -> None:
     if not (0 <= d.after < trace.n and steps == sorted(steps) and d.before <= d.after + trace.n):
         rule = f"must obey 0 <= after < {trace.n} and {names} <= after + {trace.n}"
         raise ValueError(f"{d}: {rule}{_broken(d, names.split())}")
+    if isinstance(d, Recompute) and d.before >= trace.n:
+        raise ValueError(f"{d}: wraps the iteration boundary, over which a recomputation does not carry a value")
+
+
+def _on_device(d: Swap | Recompute | Hold, trace: Trace) -> None:
+    if not 0 <= d.buffer < len(trace.buffers):
+        raise ValueError(f"{d}: there are {len(trace.buffers)} buffers")
+    if trace.buffers.host[d.buffer]:
+        raise ValueError(f"{d}: the buffer is on the host already")
 
 
 def _broken(d: Swap | Recompute, names: list[str]) -> str:
@@ -84,31 +92,93 @@ def _broken(d: Swap | Recompute, names: list[str]) -> str:
     return ""
 
 
-def issue_order(n: int, cuts: list[Cut], order: dict[Decision, int]) -> tuple[I64, list[tuple[Cut, int]], I64]:
-    """Place the inserted ops, and tell each cut where they went.
+def find_holds(trace: Trace, decisions: Sequence[Decision]) -> dict[int, int]:
+    """Return until when each held buffer stays; every decision is checked here."""
+    until: dict[int, int] = {}
+    for d in decisions:
+        if not isinstance(d, Hold):
+            continue
+        _on_device(d, trace)
+        start, end = int(trace.buffers.start[d.buffer]), int(trace.buffers.end[d.buffer])
+        if d.buffer in until:
+            raise ValueError(f"{d}: it is already held until op {until[d.buffer]}")
+        if end > trace.n or end - start == trace.n:
+            raise ValueError(
+                f"{d}: its lifetime [{start}, {end}) leaves nothing to hold in an iteration of {trace.n} ops"
+            )
+        if not end <= d.until <= trace.n:
+            raise ValueError(f"{d}: must obey end <= until <= {trace.n}, and its lifetime is [{start}, {end})")
+        until[d.buffer] = d.until
+    return until
+
+
+def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
+    """Return what runs again, by place.
+
+    Raises
+    ------
+    ValueError
+        A value that cannot be made again; the message names the decision, and the buffer and op that are the obstacle.
+    """
+    wanted: dict[int, dict[int, Recompute]] = {}
+    for d in decisions:
+        if isinstance(d, Recompute):
+            wanted.setdefault(d.at, {})[d.buffer] = d
+    if not wanted:
+        return []
+    device = Device(trace, Values.of(trace), (d for d in decisions if isinstance(d, Swap | Recompute | Hold)))
+    return [_replay(device, wanted[at], at) for at in sorted(wanted)]
+
+
+def _replay(device: Device, wanted: Mapping[int, Recompute], at: int) -> Replay:
+    try:
+        return replay(device, {b: d.after for b, d in wanted.items()}, at)
+    except Refused:
+        for b, d in wanted.items():
+            try:
+                replay(device, {b: d.after}, at)
+            except Refused as why:
+                raise ValueError(f"{d}: cannot be made again before op {at}: {why}") from None
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy of a cut: out of the device, or into it."""
+
+    cut: Cut
+    role: int
+
+
+def issue_order(
+    n: int, cuts: Sequence[Cut], replays: Sequence[Replay], order: Mapping[Decision, int]
+) -> tuple[I64, list[Copy | Replay], list[int], int]:
+    """Place what is inserted: at one place copies out, copies in, both in plan order, and its reruns.
 
     Returns
     -------
     pos : int64[n]
         New index of each old op.
-    inserted : list of (cut, role)
-        The new ops, in issue order.
-    at : int64[len(inserted)]
-        Their new indices.
+    inserted : list
+        Copies and replays, in issue order.
+    at : list of int
+        The new index of each; of a replay that of its first rerun.
+    total : int
+        New ops.
     """
-    items = []  # (old ops before it, copies out first, plan order, cut, role)
+    items: list[tuple[tuple[int, int, int], int, Copy | Replay]] = []  # (place, which of three, rank), ops, what
     for cut in cuts:
         d = cut.decision
-        if isinstance(d, Swap) and cut.dirty:
-            items.append((d.out % n + 1, 0, order[d], cut, COPY_OUT))
-        items.append((cut.return_before % n, 1, order[d], cut, COPY_IN if isinstance(d, Swap) else RECOMPUTE))
-    items.sort(key=lambda item: item[:3])
-    ops_before = np.array([item[0] for item in items], np.int64)
-    at = ops_before + np.arange(len(items))
-    for item, index in zip(items, at.tolist()):
-        if item[4] == COPY_OUT:
-            item[3].out = index
-        else:
-            item[3].back = index
+        if isinstance(d, Swap):
+            items.append(((d.prefetch % n, 1, order[d]), 1, Copy(cut, COPY_IN)))
+            if cut.dirty:
+                items.append(((d.out % n + 1, 0, order[d]), 1, Copy(cut, COPY_OUT)))
+    items += [((r.place, 2, 0), len(r.reruns), r) for r in replays]
+    items.sort(key=lambda item: item[0])
+    ops_before = np.array([key[0] for key, *_ in items], np.int64)
+    count = np.array([ops for _, ops, _ in items], np.int64)
+    inserted = np.concatenate([[0], np.cumsum(count)])  # by the first k items
     steps = np.arange(n, dtype=np.int64)
-    return steps + np.searchsorted(ops_before, steps, side="right"), [item[3:] for item in items], at
+    pos = steps + inserted[np.searchsorted(ops_before, steps, side="right")]
+    at = (ops_before + inserted[:-1]).tolist()
+    return pos, [what for *_, what in items], at, n + int(inserted[-1])

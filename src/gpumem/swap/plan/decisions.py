@@ -83,17 +83,29 @@ class Swap:
 @strict_fields
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Drop `buffer` after op `after`, and run the op that made it once more right before op `at`.
+    """Drop `buffer` after op `after`, and make its value again right before op `at`.
 
-    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before`. The inputs of the
-    producing op must be on the device then, unchanged; it must draw no random numbers. The gap must not wrap
-    the boundary. A chain lists its first op first.
+    `after` and `before` are consecutive accesses as in `Swap`, `after < at <= before < n`. What runs again is the last
+    whole write of the buffer through op `after` and each change in place after it; what these read and is not on the
+    device unchanged is made again in scratch. The reruns of all decisions with the same `at` are united.
     """
 
     buffer: int
     after: int
     before: int
     at: int
+
+
+@strict_fields
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep `buffer` on the device after its death until op `until` begins, so that reruns before that can read it.
+
+    `end <= until <= n` for a buffer whose lifetime ends at `end`; one that crosses the boundary cannot be held.
+    """
+
+    buffer: int
+    until: int
 
 
 @strict_fields
@@ -107,5 +119,5 @@ class Variant:
     workspace: int
 
 
-Decision = Swap | Recompute | Variant
-KINDS: dict[str, type[Decision]] = {"swap": Swap, "recompute": Recompute, "variant": Variant}
+Decision = Swap | Recompute | Hold | Variant
+KINDS: dict[str, type[Decision]] = {"swap": Swap, "recompute": Recompute, "hold": Hold, "variant": Variant}

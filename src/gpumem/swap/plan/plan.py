@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gpumem._show import Facts, Shown, frame
 from gpumem._strict import strict
 from gpumem.names import one_of
-from gpumem.swap.plan.decisions import KINDS, Decision, Recompute, Swap, Variant
+from gpumem.swap.plan.decisions import KINDS, Decision, Hold, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Decision", "Plan", "Recompute", "Swap", "Variant"]
+__all__ = ["Decision", "Hold", "Plan", "Recompute", "Swap", "Variant"]
 
 _UNITS = {"duration": "duration_ns", "workspace": "workspace_bytes"}  # of columns that are no ops
 FORMAT = "gpumem.plan/1"
@@ -53,15 +53,15 @@ class Plan(Shown):
 
     def _facts(self) -> Facts:
         count = {name: sum(isinstance(d, kind) for d in self.decisions) for name, kind in KINDS.items()}
-        recomputed, variants = count["recompute"], count["variant"]
-        more = {"recomputations": recomputed} | ({"variants": variants} if variants else {})
+        more = {"recomputations": count["recompute"]}
+        more |= {f"{name}s": count[name] for name in ("hold", "variant") if count[name]}
         return {"": self.trace, "swaps": count["swap"], **more, "for": f"{self.n} ops"}
 
     def to_pandas(self) -> DataFrame:
         """Return a table with a row a decision; needs `gpumem[pandas]`.
 
-        `kind` (`swap`, `recompute` or `variant`), and the fields of all kinds: `<NA>` where a kind has none. Ops count
-        in the iteration; `duration_ns` and `workspace_bytes` are a variant's.
+        `kind` (`swap`, `recompute`, `hold` or `variant`), and the fields of all kinds: `<NA>` where a kind has none.
+        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's.
         """
         names = {kind: name for name, kind in KINDS.items()}
         whole = [f.name for f in dict.fromkeys(f for kind in KINDS.values() for f in fields(kind)) if f.type == "int"]
@@ -83,8 +83,10 @@ class Plan(Shown):
 
         A swapped buffer becomes shorter device buffers, a host buffer for each value that it keeps there,
         and copies on the streams `d2h` and `h2d`. At one place the copies out come first, ties in plan
-        order. A copy-out is left away where the host still holds the value: nothing wrote the buffer
-        since an earlier copy-out. The new trace's `of` composes with the old one's.
+        order; then come the reruns of that place, in recorded order. A copy-out is left away where the host still
+        holds the value: nothing wrote the buffer since an earlier copy-out. A rerun leaves statistics alone. Of a
+        random op that runs again the host keeps 16 bytes, its generator's state, from the op to its last rerun. The
+        new trace's `of` composes with the old one's.
 
         Raises
         ------
@@ -93,7 +95,8 @@ class Plan(Shown):
 
         Notes
         -----
-        O((n + d) log (n + d) + accesses) for d decisions. A lifetime is shortened by its gaps only: dead tails stay.
+        O((n + d) log (n + d) + accesses) for d decisions and reruns. A lifetime is shortened by its gaps and
+        lengthened by a `Hold`, by nothing else: dead tails stay.
         """
         return self.carried(trace).trace
 
@@ -111,7 +114,7 @@ class Plan(Shown):
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")
         for i, decision in enumerate(self.decisions):
             if not isinstance(decision, Decision):
-                raise TypeError(f"plan: decision {i}: {decision!r:.60} is no Swap, Recompute or Variant")
+                raise TypeError(f"plan: decision {i}: {decision!r:.60} is no Swap, Recompute, Hold or Variant")
         return rewrite(trace, self.decisions)
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""What `Plan.apply` does: cut buffers into segments, insert copies and recomputations, renumber.
+"""What `Plan.apply` does: cut buffers into segments, insert copies and reruns, renumber.
 
 Every segment is built as an arc with a modulus, `end = start + 1 + (last - start) % n`, so that gaps and
 segments that wrap the iteration need no case of their own.
@@ -13,11 +13,25 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._show import Shown
-from gpumem.columns import COPY_IN, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
-from gpumem.swap.plan._cuts import Cut, find_cuts, issue_order
-from gpumem.swap.plan.decisions import Decision, Recompute, Swap
-from gpumem.swap.plan.rerun import Producers, variants_of
+from gpumem.columns import (
+    COMPUTE,
+    COPY_OUT,
+    GENERATOR,
+    GENERATOR_BYTES,
+    I64,
+    RECOMPUTE,
+    UNKNOWN,
+    Buffers,
+    Csr,
+    Ops,
+)
+from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
+from gpumem.swap.plan.decisions import Decision, Swap
+from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
+from gpumem.swap.plan.variants import variants_of
 from gpumem.trace import Trace
+
+NONE = -1  # the source of a buffer that is no piece of an old one
 
 
 class _NewOp(NamedTuple):
@@ -35,12 +49,25 @@ class _Rewrite:
     cuts: dict[int, list[Cut]]
     pos: I64
     n: int  # ops of the new trace
-    source: list[int]  # of each new buffer: the old one it is made of; the old ids come first
+    source: list[int]  # of each new buffer: the old one it is made of, or `NONE`; the old ids come first
     start: list[int]  # its arc; at an old id that of the whole buffer, or of the first segment
     end: list[int]
     host: list[bool]
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
-    producers: Producers
+    eternal: list[bool]
+
+    @classmethod
+    def of(cls, trace: Trace, cuts: dict[int, list[Cut]], until: dict[int, int], pos: I64, n: int) -> _Rewrite:
+        """Start with whole buffers, those that are held longer."""
+        b, forever = trace.buffers, trace.eternal
+        last = pos[(b.end - 1) % trace.n]
+        if until:
+            held = np.array(list(until), np.int64)
+            last[held] = np.append(pos, n)[list(until.values())] - 1
+        start = np.where(forever & (b.start == 0), 0, pos[b.start])
+        end = np.where(forever, start + n, start + 1 + (last - start) % n)
+        columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
+        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist())
 
     def span(self, start: int, last: int) -> int:
         """The end of the arc from `start` through `last`."""
@@ -54,7 +81,7 @@ class _Rewrite:
         self.host.append(host)
         return len(self.source) - 1
 
-    def cut_device(self, b: int, cuts: list[Cut], forever: bool) -> None:
+    def cut_device(self, b: int, cuts: list[Cut]) -> None:
         """Device segments lie between the return of one cut and the release of the next."""
         held = []  # the last new index of the segment before each cut
         for c in cuts:
@@ -62,12 +89,11 @@ class _Rewrite:
             held.append(c.out if at_copy else int(self.pos[(c.release - 1) % len(self.pos)]))
         ids = [self.add(b, c.back, self.span(c.back, last)) for c, last in zip(cuts, held[1:])]
         back = cuts[-1].back
-        if forever:  # the last segment goes round to the first cut
+        if self.eternal[b]:  # the last segment goes round to the first cut
             self.start[b], self.end[b] = back, self.span(back, held[0])
             self.segments[b] = [b, *ids, b]
         else:
-            last = int(self.pos[(self.trace.buffers.end[b] - 1) % len(self.pos)])
-            final = self.add(b, back, self.span(back, last))
+            final = self.add(b, back, self.span(back, (self.end[b] - 1) % self.n))
             self.end[b] = self.span(self.start[b], held[0])
             self.segments[b] = [b, *ids, final]
 
@@ -102,43 +128,69 @@ class _Rewrite:
                 return new
         return -1
 
-    def new_op(self, cut: Cut, role: int) -> _NewOp:
-        """Make the op that a cut inserts."""
-        d = cut.decision
-        if role == COPY_OUT:
-            return _NewOp("copy_out", [self.holder(d.buffer, d.after)], [cut.host], "d2h", role)
-        target = self.holder(d.buffer, d.before % len(self.pos))
-        if role == COPY_IN:
-            return _NewOp("copy_in", [cut.host], [target], "h2d", role)
-        assert isinstance(d, Recompute)
-        return self.rerun(d, cut.back, target)
+    def settle(self, what: Copy | Replay, at: int) -> None:
+        """What is inserted gets new index `at`: tell the cuts."""
+        if isinstance(what, Replay):
+            spans = what.spans()
+            for value in what.wanted:
+                (cut,) = (c for c in self.cuts[value.buffer] if c.replayed_at == what.place)
+                cut.back, cut.ready = at + spans[value].write, at + spans[value].last_write
+        elif what.role == COPY_OUT:
+            what.cut.out = at
+        else:
+            what.cut.back = what.cut.ready = at
 
-    def rerun(self, d: Recompute, at: int, target: int) -> _NewOp:
-        """Run the producer of a dropped buffer again; its other outputs go to scratch."""
-        op, reads = self.producers.check(d)
-        held = [self.on_device(b, at) for b in reads]
-        for b, new in zip(reads, held):
-            if new < 0:
-                raise ValueError(f"{d}: op {op} made it from buffer {b}, which is not on the device then")
+    def insert(self, what: Copy | Replay, at: int) -> list[_NewOp]:
+        """Make the ops that begin at new index `at`."""
+        if isinstance(what, Replay):
+            return self.replay(what, at)
+        d, role = what.cut.decision, what.role
+        if role == COPY_OUT:
+            return [_NewOp("copy_out", [self.holder(d.buffer, d.after)], [what.cut.host], "d2h", role)]
+        return [_NewOp("copy_in", [what.cut.host], [self.holder(d.buffer, d.before % len(self.pos))], "h2d", role)]
+
+    def replay(self, r: Replay, first: int) -> list[_NewOp]:
+        """Make the reruns of a place; a value that nobody wants there lives in scratch."""
+        made = {}
+        for value, span in r.spans().items():
+            start, last = first + span.write, first + span.touch
+            made[value] = (
+                self.on_device(value.buffer, start) if value in r.wanted else self.add(value.buffer, start, last + 1)
+            )
+        return [self.rerun(x, first + k, made) for k, x in enumerate(r.reruns)]
+
+    def rerun(self, x: Rerun, at: int, made: dict[Value, int]) -> _NewOp:
+        """Make the rerun at new index `at`."""
         ops = self.trace.ops
-        others = [b for b in ops.writes[op].tolist() if b != d.buffer]
-        scratch = [self.add(b, at, at + 1) for b in others]
-        return _NewOp(ops.name[op], held, [target, *scratch], ops.streams[ops.stream[op]], RECOMPUTE, op)
+        reads, writes = (
+            [self.on_device(v.buffer, at) if v.whole == ON_DEVICE else made[v] for v in row]
+            for row in (x.reads, x.writes)
+        )
+        return _NewOp(ops.name[x.op], reads, writes, ops.streams[ops.stream[x.op]], RECOMPUTE, x.op)
+
+    def keep_generators(self, ops: Ops) -> None:
+        """Of each random op that runs again the host keeps its generator's state, through the last rerun."""
+        mine = np.delete(np.arange(self.n), self.pos)
+        again = mine[ops.rng[mine] & (ops.role[mine] == RECOMPUTE)].tolist()
+        first = {int(ops.of[i]): i for i in np.flatnonzero(ops.rng & (ops.role == COMPUTE)).tolist()}
+        for of, last in {int(ops.of[i]): i for i in again}.items():
+            if of in first:
+                self.add(NONE, first[of], last + 1, host=True)
 
     def buffers(self) -> Buffers:
         """The buffers of the new trace: old ids first, then the added rows."""
         old, source = self.trace.buffers, np.array(self.source, np.int64)
         start, end = np.array(self.start, np.int64), np.array(self.end, np.int64)
-        crosses = (end > self.n) | (end - start == self.n)
+        crosses, piece = (end > self.n) | (end - start == self.n), source != NONE
         return Buffers.make(
-            old.size[source],
+            np.where(piece, old.size[source], GENERATOR_BYTES),
             start,
             end,
-            persistent=old.persistent[source] & crosses,
+            persistent=old.persistent[source] & crosses & piece,
             host=self.host,
-            kind=[old.kind[b] for b in self.source],
-            of=old.of[source],
-            name=[old.name[b] for b in self.source],
+            kind=[GENERATOR if b == NONE else old.kind[b] for b in self.source],
+            of=np.where(piece, old.of[source], UNKNOWN),
+            name=["" if b == NONE else old.name[b] for b in self.source],
         )
 
     def renumber(self, rows: Csr) -> Csr:
@@ -149,12 +201,13 @@ class _Rewrite:
             idx[k] = self.holder(int(idx[k]), op)
         return Csr(rows.ptr, idx)
 
-    def ops(self, added: list[_NewOp], at: I64) -> Ops:
+    def ops(self, added: list[_NewOp]) -> Ops:
         """The ops of the new trace, in issue order."""
         old = self.trace.ops
         streams = list(dict.fromkeys([*old.streams, *(o.stream for o in added)]))
         order = np.empty(self.n, np.int64)
-        order[self.pos], order[at] = np.arange(len(old)), len(old) + np.arange(len(added))
+        order[self.pos] = np.arange(len(old))
+        order[np.delete(np.arange(self.n), self.pos)] = len(old) + np.arange(len(added))
         like = np.array([o.like for o in added], np.int64)
 
         def column(values: np.ndarray, missing: float) -> np.ndarray:
@@ -166,6 +219,7 @@ class _Rewrite:
             return Csr(ptr, np.concatenate([kept.idx, tail.idx])).take(order)
 
         names = [*old.name, *(o.name for o in added)]
+        statistics = old.statistics and rows(self.renumber(old.statistics), [[] for _ in added])
         return Ops.make(
             rows(self.renumber(old.reads), [o.reads for o in added]),
             rows(self.renumber(old.writes), [o.writes for o in added]),
@@ -178,6 +232,7 @@ class _Rewrite:
             role=np.concatenate([old.role, np.array([o.role for o in added], np.int64)])[order],
             of=column(old.of, UNKNOWN),
             rng=column(old.rng, False),
+            statistics=statistics,
         )
 
 
@@ -186,7 +241,7 @@ class Carried(Shown):
     """A plan carried out: the rewritten trace, and where in its issue order the ops of each decision ended up.
 
     `out`, int64[d]: index of the copy-out, -1 where there is none, since the host holds the value or nothing is
-    swapped. `back`, int64[d]: index of the copy-in or of the recomputation, -1 for a variant.
+    swapped. `back`, int64[d]: index of the copy-in, or of the last rerun that makes the value; -1 for others.
     """
 
     trace: Trace
@@ -200,19 +255,19 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
     if not decisions:
         return Carried(trace, *place)
     trace = variants_of(trace, decisions)
-    cuts = find_cuts(trace, decisions)
+    cuts, replays = find_cuts(trace, decisions), find_replays(trace, decisions)
+    until = find_holds(trace, decisions)
     order = {d: k for k, d in enumerate(decisions)}
-    pos, inserted, at = issue_order(trace.n, [c for row in cuts.values() for c in row], order)
-    b, n, forever = trace.buffers, trace.n + len(inserted), trace.eternal
-    start = np.where(forever & (b.start == 0), 0, pos[b.start])
-    end = np.where(forever, start + n, start + 1 + (pos[(b.end - 1) % trace.n] - start) % n)
-    columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
-    new = _Rewrite(trace, cuts, pos, n, *columns, {}, Producers.of(trace))
+    pos, inserted, first, total = issue_order(trace.n, [c for row in cuts.values() for c in row], replays, order)
+    new = _Rewrite.of(trace, cuts, until, pos, total)
+    for what, index in zip(inserted, first):
+        new.settle(what, index)
     for buffer, row in cuts.items():
-        new.cut_device(buffer, row, bool(forever[buffer]))
+        new.cut_device(buffer, row)
         new.keep_on_host(buffer, row)
-    added = [new.new_op(cut, role) for cut, role in inserted]
-    ops = new.ops(added, at)
+    added = [new.insert(what, index) for what, index in zip(inserted, first)]
+    ops = new.ops([op for row in added for op in row])
+    new.keep_generators(ops)
     for cut in (c for row in cuts.values() for c in row):
-        place[:, order[cut.decision]] = cut.out, cut.back
+        place[:, order[cut.decision]] = cut.out, cut.ready
     return Carried(Trace(new.buffers(), ops, name=trace.name), *place)

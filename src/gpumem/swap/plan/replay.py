@@ -1,0 +1,196 @@
+"""Reruns at one place: which ops run again there, and where each of them reads and writes.
+
+All decisions with the same `at` are united: each op runs once, in recorded order, so that every read finds the version
+it found before. What is on the device unchanged is read there; whatever else is needed is made in scratch first::
+
+    before op `at`   [copies out][copies in][ w  c  c'  x  y ]
+                                              |__scratch_|        from its first write to its last reader
+                                                       |=======   the wanted buffer, from its first write on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem.columns import I64, Bool
+from gpumem.swap.plan.decisions import Hold, Recompute, Swap
+from gpumem.swap.plan.values import FINE, REASONS, Values
+from gpumem.trace import Trace
+
+ON_DEVICE = -1
+
+
+class Refused(ValueError):
+    """Why values cannot be made again: `why` is an index into `REASONS`; the message names the obstacle.
+
+    `last`: the last place that finds the obstacle on the device.
+    """
+
+    def __init__(self, what: str, why: int, last: int = -1) -> None:
+        super().__init__(f"{what}: {REASONS[why]}")
+        self.why, self.last = why, last
+
+
+class Value(NamedTuple):
+    """A value by its buffer and its whole write; `ON_DEVICE`: the one that is there at the place."""
+
+    buffer: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """An op that runs again, and the values that it reads and writes."""
+
+    op: int
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+
+
+class Span(NamedTuple):
+    """Which of the reruns of a place write a value first and last, and which touches it last."""
+
+    write: int
+    last_write: int
+    touch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """All that runs again right before op `place`, and the values that come back to their buffers there."""
+
+    place: int
+    wanted: tuple[Value, ...]
+    reruns: tuple[Rerun, ...]
+
+    def spans(self) -> dict[Value, Span]:
+        """Return of each value made here which of the reruns touch it."""
+        found: dict[Value, Span] = {}
+        for k, rerun in enumerate(self.reruns):
+            for value in rerun.reads:
+                if value.whole != ON_DEVICE:
+                    found[value] = found[value]._replace(touch=k)
+            for value in rerun.writes:
+                found[value] = Span(found[value].write if value in found else k, k, k)
+        return found
+
+
+class Device:
+    """What a plan leaves on the device at the place before an op: its copies have been issued, no rerun has run."""
+
+    def __init__(self, trace: Trace, values: Values, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
+        self.n, self.name, self.values = trace.n, trace.ops.name, values
+        spans, self.until = [], np.full(len(trace.buffers), -1, np.int64)
+        for d in decisions:
+            if isinstance(d, Hold):
+                self.until[d.buffer] = d.until
+            elif isinstance(d, Swap):
+                spans.append((d.buffer, d.release, d.prefetch - d.release))
+            else:
+                spans.append((d.buffer, d.after + 1, d.at - d.after - 1))
+        self.buffer, self.first, self.length = np.array(spans, np.int64).reshape(-1, 3).T.copy()
+
+    def called(self, op: int) -> str:
+        """Return the name of an op in brackets, if it has one."""
+        return f" ({self.name[op]})" if self.name[op] else ""
+
+    def absent(self, place: int, wanted: Iterable[int]) -> Bool:
+        """Return which buffers are away there by a decision, or yet to be brought back: bool[B]."""
+        away = np.zeros(len(self.until), np.bool_)
+        away[self.buffer[(place - self.first) % self.n < self.length]] = True
+        away[list(wanted)] = True
+        return away
+
+    def closure(self, wanted: Mapping[int, int], place: int) -> tuple[I64, Bool]:
+        """Return the ops that run again, ascending, and `absent`; raise `Refused` where there is no way."""
+        v, away = self.values, self.absent(place, wanted)
+        rows = np.array([v.after(b, after) for b, after in wanted.items()], np.int64)
+        if (bad := v.left.why[rows] != FINE).any():
+            k = int(np.argmax(bad))
+            buffer, after = list(wanted.items())[k]
+            raise Refused(f"what buffer {buffer} holds after op {after}{self.called(after)}", int(v.left.why[rows[k]]))
+        again = np.zeros(self.n, np.bool_)
+        stuck, op = closure(v, v.left.first[rows], v.left.stop[rows], place, away, self.until, again)
+        if stuck >= 0:
+            b, why = int(v.read[stuck]), int(v.found.why[stuck])
+            what = f"op {op}{self.called(op)} needs buffer {b} as it was, which is gone or changed by then"
+            raise Refused(what, why, -1 if away[b] else int(v.last[stuck]))
+        return np.flatnonzero(again), away
+
+
+@jit
+def closure(v: Values, first: I64, stop: I64, place: int, absent: Bool, until: I64, again: Bool) -> tuple[int, int]:
+    """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
+
+    Return -1 twice, or the read, and its op, of what is neither there nor can be made.
+    """
+    read_ptr, read, last, dies, writer = v.read_ptr, v.read, v.last, v.dies, v.writer
+    found_first, found_stop, why = v.found.first, v.found.stop, v.found.why
+    todo = np.zeros(len(again), np.int64)
+    count = 0
+    for k in range(len(first)):
+        for w in range(first[k], stop[k]):
+            if not again[writer[w]]:
+                again[writer[w]] = True
+                todo[count] = writer[w]
+                count += 1
+    while count > 0:
+        count -= 1
+        x = todo[count]
+        for k in range(read_ptr[x], read_ptr[x + 1]):
+            if _is_there(place, last[k], dies[k], absent[read[k]], until[read[k]]):
+                continue
+            if why[k] != 0:
+                return k, x
+            for w in range(found_first[k], found_stop[k]):
+                if not again[writer[w]]:
+                    again[writer[w]] = True
+                    todo[count] = writer[w]
+                    count += 1
+    return -1, -1
+
+
+@jit
+def _is_there(place: int, last: int, dies: bool, absent: bool, until: int) -> bool:
+    """Whether a read finds at `place` on the device what it found before."""
+    return not absent and (place <= last or (dies and place <= until))
+
+
+def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
+    """Return what runs again right before op `place`, in order.
+
+    Parameters
+    ----------
+    device : Device
+        With all decisions of the plan.
+    wanted : dict of int to int
+        Each buffer that a decision brings back here, and its last access before the gap (`after`).
+    place : int
+
+    Raises
+    ------
+    Refused
+        A value that is needed is not there and cannot be made again.
+
+    Notes
+    -----
+    A worklist: O(ops and reads of the closure + decisions).
+    """
+    v, (ops, absent) = device.values, device.closure(wanted, place)
+    back = tuple(Value(b, int(v.writer[v.left.first[v.after(b, after)]])) for b, after in wanted.items())
+    reruns = []
+    for x in ops.tolist():
+        mine = slice(v.read_ptr[x], v.read_ptr[x + 1])
+        reads = [
+            Value(b, ON_DEVICE if _is_there(place, last, dies, absent[b], device.until[b]) else int(v.writer[first]))
+            for b, last, dies, first in zip(*(c[mine].tolist() for c in (v.read, v.last, v.dies, v.found.first)))
+        ]
+        wrote = slice(v.write_ptr[x], v.write_ptr[x + 1])
+        writes = [Value(*pair) for pair in zip(v.write[wrote].tolist(), v.made[wrote].tolist())]
+        reruns.append(Rerun(x, tuple(reads), tuple(writes)))
+    return Replay(place, back, tuple(reruns))

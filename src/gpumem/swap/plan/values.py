@@ -1,0 +1,173 @@
+"""Values: what one whole write of a buffer and the changes in place after it made, and which ops make one again.
+
+A *whole write* is an op that writes a buffer without reading it. What reads a buffer and writes it changes it in place,
+so it belongs to the value that was there::
+
+    op      w        c      c'            w2
+    A    ===[whole]==[in place]===========[whole]=====
+            |---- one value, made by w, c, c' ----|
+
+A *version* is a value after some of its changes. Its *chain* is what makes it: the whole write and those changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem.columns import COPY_IN, COPY_OUT, I64, INPUT, OPT_STATE, PARAM, Bool
+from gpumem.trace import Trace
+
+FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS = range(8)
+REASONS = (
+    "",
+    "no op makes it as a whole",
+    "it was made before the iteration boundary",
+    "its data comes from outside, and may not come again",
+    "it came by a copy",
+    "an op updates it as a statistic, which happens once an iteration",
+    "it is a parameter or optimizer state",
+    "the gap wraps the iteration boundary",
+)
+
+
+class Versions(NamedTuple):
+    """Columns over versions: `writer[first:stop]` is the chain; `why` it cannot run again, an index into `REASONS`."""
+
+    first: I64
+    stop: I64
+    why: I64
+
+
+class Values(NamedTuple):
+    """Who makes the values of a trace and who reads them, as columns that compiled loops read.
+
+    Statistics are left out of reads and writes, since no rerun touches them. Reads and writes are rows by op.
+    """
+
+    n: int
+    writer: I64  # the ops that write each buffer, by buffer, ascending
+    read_ptr: I64  # n + 1
+    read: I64  # the buffer
+    found: Versions  # what the op finds in it
+    last: I64  # the last place that finds the same there, without any plan
+    dies: Bool  # whether it is so because the lifetime ends
+    write_ptr: I64  # n + 1
+    write: I64  # the buffer
+    made: I64  # the whole write of the value that the op writes or changes, -1 if there is none
+    access_ptr: I64  # all accesses, by buffer
+    access: I64  # the op, ascending
+    left: Versions  # what the buffer holds after it
+
+    @classmethod
+    def of(cls, trace: Trace) -> Values:
+        """Look up all accesses: O(accesses log accesses)."""
+        a = _Accesses.of(trace)
+        found, left = (_versions(trace, a, stop) for stop in (a.before, a.after))
+        last, dies = _lasts(trace, a)
+        by_op = np.argsort(a.op, kind="stable")
+        reads = by_op[(a.reads & ~a.statistic)[by_op]]
+        writes = by_op[(a.writes & ~a.statistic)[by_op]]
+        steps, ptr = np.arange(trace.n + 1), trace.accesses().op.ptr
+        return cls(
+            trace.n,
+            a.op[a.writes],
+            np.searchsorted(a.op[reads], steps).astype(np.int64),
+            a.buffer[reads],
+            Versions(*(column[reads] for column in found)),
+            last[reads],
+            dies[reads],
+            np.searchsorted(a.op[writes], steps).astype(np.int64),
+            a.buffer[writes],
+            np.append(a.op[a.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
+            ptr,
+            a.op,
+            left,
+        )
+
+    def after(self, buffer: int, op: int) -> int:
+        """Return the row of `left` after access `op` of `buffer`."""
+        lo, hi = int(self.access_ptr[buffer]), int(self.access_ptr[buffer + 1])
+        return lo + int(np.searchsorted(self.access[lo:hi], op))
+
+
+class _Accesses(NamedTuple):
+    """All accesses by buffer, then op; those of one lifetime lie together."""
+
+    buffer: I64
+    op: I64
+    reads: Bool
+    writes: Bool
+    statistic: Bool
+    old: Bool  # of a lifetime that began before the iteration
+    before: I64  # rows of writes before it
+    after: I64  # and through it
+    life: I64  # the first access of the lifetime
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Accesses:
+        b, touched, kept = trace.buffers, trace.accesses(), trace.statistics
+        buffer, op = touched.op.rows(), touched.op.idx
+        statistic = np.isin(buffer * trace.n + op, kept.idx * trace.n + kept.rows())
+        old = trace.eternal[buffer] | (op < b.end[buffer] - trace.n)
+        after = np.cumsum(touched.writes).astype(np.int64)
+        begins = (np.diff(buffer, prepend=-1) != 0) | (np.diff(old, prepend=False) & ~old)
+        life = np.maximum.accumulate(np.where(begins, np.arange(len(op)), 0))
+        before = after - touched.writes.astype(np.int64)
+        return cls(buffer, op, touched.reads, touched.writes, statistic, old, before, after, life.astype(np.int64))
+
+
+def _versions(trace: Trace, a: _Accesses, stop: I64) -> Versions:
+    """The version before or after each access; its chain ends with the first `stop` writes."""
+    whole = np.flatnonzero(a.writes & ~a.reads)  # accesses
+    rank = np.searchsorted(a.before[whole], stop) - 1  # the last whole write among the first `stop` writes
+    start = np.append(a.before[whole], len(stop))[rank]
+    exists = (rank >= 0) & (start >= a.before[a.life])
+    first = np.where(exists, start, stop)
+    made = np.append(whole, 0)[np.where(exists, rank, -1)]
+
+    def any_of(bad: Bool) -> Bool:
+        seen = np.concatenate([[0], np.cumsum(bad[a.writes])])
+        some: Bool = seen[stop] > seen[first]
+        return some
+
+    kind = np.array([k in (PARAM, OPT_STATE) for k in trace.buffers.kind], np.bool_)
+    why = np.zeros(len(stop), np.int64)
+    role = trace.ops.role[a.op]
+    for code, bad in (  # the first that holds counts, so the last ones are written first
+        (STATISTIC, any_of(a.statistic)),
+        (COPY, any_of((role == COPY_OUT) | (role == COPY_IN))),
+        (SOURCE, exists & _from_outside(trace, a, made, stop - first)),
+        (OVER_BOUNDARY, ~exists & a.old),
+        (NO_WHOLE, ~exists & ~a.old),
+        (LASTING, kind[a.buffer]),
+    ):
+        why[bad] = code
+    return Versions(first, stop, why)
+
+
+def _from_outside(trace: Trace, a: _Accesses, made: I64, length: I64) -> Bool:
+    """Whether the whole write `made` (an access) of a chain so long takes data that no op made, or that nobody wrote.
+
+    What an op only allocates is as good as any other once later ops of the chain write into it.
+    """
+    batch = np.array([kind == INPUT for kind in trace.buffers.kind], np.bool_)
+    moved = np.array([name.split(".")[0] == "_to_copy" for name in trace.ops.name], np.bool_)
+    empty = np.array([name.removeprefix("new_").startswith("empty") for name in trace.ops.name], np.bool_)
+    op, reads_nothing = a.op[made], np.diff(trace.ops.reads.ptr) == 0
+    found: Bool = reads_nothing[op] & (batch[a.buffer[made]] | moved[op] | (empty[op] & (length == 1)))
+    return found
+
+
+def _lasts(trace: Trace, a: _Accesses) -> tuple[I64, Bool]:
+    """The last place that finds what each access finds, and whether it is the last because the lifetime ends."""
+    b, n, count = trace.buffers, trace.n, len(a.op)
+    death = np.where(trace.eternal, n, b.end - 1)[a.buffer] - np.where(a.old & ~trace.eternal[a.buffer], n, 0)
+    write = np.append(a.op[a.writes], n)
+    ends = np.append(a.life[1:] != a.life[:-1], True) if count else np.zeros(0, np.bool_)
+    end_of = np.searchsorted(np.flatnonzero(ends), np.arange(count))
+    through = a.after[ends][end_of]  # rows of writes through the end of the lifetime
+    changed = np.where(a.before < through, write[np.minimum(a.before, len(write) - 1)], 2 * n)
+    last = np.where(b.host[a.buffer], -1, np.minimum(death, changed))
+    return last, changed > death
