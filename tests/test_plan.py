@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -210,7 +209,12 @@ def test_what_cannot_be_recomputed_is_refused() -> None:
         (batch, {"writes": [[0], [1, 2], [], [0], []]}, [once], needs),
         (batch, {}, [replace(once, at=3), Swap(0, 1, 4, 2, 4)], needs),
         (gone, {"reads": [[], [0], [1], [], [1]]}, [once], needs),
-        (trace.buffers, {"reads": [[], [0, 1], [1], [], [1, 0]]}, [once], r"buffer 1 holds after op 2 \(c\): no op makes"),
+        (
+            trace.buffers,
+            {"reads": [[], [0, 1], [1], [], [1, 0]]},
+            [once],
+            r"buffer 1 holds after op 2 \(c\): no op makes",
+        ),
         (batch, {}, [never], r"buffer 0 holds after op 1 \(b\): its data comes from outside"),
         (replace(batch, kind=("param", "", "")), {}, [never], "it is a parameter or optimizer state"),
         (trace.buffers, {"name": ["empty.memory_format", *"bcde"]}, [never], "its data comes from outside"),

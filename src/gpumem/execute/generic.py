@@ -6,13 +6,15 @@ reads, with a weight for each position, and fills each buffer it writes with byt
     digest = sum over the buffers read of (byte + 1) * hash(position, buffer)
     out[i] = top byte of hash(digest, buffer written, i)
 
-A read of a buffer that nothing has written since its allocation has no value: it is left out.
+A read of a buffer that nothing has written since its allocation has no value: it is left out. A random op's digest
+has its draw counter in it, which a rerun does not advance. What an op keeps as statistics is left out of the digest of its
+other outputs, and what an op of a rewritten trace does not touch is left out of both.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +41,7 @@ class GenericOp:
     trace : Trace
         The unswapped trace: it says which reads have a value.
     library : module, optional
-        With `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host with
+        With `advance`, `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host with
         a cheaper hash.
 
     Attributes
@@ -65,6 +67,10 @@ class GenericOp:
         self.library = library
         self.place = {of: i for i, of in enumerate(trace.ops.of.tolist()) if of != UNKNOWN}
         self.values = _values(trace)
+        self.statistics = [
+            set(trace.buffers.of[row].tolist()) for row in map(trace.statistics.__getitem__, range(trace.n))
+        ]
+        self.random = trace.ops.rng.tolist()
         self.seen: U64 = np.zeros(trace.n, np.uint64)
 
     def __call__(self, op: Op, views: Views) -> Call | None:
@@ -72,36 +78,62 @@ class GenericOp:
         if op.of not in self.place:
             raise ValueError(f"op {op.id} ({op.name}): recorded op {op.of} is not in the trace that this launch is for")
         place = self.place[op.of]
-        reads = [(views.bytes(of), of) for of in self.values[place]]
-        writes = [(views.bytes(of), of) for of in dict.fromkeys(views.written) if of != UNKNOWN]
+        again, kept = op.role == ROLES[RECOMPUTE], self.statistics[place]
+        written = [of for of in dict.fromkeys(views.written) if of != UNKNOWN]
+        rounds = [
+            Round(
+                [(views.bytes(of), of) for of in self.values[place] if mine(of)],
+                [(views.bytes(of), of) for of in written if mine(of)],
+            )
+            for mine in (lambda of: of not in kept, lambda of: of in kept and of in written)
+        ]
+        counter = views.generator() if self.random[place] else None
         if self.library is not None:
-            return _by_library(self.library, reads, writes, views.scratch(np.uint64, (1,)))
-        return self._native(reads, writes, UNKNOWN if op.role == ROLES[RECOMPUTE] else place)
+            scratch = views.scratch(np.uint64, (1,)), views.scratch(np.uint8, (8,))
+            return _by_library(self.library, rounds, counter, *scratch, again=again)
+        return self._native(rounds, counter, UNKNOWN if again else place)
 
-    def _native(self, reads: list[tuple[Bytes, int]], writes: list[tuple[Bytes, int]], note: int) -> Call:
+    def _native(self, rounds: list[Round], counter: U64 | None, note: int) -> Call:
         digest: U64 = np.zeros(1, np.uint64)
         seen = self.seen
 
         def call(stream: object) -> None:
             with np.errstate(over="ignore"):  # without the compiler, scalars warn when they wrap
                 digest[0] = 0
-                for x, salt in reads:
-                    _checksum(x, digest, salt)
-                for out, salt in writes:
-                    _fill(digest, out, salt)
+                if counter is not None:
+                    counter[0] += np.uint64(note != UNKNOWN)
+                    digest[0] = _mix(counter[0])
+                for reads, writes in rounds:
+                    for x, salt in reads:
+                        _checksum(x, digest, salt)
+                    for out, salt in writes:
+                        _fill(digest, out, salt)
                 if note != UNKNOWN:
                     _note(seen, note, digest)
 
         return call
 
 
-def _by_library(library: Any, reads: list[Any], writes: list[Any], digest: Any) -> Call:
+class Round(NamedTuple):
+    """What goes into the digest, and what is filled from it then: arrays, and the recorded ids of their buffers."""
+
+    reads: list[tuple[Any, int]]
+    writes: list[tuple[Any, int]]
+
+
+def _by_library(library: Any, rounds: list[Round], counter: Any, digest: Any, drawn: Any, *, again: bool) -> Call:
     def call(stream: object) -> None:
         library.clear(stream, digest)
-        for x, salt in reads:
-            library.checksum(stream, x, digest, salt)
-        for out, salt in writes:
-            library.fill(stream, digest, out, salt)
+        if counter is not None:
+            if not again:
+                library.advance(stream, counter)
+            library.fill(stream, counter, drawn, 0)
+            library.checksum(stream, drawn, digest, 0)
+        for reads, writes in rounds:
+            for x, salt in reads:
+                library.checksum(stream, x, digest, salt)
+            for out, salt in writes:
+                library.fill(stream, digest, out, salt)
 
     return call
 
