@@ -213,7 +213,7 @@ def test_what_cannot_be_recomputed_is_refused() -> None:
             trace.buffers,
             {"reads": [[], [0, 1], [1], [], [1, 0]]},
             [once],
-            r"buffer 1 holds after op 2 \(c\): no op makes",
+            r"1 holds after op 2 \(c\): no op makes",
         ),
         (batch, {}, [never], r"buffer 0 holds after op 1 \(b\): its data comes from outside"),
         (replace(batch, kind=("param", "", "")), {}, [never], "it is a parameter or optimizer state"),

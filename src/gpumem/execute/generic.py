@@ -7,8 +7,8 @@ reads, with a weight for each position, and fills each buffer it writes with byt
     out[i] = top byte of hash(digest, buffer written, i)
 
 A read of a buffer that nothing has written since its allocation has no value: it is left out. A random op's digest
-has its draw counter in it, which a rerun does not advance. What an op keeps as statistics is left out of the digest of its
-other outputs, and what an op of a rewritten trace does not touch is left out of both.
+has its draw counter in it, which a rerun does not advance. What an op keeps as statistics is left out of the digest of
+its other outputs, and a rerun that does not touch statistics leaves them out of everything.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class GenericOp:
     trace : Trace
         The unswapped trace: it says which reads have a value.
     library : module, optional
-        With `advance`, `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host with
-        a cheaper hash.
+        With `advance`, `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host
+        with a cheaper hash.
 
     Attributes
     ----------
@@ -67,9 +67,8 @@ class GenericOp:
         self.library = library
         self.place = {of: i for i, of in enumerate(trace.ops.of.tolist()) if of != UNKNOWN}
         self.values = _values(trace)
-        self.statistics = [
-            set(trace.buffers.of[row].tolist()) for row in map(trace.statistics.__getitem__, range(trace.n))
-        ]
+        kept = trace.statistics
+        self.statistics = [set(trace.buffers.of[kept[i]].tolist()) for i in range(trace.n)]
         self.random = trace.ops.rng.tolist()
         self.seen: U64 = np.zeros(trace.n, np.uint64)
 
@@ -80,12 +79,10 @@ class GenericOp:
         place = self.place[op.of]
         again, kept = op.role == ROLES[RECOMPUTE], self.statistics[place]
         written = [of for of in dict.fromkeys(views.written) if of != UNKNOWN]
+        found = [of for of in self.values[place] if of not in kept or of in written]
         rounds = [
-            Round(
-                [(views.bytes(of), of) for of in self.values[place] if mine(of)],
-                [(views.bytes(of), of) for of in written if mine(of)],
-            )
-            for mine in (lambda of: of not in kept, lambda of: of in kept and of in written)
+            _Round(*([(views.bytes(of), of) for of in some if (of in kept) == late] for some in (found, written)))
+            for late in (False, True)  # statistics take in all that is read
         ]
         counter = views.generator() if self.random[place] else None
         if self.library is not None:
@@ -93,7 +90,7 @@ class GenericOp:
             return _by_library(self.library, rounds, counter, *scratch, again=again)
         return self._native(rounds, counter, UNKNOWN if again else place)
 
-    def _native(self, rounds: list[Round], counter: U64 | None, note: int) -> Call:
+    def _native(self, rounds: list[_Round], counter: U64 | None, note: int) -> Call:
         digest: U64 = np.zeros(1, np.uint64)
         seen = self.seen
 
@@ -114,14 +111,14 @@ class GenericOp:
         return call
 
 
-class Round(NamedTuple):
+class _Round(NamedTuple):
     """What goes into the digest, and what is filled from it then: arrays, and the recorded ids of their buffers."""
 
     reads: list[tuple[Any, int]]
     writes: list[tuple[Any, int]]
 
 
-def _by_library(library: Any, rounds: list[Round], counter: Any, digest: Any, drawn: Any, *, again: bool) -> Call:
+def _by_library(library: Any, rounds: list[_Round], counter: Any, digest: Any, drawn: Any, *, again: bool) -> Call:
     def call(stream: object) -> None:
         library.clear(stream, digest)
         if counter is not None:

@@ -12,7 +12,7 @@ from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool, Csr
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import Device, Refused
-from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Values
+from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import Trace
 
 NO_INPUT = WRAPS + 1
@@ -92,7 +92,7 @@ def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> R
     >>> from gpumem.io import bundled
     >>> found = recomputable(bundled("vgg16"), Machine.named("gtx1080ti"))
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
-    ['it is a parameter or optimizer state', 'its data comes from outside, and may not come again']
+    ['it is a parameter or optimizer state', 'it was made before the iteration boundary']
     """
     found, again = gaps(trace) if found is None else found, _Again.of(trace)
     rows = [again.of_gap(*gap) for gap in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())]
@@ -115,7 +115,7 @@ class _Again:
         ops = trace.ops
         known = [name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name]
         unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~np.array(known, np.bool_)
-        return cls(Device(trace, Values.of(trace)), unknown)
+        return cls(Device(trace, Origins.of(trace)), unknown)
 
     def of_gap(self, buffer: int, after: int, before: int) -> tuple[int, int, int, I64]:
         """The whole write, why not, until when, and what runs again."""

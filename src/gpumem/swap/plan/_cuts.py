@@ -11,7 +11,7 @@ from gpumem.columns import COPY_IN, COPY_OUT, I64
 from gpumem.swap.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
 from gpumem.swap.plan.replay import Device, Refused, Replay, replay
-from gpumem.swap.plan.values import Values
+from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
 
 
@@ -126,7 +126,7 @@ def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
             wanted.setdefault(d.at, {})[d.buffer] = d
     if not wanted:
         return []
-    device = Device(trace, Values.of(trace), (d for d in decisions if isinstance(d, Swap | Recompute | Hold)))
+    device = Device(trace, Origins.of(trace), (d for d in decisions if isinstance(d, Swap | Recompute | Hold)))
     return [_replay(device, wanted[at], at) for at in sorted(wanted)]
 
 

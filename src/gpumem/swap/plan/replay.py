@@ -19,7 +19,7 @@ import numpy as np
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.plan.decisions import Hold, Recompute, Swap
-from gpumem.swap.plan.values import FINE, REASONS, Values
+from gpumem.swap.plan.values import FINE, REASONS, Origins
 from gpumem.trace import Trace
 
 ON_DEVICE = -1
@@ -83,7 +83,7 @@ class Replay:
 class Device:
     """What a plan leaves on the device at the place before an op: its copies have been issued, no rerun has run."""
 
-    def __init__(self, trace: Trace, values: Values, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
+    def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
         spans, self.until = [], np.full(len(trace.buffers), -1, np.int64)
         for d in decisions:
@@ -124,7 +124,7 @@ class Device:
 
 
 @jit
-def closure(v: Values, first: I64, stop: I64, place: int, absent: Bool, until: I64, again: Bool) -> tuple[int, int]:
+def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, again: Bool) -> tuple[int, int]:
     """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
 
     Return -1 twice, or the read, and its op, of what is neither there nor can be made.

@@ -1,4 +1,4 @@
-"""Values: what one whole write of a buffer and the changes in place after it made, and which ops make one again.
+"""Origins: what one whole write of a buffer and the changes in place after it made, and which ops make one again.
 
 A *whole write* is an op that writes a buffer without reading it. What reads a buffer and writes it changes it in place,
 so it belongs to the value that was there::
@@ -40,7 +40,7 @@ class Versions(NamedTuple):
     why: I64
 
 
-class Values(NamedTuple):
+class Origins(NamedTuple):
     """Who makes the values of a trace and who reads them, as columns that compiled loops read.
 
     Statistics are left out of reads and writes, since no rerun touches them. Reads and writes are rows by op.
@@ -61,7 +61,7 @@ class Values(NamedTuple):
     left: Versions  # what the buffer holds after it
 
     @classmethod
-    def of(cls, trace: Trace) -> Values:
+    def of(cls, trace: Trace) -> Origins:
         """Look up all accesses: O(accesses log accesses)."""
         a = _Accesses.of(trace)
         found, left = (_versions(trace, a, stop) for stop in (a.before, a.after))
