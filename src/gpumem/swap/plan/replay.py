@@ -52,7 +52,7 @@ class Rerun:
     writes: tuple[Value, ...]
 
 
-class Span(NamedTuple):
+class Touches(NamedTuple):
     """Which of the reruns of a place write a value first and last, and which touches it last."""
 
     write: int
@@ -68,15 +68,15 @@ class Replay:
     wanted: tuple[Value, ...]
     reruns: tuple[Rerun, ...]
 
-    def spans(self) -> dict[Value, Span]:
+    def spans(self) -> dict[Value, Touches]:
         """Return of each value made here which of the reruns touch it."""
-        found: dict[Value, Span] = {}
+        found: dict[Value, Touches] = {}
         for k, rerun in enumerate(self.reruns):
             for value in rerun.reads:
                 if value.whole != ON_DEVICE:
                     found[value] = found[value]._replace(touch=k)
             for value in rerun.writes:
-                found[value] = Span(found[value].write if value in found else k, k, k)
+                found[value] = Touches(found[value].write if value in found else k, k, k)
         return found
 
 
