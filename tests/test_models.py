@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpumem import Variant
-from gpumem.columns import COMPUTE, RECOMPUTE, STATISTICS, Op, Ops
+from gpumem import Recompute, Variant, check
+from gpumem.columns import ACTIVATION, STATISTICS, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
@@ -18,6 +18,7 @@ from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, ml
 from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
+from gpumem.swap.recompute import backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 
 from .nets import lowest
@@ -137,42 +138,67 @@ def test_batch_norm_keeps_statistics_and_dropout_draws() -> None:
         assert not np.array_equal(once[name], twice[name])
 
 
-def twice(trace: Trace, *, left_alone: bool = True) -> Trace:
-    """Each batch norm and each dropout is run again right after it was run, without its statistics or with them."""
-    ops, b = trace.ops, trace.buffers
-    times = np.where(np.isin(ops.name, ["batch_norm", "dropout"]), 2, 1)
-    of = np.repeat(np.arange(trace.n), times)
-    rerun = np.append(False, of[1:] == of[:-1])
-    absent = {i for i, kind in enumerate(b.kind) if kind == STATISTICS and left_alone}
-    reads, writes = (
-        [[x for x in row if not (again and x in absent)] for row, again in zip(rows.take(of).tolist(), rerun)]
-        for rows in (ops.reads, ops.writes)
-    )
-    names, roles = [ops.name[i] for i in of], np.where(rerun, RECOMPUTE, COMPUTE)
-    place = np.append(0, np.cumsum(times))  # where each op goes, and the end
-    made = Ops.make(reads, writes, name=names, role=roles, of=of, rng=ops.rng[of])
-    return Trace(replace(b, start=place[b.start], end=place[b.end]), made)
+def half_again(model: Model) -> Trace:
+    """Half of the activation bytes are dropped before the backward pass and made again: first what takes no flops."""
+    trace = model.trace
+    found = recomputable(trace, MACHINE)
+    size = trace.buffers.size[found.gaps.buffer]
+    mine = [trace.buffers.kind[i] == ACTIVATION for i in found.gaps.buffer]
+    whole = sum(trace.buffers.size[i] for i, kind in enumerate(trace.buffers.kind) if kind == ACTIVATION)
+    able = np.flatnonzero(found.ok & kept_over(found.gaps, backward_start(trace), trace.n) & mine)
+    able = able[np.argsort([trace.ops.flops[found.ops[i]].sum() for i in able], kind="stable")]
+    able = able[: np.searchsorted(np.cumsum(size[able]), whole / 2) + 1]
+    assert 2 * size[able].sum() >= whole
+    gaps = found.gaps
+    rows = zip(*(column[able].tolist() for column in (gaps.buffer, gaps.after, gaps.before, found.until)))
+    return Plan(tuple(Recompute(*row) for row in rows), trace.n).apply(trace)
 
 
-def test_what_is_run_again_gives_the_same_bits() -> None:
+def test_training_with_half_the_activations_made_again_is_bit_identical() -> None:
     model = MODELS["cnn-norm"](batch=4)
-    again = twice(model.trace)
-    assert [op.name for op in again.ops if op.role == "recompute"] == ["batch_norm", "batch_norm", "dropout"] * 3
-    want, got = train(model, 5), train(model, 5, trace=again)
+    again = half_again(model)
+    check.data_flow(model.trace, again)
+    assert again.peak_load < model.trace.peak_load
+    assert {"batch_norm", "relu", "dropout"} <= {op.name for op in again.ops if op.role == "recompute"}
+    want = train(model, 20)
+    got = train(model, 20, 1, again)
     assert all(np.array_equal(want[key], got[key]) for key in want)
+    assert want["loss"] < train(model, 1)["loss"]
 
 
-@pytest.mark.parametrize("name, differs", [("batch_norm", "norm1a.running_mean"), ("dropout", "loss")])
-def test_what_is_run_again_as_if_for_the_first_time_gives_other_bits(name: str, differs: str) -> None:
+def test_a_rerun_that_draws_anew_gives_other_bits() -> None:
     model = MODELS["cnn-norm"](batch=4)
     bind = model.launch(reference)
 
-    def forgetful(op: Op, views: Views) -> Call | None:
-        return bind(replace(op, role="compute") if op.name == name else op, views)
+    def anew(op: Op, views: Views) -> Call | None:
+        return bind(replace(op, role="compute") if op.name == "dropout" else op, views)
 
-    again = twice(model.trace, left_alone=name != "batch_norm")
-    want, got = train(model, 2), train(model, 2, trace=again, launch=forgetful)
-    assert not np.array_equal(want[differs], got[differs])
+    want, got = train(model, 2), train(model, 2, trace=half_again(model), launch=anew)
+    assert not np.array_equal(want["loss"], got["loss"])
+
+
+def test_a_rerun_that_updates_statistics_gives_other_bits() -> None:
+    model = MODELS["cnn-norm"](batch=4)
+    bind = model.launch(reference)
+    kept: dict[int, list[np.ndarray]] = {}
+
+    def again(op: Op, views: Views) -> Call | None:
+        call = bind(op, views)
+        if op.role != "recompute":
+            kept[op.of] = [views(i, np.float32, (1,)) for i in model.trace.statistics[op.of].tolist()]
+            return call
+
+        def update(stream: object) -> None:
+            assert call is not None
+            call(stream)
+            for array in kept[op.of]:
+                array *= np.float32(0.9)
+
+        return update
+
+    want, got = train(model, 2), train(model, 2, trace=half_again(model), launch=again)
+    differ = {name for name in want if not np.array_equal(want[name], got[name])}
+    assert differ and all(name.split(".")[-1].startswith("running_") for name in differ)
 
 
 def test_reshaping_keeps_the_bytes() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._show import Shown
-from gpumem.columns import ACTIVATION, GRADIENT, INPUT, RECOMPUTE, ROLES, STATISTICS, WORKSPACE, Op, position
+from gpumem.columns import ACTIVATION, GRADIENT, INPUT, RECOMPUTE, ROLES, WORKSPACE, Op, position
 from gpumem.execute import Call, Launch, Views
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
@@ -78,12 +78,6 @@ class Step:
     workspaces: Mapping[str, int]
     seed: int | None = None
 
-    @property
-    def statistics(self) -> frozenset[Tensor]:
-        """What it keeps account of besides its results: run again, it leaves these tensors alone."""
-        kept = frozenset(t for t in self.reads if t in self.writes and t.kind == STATISTICS)
-        return kept if kept < set(self.writes) else frozenset()
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Model(Shown):
@@ -113,6 +107,8 @@ class Model(Shown):
         An op that is run again is told nothing of its statistics, and draws the random numbers that it drew before.
         """
 
+        statistics = self.trace.statistics.tolist()
+
         def bind(op: Op, views: Views) -> Call:
             if not 0 <= op.of < len(self.steps):
                 mine = f"not one of the {len(self.steps)} of {self.trace.name!r}"
@@ -121,8 +117,9 @@ class Model(Shown):
             if op.name not in step.workspaces:
                 raise ValueError(f"op {op.id} ({op.name}): it can be done by {', '.join(step.workspaces)}")
             again = op.role == ROLES[RECOMPUTE]
-            absent = step.statistics if again else frozenset()
-            arrays = [views(self.ids[t.root], t.dtype, t.shape) for t in step.arrays if t.root not in absent]
+            absent = statistics[op.of] if again else []
+            given = [(self.ids[t.root], t) for t in step.arrays]
+            arrays = [views(i, t.dtype, t.shape) for i, t in given if i not in absent]
             if step.workspaces[op.name]:
                 arrays.append(views.workspace(FLOAT))
             call = partial(_function(library, op.name), **step.options)
