@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import ACTIVATION, Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
 from gpumem.machine import Machine
 from gpumem.models import Model
 from gpumem.recorder import Recorder
 from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.recompute import backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 
 MIB = 2**20
@@ -90,3 +92,19 @@ def lowest(model: Model) -> Trace:
         except NotReached:
             continue
     raise AssertionError("nothing was swapped")
+
+
+def half_again(model: Model) -> Trace:
+    """Half of the activation bytes are dropped before the backward pass and made again: first what takes no flops."""
+    trace = model.trace
+    found = recomputable(trace, GTX)
+    size = trace.buffers.size[found.gaps.buffer]
+    mine = [trace.buffers.kind[i] == ACTIVATION for i in found.gaps.buffer]
+    whole = sum(trace.buffers.size[i] for i, kind in enumerate(trace.buffers.kind) if kind == ACTIVATION)
+    able = np.flatnonzero(found.ok & kept_over(found.gaps, backward_start(trace), trace.n) & mine)
+    able = able[np.argsort([trace.ops.flops[found.ops[i]].sum() for i in able], kind="stable")]
+    able = able[: np.searchsorted(np.cumsum(size[able]), whole / 2) + 1]
+    assert 2 * size[able].sum() >= whole
+    gaps = found.gaps
+    rows = zip(*(column[able].tolist() for column in (gaps.buffer, gaps.after, gaps.before, found.until)))
+    return Plan(tuple(Recompute(*row) for row in rows), trace.n).apply(trace)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpumem import Recompute, Variant, check
-from gpumem.columns import ACTIVATION, STATISTICS, Op
+from gpumem import Variant, check
+from gpumem.columns import STATISTICS, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
@@ -18,10 +18,9 @@ from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, ml
 from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
-from gpumem.swap.recompute import backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 
-from .nets import lowest
+from .nets import half_again, lowest
 
 MACHINE = Machine.named("gtx1080ti")
 SMALL = {
@@ -136,22 +135,6 @@ def test_batch_norm_keeps_statistics_and_dropout_draws() -> None:
     for name in kept:
         assert not np.array_equal(model.initial[model.names[name]], once[name])
         assert not np.array_equal(once[name], twice[name])
-
-
-def half_again(model: Model) -> Trace:
-    """Half of the activation bytes are dropped before the backward pass and made again: first what takes no flops."""
-    trace = model.trace
-    found = recomputable(trace, MACHINE)
-    size = trace.buffers.size[found.gaps.buffer]
-    mine = [trace.buffers.kind[i] == ACTIVATION for i in found.gaps.buffer]
-    whole = sum(trace.buffers.size[i] for i, kind in enumerate(trace.buffers.kind) if kind == ACTIVATION)
-    able = np.flatnonzero(found.ok & kept_over(found.gaps, backward_start(trace), trace.n) & mine)
-    able = able[np.argsort([trace.ops.flops[found.ops[i]].sum() for i in able], kind="stable")]
-    able = able[: np.searchsorted(np.cumsum(size[able]), whole / 2) + 1]
-    assert 2 * size[able].sum() >= whole
-    gaps = found.gaps
-    rows = zip(*(column[able].tolist() for column in (gaps.buffer, gaps.after, gaps.before, found.until)))
-    return Plan(tuple(Recompute(*row) for row in rows), trace.n).apply(trace)
 
 
 def test_training_with_half_the_activations_made_again_is_bit_identical() -> None:

@@ -20,9 +20,10 @@ from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver
 from gpumem.kernels import reference
-from gpumem.models import mlp
+from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
 from gpumem.placement import Placement
+from nets import half_again
 
 ITERATIONS = 3
 _code = ObjectCode.from_cubin(b"the fake driver goes by names")
@@ -345,6 +346,26 @@ def check_random_ops_draw_anew_in_each_replay_and_the_same_when_run_again() -> N
         with cuda(**options) as backend:
             found = left(backend, library, (1, 4, 3))
             assert all(np.array_equal(drawn[of], value) for of, value in found.items()), options
+
+
+def check_a_net_with_half_its_activations_made_again_gives_the_bytes_of_the_emulator() -> None:
+    model = MODELS["cnn-norm"](batch=4)
+    again = half_again(model)
+    whole, there = scaled(model.trace, best_fit(model.trace))
+    small, placement = scaled(again, best_fit(again))
+    state, host = initial(whole), best_fit(small.host_side(), alignment=1)
+    unswapped = prepare(whole, there, Emulator(in_issue_order), GenericOp(whole, reference))
+    unswapped.write(state)
+    unswapped.run(ITERATIONS)
+    want = unswapped.read()
+    for options in ({}, {"graph": True}):
+        for seed in range(5):
+            control.seed(seed)
+            with cuda(**options) as backend:
+                program = prepare(small, placement, backend, GenericOp(whole, library), host=host)
+                program.write({of: value for of, value in state.items() if of in program.crossing()})
+                program.run(ITERATIONS)
+                assert all(np.array_equal(want[of], value) for of, value in program.read().items()), (options, seed)
 
 
 def check_buffers_of_no_bytes() -> None:

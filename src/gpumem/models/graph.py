@@ -106,7 +106,6 @@ class Model(Shown):
 
         An op that is run again is told nothing of its statistics, and draws the random numbers that it drew before.
         """
-
         statistics = self.trace.statistics.tolist()
 
         def bind(op: Op, views: Views) -> Call:
@@ -125,14 +124,12 @@ class Model(Shown):
             call = partial(_function(library, op.name), **step.options)
             if step.seed is None:
                 return lambda stream: call(stream, *arrays)
-            counter, seed = views.generator(), step.seed
-            if again:
-                return lambda stream: call(stream, *arrays, counter, seed)
-            advance = _function(library, "advance")
+            counter, advance = views.generator(), _function(library, "advance")
 
             def draw(stream: object) -> None:
-                advance(stream, counter)
-                call(stream, *arrays, counter, seed)
+                if not again:
+                    advance(stream, counter)
+                call(stream, *arrays, counter, step.seed)
 
             return draw
 
