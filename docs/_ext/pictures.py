@@ -1,17 +1,20 @@
 """The pictures on the pages, drawn when the pages are built, so that none is older than the code.
 
 A function under `@picture` draws on the axes that it is given; the pages show it as `_pictures/<its name>.svg`. It may
-have axes of its own size: `@picture(width=8, height=3)`, in inches.
+have axes of its own size: `@picture(width=8, height=3)`, in inches. What a page's own examples make, `made_by` has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from doctest import DocTestParser
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+from lifetimes import lifetimes
 from matplotlib.figure import Figure
 
 import gpumem
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from sphinx.application import Sphinx
 
+DOCS = Path(__file__).parents[1]
 Draw = Callable[["Axes"], object]
 PICTURES: dict[str, tuple[Draw, tuple[float, float]]] = {}
 STYLE = {"svg.hashsalt": "gpumem", "font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
@@ -57,6 +61,62 @@ def layout(ax: Axes) -> None:
 def timeline(ax: Axes) -> None:
     """What each stream does, and when."""
     gpumem.plot.streams(planned().trace, planned().after.timeline, ax=ax)
+
+
+@cache
+def made_by(page: str) -> dict[str, Any]:
+    """Run the examples of a page, silently; return what they name."""
+    names: dict[str, Any] = {"print": lambda *_: None}
+    for example in DocTestParser().get_examples((DOCS / page).read_text()):
+        with suppress(Exception if example.exc_msg else ()):
+            exec(example.source, names)
+    return names
+
+
+def _again(ax: Axes, name: str, only: str = "") -> None:
+    lifetimes(ax, made_by("guides/recompute.md")[name], only=only)
+
+
+@picture(height=4.4)
+def again_values(ax: Axes) -> None:
+    """The net before: who makes each value, and who reads it."""
+    _again(ax, "trace")
+
+
+@picture(height=3)
+def again_chain(ax: Axes) -> None:
+    """A chain made again."""
+    _again(ax, "chain", "y s h")
+
+
+@picture(height=3)
+def again_scratch(ax: Axes) -> None:
+    """An input that is away, made in scratch."""
+    _again(ax, "apart", "x y s h")
+
+
+@picture(height=3)
+def again_united(ax: Axes) -> None:
+    """Two decisions at one place."""
+    _again(ax, "united", "x y s h")
+
+
+@picture(height=3.2)
+def again_place(ax: Axes) -> None:
+    """Copies out, copies in, reruns."""
+    _again(ax, "mixed", "y h m")
+
+
+@picture(height=3)
+def again_random(ax: Axes) -> None:
+    """A random op run again, and its generator's state."""
+    _again(ax, "drawn", "h d m p")
+
+
+@picture(height=2.8)
+def again_hold(ax: Axes) -> None:
+    """A dead input held instead."""
+    _again(ax, "held", "h d m p")
 
 
 def draw_all(app: Sphinx) -> None:

@@ -1,0 +1,73 @@
+"""A picture of a small trace: its ops from left to right, a row for each buffer, a mark for each access."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from gpumem import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+OPS = {"compute": "black", "recompute": "#c4581a", "copy_out": "#b03a3e", "copy_in": "#2f7d45"}
+PIECES = {"on the device": "#bcd9c4", "in scratch": "#f3c9ab", "on the host": "#d5d5d5"}
+MARKS = {  # writes, reads: what an access is called, its marker, how that is filled
+    (True, False): ("whole write", "s", "full"),
+    (True, True): ("change in place", "s", "bottom"),
+    (False, True): ("read", "o", "none"),
+}
+
+
+def lifetimes(ax: Axes, trace: Trace, *, only: str = "") -> None:
+    """Draw the buffers called `only` (all where left out): pieces of one buffer share a row, the host has its own.
+
+    What only reruns touch is scratch. Behind its last access a piece is held for others, and drawn lighter.
+    """
+    ops, role = trace.ops, [op.role for op in trace.ops]
+    touched = trace.accesses()
+    rows: dict[str, int] = {}
+    seen = set()
+    for b in trace.buffers:
+        if only and b.name not in only.split():
+            continue
+        name = f"{b.name or 'generator'}, host" if b.space == "host" else b.name
+        y = rows.setdefault(name, len(rows))
+        mine = slice(*touched.op.ptr[b.id : b.id + 2])
+        where = touched.op.idx[mine].tolist()
+        scratch = bool(where) and all(role[i] == "recompute" for i in where)
+        piece = "on the host" if b.space == "host" else "in scratch" if scratch else "on the device"
+        seen.add(piece)
+        last = max(where, default=b.end - 1) + 1 if not b.persistent else b.end
+        for left, right, alpha in ((b.start, last, 1.0), (last, b.end, 0.45)):
+            ax.barh(y, right - left, left=left, height=0.62, color=PIECES[piece], alpha=alpha, linewidth=0)
+        for i, writes, reads in zip(where, touched.writes[mine].tolist(), touched.reads[mine].tolist()):
+            _, marker, fill = MARKS[writes, reads]
+            ax.plot(i + 0.5, y, marker=marker, fillstyle=fill, color=OPS[role[i]], markerfacecoloralt="white", ms=7)
+    for i in range(trace.n):
+        if role[i] != "compute":
+            ax.axvspan(i, i + 1, color=OPS[role[i]], alpha=0.1, linewidth=0)
+    ax.set_xlim(0, trace.n)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.xaxis.tick_top()
+    ax.set_xticks([i + 0.5 for i in range(trace.n)], ops.name, rotation=55, ha="left", rotation_mode="anchor")
+    for label, kind in zip(ax.get_xticklabels(), role):
+        label.set_color(OPS[kind])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    _legend(ax, seen)
+
+
+def _legend(ax: Axes, seen: set[str]) -> None:
+    """Say what the marks mean, and the bars that are there."""
+    marks = [
+        Line2D(
+            [], [], marker=marker, fillstyle=fill, color="black", markerfacecoloralt="white", linestyle="", label=name
+        )
+        for name, marker, fill in MARKS.values()
+    ]
+    bars = [Patch(color=colour, label=name) for name, colour in PIECES.items() if name in seen]
+    ax.figure.legend(handles=[*marks, *bars], loc="outside lower center", ncols=6, frameon=False, fontsize=10)
