@@ -225,22 +225,25 @@ class Trace(Shown):
     def accesses(self) -> Accesses:
         """Return who touches each buffer: reads and writes of an op merged, in issue order."""
         n, r, w = max(self.n, 1), self.ops.reads, self.ops.writes
-        read, write = r.idx * n + r.rows(), w.idx * n + w.rows()
-        keys = np.unique(np.concatenate([read, write]))
+        touch = np.sort(np.concatenate([(r.idx * n + r.rows()) * 2, (w.idx * n + w.rows()) * 2 + 1]))  # reads first
+        new = np.diff(touch >> 1, prepend=-1) != 0
+        begins, ends = touch[new], touch[np.append(new, True)[1:]]
+        keys = begins >> 1
         ptr = np.searchsorted(keys, np.arange(len(self.buffers) + 1, dtype=np.int64) * n)
-        return Accesses(Csr(ptr.astype(np.int64), keys % n), np.isin(keys, read), np.isin(keys, write))
+        return Accesses(Csr(ptr.astype(np.int64), keys % n), begins & 1 == 0, ends & 1 == 1)
 
 
 def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
     kept = np.array([k == STATISTICS for k in kind], np.bool_)
-    of_write, count = ops.writes.rows(), max(len(kept), 1)
+    written, count = kept[ops.writes.idx], max(len(kept), 1)
     beside = np.zeros(len(ops), np.bool_)
-    beside[of_write[~kept[ops.writes.idx]]] = True
-    both = np.intersect1d(ops.reads.rows() * count + ops.reads.idx, of_write * count + ops.writes.idx)
+    beside[ops.writes.rows()[~written]] = True
+    chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
+    read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
+    both = np.intersect1d(read, write)
     op, buffer = np.divmod(both, count)
-    mine = kept[buffer] & beside[op]
-    return Csr.grouped(op[mine], buffer[mine], len(ops))
+    return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
 
 
 def _check_columns(table: Buffers | Ops, what: str) -> None:

@@ -24,7 +24,9 @@ class Cut:
     out: int = -1  # new index of the copy-out, if there is one
     back: int = -1  # new index of the copy-in, or of the first rerun that writes it
     ready: int = -1  # new index of the copy-in, or of the last rerun that writes it
-    host: int = -1  # new id of the host buffer
+    source: int = -1  # new ids of the pieces before and behind it
+    target: int = -1
+    host: int = -1  # and of the host buffer
 
     @property
     def release(self) -> int:

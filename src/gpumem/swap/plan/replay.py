@@ -67,17 +67,18 @@ class Replay:
     place: int
     wanted: tuple[Value, ...]
     reruns: tuple[Rerun, ...]
+    spans: Mapping[Value, Touches]  # of each value made here: which of the reruns touch it
 
-    def spans(self) -> dict[Value, Touches]:
-        """Return of each value made here which of the reruns touch it."""
-        found: dict[Value, Touches] = {}
-        for k, rerun in enumerate(self.reruns):
-            for value in rerun.reads:
-                if value.whole != ON_DEVICE:
-                    found[value] = found[value]._replace(touch=k)
-            for value in rerun.writes:
-                found[value] = Touches(found[value].write if value in found else k, k, k)
-        return found
+
+def _spans(reruns: Iterable[Rerun]) -> dict[Value, Touches]:
+    found: dict[Value, Touches] = {}
+    for k, rerun in enumerate(reruns):
+        for value in rerun.reads:
+            if value.whole != ON_DEVICE:
+                found[value] = found[value]._replace(touch=k)
+        for value in rerun.writes:
+            found[value] = Touches(found[value].write if value in found else k, k, k)
+    return found
 
 
 class Device:
@@ -161,6 +162,22 @@ def _is_there(place: int, last: int, dies: bool, absent: bool, until: int) -> bo
     return not absent and (place <= last or (dies and place <= until))
 
 
+@jit
+def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64) -> tuple[I64, I64, I64]:
+    """The values that `ops` read when they run again: rows of buffers and of whole writes, or `ON_DEVICE`."""
+    ptr = np.zeros(len(ops) + 1, np.int64)
+    for i in range(len(ops)):
+        ptr[i + 1] = ptr[i] + v.read_ptr[ops[i] + 1] - v.read_ptr[ops[i]]
+    buffer, whole = np.empty(ptr[-1], np.int64), np.full(ptr[-1], ON_DEVICE)
+    for i in range(len(ops)):
+        for j in range(ptr[i + 1] - ptr[i]):
+            k = v.read_ptr[ops[i]] + j
+            buffer[ptr[i] + j] = v.read[k]
+            if not _is_there(place, v.last[k], v.dies[k], absent[v.read[k]], until[v.read[k]]):
+                whole[ptr[i] + j] = v.writer[v.found.first[k]]
+    return ptr, buffer, whole
+
+
 def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
     """Return what runs again right before op `place`, in order.
 
@@ -183,14 +200,11 @@ def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
     """
     v, (ops, absent) = device.values, device.closure(wanted, place)
     back = tuple(Value(b, int(v.writer[v.left.first[v.after(b, after)]])) for b, after in wanted.items())
+    ptr, buffer, whole = sources(v, ops, place, absent, device.until)
+    reads = list(map(Value, buffer.tolist(), whole.tolist()))
     reruns = []
-    for x in ops.tolist():
-        mine = slice(v.read_ptr[x], v.read_ptr[x + 1])
-        reads = [
-            Value(b, ON_DEVICE if _is_there(place, last, dies, absent[b], device.until[b]) else int(v.writer[first]))
-            for b, last, dies, first in zip(*(c[mine].tolist() for c in (v.read, v.last, v.dies, v.found.first)))
-        ]
+    for x, first, stop in zip(ops.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()):
         wrote = slice(v.write_ptr[x], v.write_ptr[x + 1])
-        writes = [Value(*pair) for pair in zip(v.write[wrote].tolist(), v.made[wrote].tolist())]
-        reruns.append(Rerun(x, tuple(reads), tuple(writes)))
-    return Replay(place, back, tuple(reruns))
+        writes = map(Value, v.write[wrote].tolist(), v.made[wrote].tolist())
+        reruns.append(Rerun(x, tuple(reads[first:stop]), tuple(writes)))
+    return Replay(place, back, tuple(reruns), _spans(reruns))

@@ -96,6 +96,8 @@ class _Rewrite:
             final = self.add(b, back, self.span(back, (self.end[b] - 1) % self.n))
             self.end[b] = self.span(self.start[b], held[0])
             self.segments[b] = [b, *ids, final]
+        for c, source, target in zip(cuts, self.segments[b], self.segments[b][1:]):
+            c.source, c.target = source, target
 
     def keep_on_host(self, b: int, cuts: list[Cut]) -> None:
         """One host buffer for each value: from its copy-out through the last copy-in that needs it."""
@@ -115,11 +117,16 @@ class _Rewrite:
                     link.host = host
                 chain = []
 
-    def holder(self, b: int, op: int) -> int:
-        """The new id of `b` at old op `op`."""
-        n, start = len(self.pos), int(self.trace.buffers.start[b])
-        life = (op - start) % n
-        return self.segments[b][sum((c.decision.after - start) % n < life for c in self.cuts[b])]
+    def holders(self, b: I64, op: I64) -> I64:
+        """The new ids of cut buffers at old ops: the piece of each behind the cuts that come before it."""
+        n, start, rank = len(self.pos), self.trace.buffers.start, np.zeros(len(self.trace.buffers), np.int64)
+        rank[list(self.cuts)] = np.arange(len(self.cuts))  # one piece more than cuts for each
+        pieces = np.array([piece for mine in self.cuts for piece in self.segments[mine]], np.int64)
+        pairs = [(mine, c.decision.after) for mine, row in self.cuts.items() for c in row]
+        cut, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        before = np.searchsorted(cut * n + (after - start[cut]) % n, b * n + (op - start[b]) % n)
+        found: I64 = pieces[before + rank[b]]
+        return found
 
     def on_device(self, b: int, at: int) -> int:
         """The new id of `b` if it is on the device at new index `at`, else -1."""
@@ -131,10 +138,9 @@ class _Rewrite:
     def settle(self, what: Copy | Replay, at: int) -> None:
         """What is inserted gets new index `at`: tell the cuts."""
         if isinstance(what, Replay):
-            spans = what.spans()
             for value in what.wanted:
                 (cut,) = (c for c in self.cuts[value.buffer] if c.replayed_at == what.place)
-                cut.back, cut.ready = at + spans[value].write, at + spans[value].last_write
+                cut.back, cut.ready = at + what.spans[value].write, at + what.spans[value].last_write
         elif what.role == COPY_OUT:
             what.cut.out = at
         else:
@@ -144,15 +150,14 @@ class _Rewrite:
         """Make the ops that begin at new index `at`."""
         if isinstance(what, Replay):
             return self.replay(what, at)
-        d, role = what.cut.decision, what.role
-        if role == COPY_OUT:
-            return [_NewOp("copy_out", [self.holder(d.buffer, d.after)], [what.cut.host], "d2h", role)]
-        return [_NewOp("copy_in", [what.cut.host], [self.holder(d.buffer, d.before % len(self.pos))], "h2d", role)]
+        if what.role == COPY_OUT:
+            return [_NewOp("copy_out", [what.cut.source], [what.cut.host], "d2h", what.role)]
+        return [_NewOp("copy_in", [what.cut.host], [what.cut.target], "h2d", what.role)]
 
     def replay(self, r: Replay, first: int) -> list[_NewOp]:
         """Make the reruns of a place; a value that nobody wants there lives in scratch."""
         made = {}
-        for value, span in r.spans().items():
+        for value, span in r.spans.items():
             start, last = first + span.write, first + span.touch
             made[value] = (
                 self.on_device(value.buffer, start) if value in r.wanted else self.add(value.buffer, start, last + 1)
@@ -196,9 +201,11 @@ class _Rewrite:
     def renumber(self, rows: Csr) -> Csr:
         """Old reads or writes in new ids."""
         idx = rows.idx.copy()
-        for k in np.flatnonzero(np.isin(idx, list(self.cuts))).tolist():
-            op = int(np.searchsorted(rows.ptr, k, side="right")) - 1
-            idx[k] = self.holder(int(idx[k]), op)
+        cut = np.zeros(len(self.trace.buffers), np.bool_)
+        cut[list(self.cuts)] = True
+        mine = np.flatnonzero(cut[idx])
+        op = np.searchsorted(rows.ptr, mine, side="right") - 1
+        idx[mine] = self.holders(idx[mine], op)
         return Csr(rows.ptr, idx)
 
     def ops(self, added: list[_NewOp]) -> Ops:

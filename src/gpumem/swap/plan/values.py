@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.columns import COPY_IN, COPY_OUT, I64, INPUT, OPT_STATE, PARAM, Bool
+from gpumem.columns import I64, INPUT, OPT_STATE, PARAM, Bool
 from gpumem.trace import Trace
 
 FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS = range(8)
@@ -64,12 +64,13 @@ class Origins(NamedTuple):
     def of(cls, trace: Trace) -> Origins:
         """Look up all accesses: O(accesses log accesses)."""
         a = _Accesses.of(trace)
-        found, left = (_versions(trace, a, stop) for stop in (a.before, a.after))
+        bad = _Obstacles.of(trace, a)
+        found, left = (_versions(a, bad, stop) for stop in (a.before, a.after))
         last, dies = _lasts(trace, a)
         by_op = np.argsort(a.op, kind="stable")
         reads = by_op[(a.reads & ~a.statistic)[by_op]]
         writes = by_op[(a.writes & ~a.statistic)[by_op]]
-        steps, ptr = np.arange(trace.n + 1), trace.accesses().op.ptr
+        steps, ptr = np.arange(trace.n + 1), np.searchsorted(a.buffer, np.arange(len(trace.buffers) + 1))
         return cls(
             trace.n,
             a.op[a.writes],
@@ -81,7 +82,7 @@ class Origins(NamedTuple):
             np.searchsorted(a.op[writes], steps).astype(np.int64),
             a.buffer[writes],
             np.append(a.op[a.writes], -1)[np.where(left.first < left.stop, left.first, -1)[writes]],
-            ptr,
+            ptr.astype(np.int64),
             a.op,
             left,
         )
@@ -118,7 +119,29 @@ class _Accesses(NamedTuple):
         return cls(buffer, op, touched.reads, touched.writes, statistic, old, before, after, life.astype(np.int64))
 
 
-def _versions(trace: Trace, a: _Accesses, stop: I64) -> Versions:
+class _Obstacles(NamedTuple):
+    """Of each access: why nothing that it takes part in can be made again."""
+
+    lasting: Bool  # the buffer is a parameter or optimizer state
+    copy: Bool
+    outside: Bool  # as a whole write it takes data that no op made
+    nobody: Bool  # and so it is unless later ops write into it: what an op only allocates is as good as any other
+
+    @classmethod
+    def of(cls, trace: Trace, a: _Accesses) -> _Obstacles:
+        kind, name = trace.buffers.kind, trace.ops.name
+        batch = np.array([k == INPUT for k in kind], np.bool_)
+        lasting = np.array([k in (PARAM, OPT_STATE) for k in kind], np.bool_)
+        none = np.flatnonzero(np.diff(trace.ops.reads.ptr) == 0).tolist()
+        moved, empty, nothing = np.zeros((3, trace.n), np.bool_)
+        nothing[none] = True
+        moved[none] = [name[i].split(".")[0] == "_to_copy" for i in none]
+        empty[none] = [name[i].removeprefix("new_").startswith("empty") for i in none]
+        outside = (batch[a.buffer] & nothing[a.op]) | moved[a.op]
+        return cls(lasting[a.buffer], trace.ops.copies[a.op], outside, empty[a.op])
+
+
+def _versions(a: _Accesses, bad: _Obstacles, stop: I64) -> Versions:
     """The version before or after each access; its chain ends with the first `stop` writes."""
     whole = np.flatnonzero(a.writes & ~a.reads)  # accesses
     rank = np.searchsorted(a.before[whole], stop) - 1  # the last whole write among the first `stop` writes
@@ -127,37 +150,22 @@ def _versions(trace: Trace, a: _Accesses, stop: I64) -> Versions:
     first = np.where(exists, start, stop)
     made = np.append(whole, 0)[np.where(exists, rank, -1)]
 
-    def any_of(bad: Bool) -> Bool:
-        seen = np.concatenate([[0], np.cumsum(bad[a.writes])])
+    def any_of(access: Bool) -> Bool:
+        seen = np.concatenate([[0], np.cumsum(access[a.writes])])
         some: Bool = seen[stop] > seen[first]
         return some
 
-    kind = np.array([k in (PARAM, OPT_STATE) for k in trace.buffers.kind], np.bool_)
     why = np.zeros(len(stop), np.int64)
-    role = trace.ops.role[a.op]
-    for code, bad in (  # the first that holds counts, so the last ones are written first
+    for code, refused in (  # the first that holds counts, so the last ones are written first
         (STATISTIC, any_of(a.statistic)),
-        (COPY, any_of((role == COPY_OUT) | (role == COPY_IN))),
-        (SOURCE, exists & _from_outside(trace, a, made, stop - first)),
+        (COPY, any_of(bad.copy)),
+        (SOURCE, exists & (bad.outside[made] | (bad.nobody[made] & (stop - first == 1)))),
         (OVER_BOUNDARY, ~exists & a.old),
         (NO_WHOLE, ~exists & ~a.old),
-        (LASTING, kind[a.buffer]),
+        (LASTING, bad.lasting),
     ):
-        why[bad] = code
+        why[refused] = code
     return Versions(first, stop, why)
-
-
-def _from_outside(trace: Trace, a: _Accesses, made: I64, length: I64) -> Bool:
-    """Whether the whole write `made` (an access) of a chain so long takes data that no op made, or that nobody wrote.
-
-    What an op only allocates is as good as any other once later ops of the chain write into it.
-    """
-    batch = np.array([kind == INPUT for kind in trace.buffers.kind], np.bool_)
-    moved = np.array([name.split(".")[0] == "_to_copy" for name in trace.ops.name], np.bool_)
-    empty = np.array([name.removeprefix("new_").startswith("empty") for name in trace.ops.name], np.bool_)
-    op, reads_nothing = a.op[made], np.diff(trace.ops.reads.ptr) == 0
-    found: Bool = reads_nothing[op] & (batch[a.buffer[made]] | moved[op] | (empty[op] & (length == 1)))
-    return found
 
 
 def _lasts(trace: Trace, a: _Accesses) -> tuple[I64, Bool]:
