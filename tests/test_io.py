@@ -113,6 +113,15 @@ def test_random_draws_kinds_and_odd_names_survive(tmp_path: Path) -> None:
     assert_same(read(tmp_path / "t.json.gz"), trace, [2**53 - 1])
 
 
+def test_what_an_op_keeps_as_statistics_survives_against_its_kinds(tmp_path: Path) -> None:
+    table = Buffers.make([8, 8, 8], [0, 0, 0], [2, 2, 2], kind=["buffer", "activation", "act_grad"])
+    reads, writes = [[0, 1], [0, 1]], [[0, 1, 2], [0, 1, 2]]
+    for kept in (None, [[0], [0]], [[], [1]], [[1, 0], []]):
+        trace = Trace(table, Ops.make(reads, writes, statistics=kept))
+        write(tmp_path / "t.json", trace, duration=np.zeros(2, np.int64))
+        assert read(tmp_path / "t.json").statistics.tolist() == trace.statistics.tolist()
+
+
 def test_the_file_has_one_buffer_or_op_a_line_and_the_keys_of_the_design(tmp_path: Path) -> None:
     trace = bundled("mlp3")
     write(tmp_path / "t.json", trace, best_fit(trace), machine=tiny_machine())

@@ -14,7 +14,7 @@ from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
 from gpumem.io.schema import Count, Index, check_positions, decode, statistics
 from gpumem.placement import NOWHERE, Placement
-from gpumem.trace import Trace
+from gpumem.trace import Trace, statistics_by_kind
 
 FORMAT = "gpumem.trace/1"
 
@@ -150,7 +150,7 @@ def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
-    kept = trace.ops.statistics
-    rows = [None] * len(trace.ops) if kept is None else [row or None for row in kept.tolist()]
-    for o, ns, rng, row in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist(), rows):
+    by_kind = statistics_by_kind(trace.buffers.kind, trace.ops).tolist()
+    kept = [None if row == told else row for row, told in zip(trace.statistics.tolist(), by_kind)]
+    for o, ns, rng, row in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist(), kept):
         yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, rng, row)  # type: ignore[arg-type]
