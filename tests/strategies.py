@@ -8,25 +8,17 @@ from hypothesis import strategies as st
 from gpumem.columns import Buffers, Ops
 from gpumem.machine import Link, Machine
 from gpumem.swap import Plan, Swap
-from gpumem.swap.gaps import gaps
 from gpumem.swap.tasks import Task
 from gpumem.testing.strategies import lifetimes, traces
+from gpumem.testing.training import plans as any_plans, steps
 from gpumem.trace import Trace
 
-__all__ = ["lifetimes", "machine_of", "nets", "plans", "tasks", "traces"]
+__all__ = ["any_plans", "lifetimes", "machine_of", "nets", "plans", "steps", "tasks", "traces"]
 
 
-@st.composite
-def plans(draw: st.DrawFn, trace: Trace) -> Plan:
+def plans(trace: Trace) -> st.SearchStrategy[Plan]:
     """Any valid swaps of a trace, however unwise."""
-    found = gaps(trace)
-    swaps = []
-    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
-        if draw(st.booleans()):
-            release = draw(st.integers(after + 1, before))
-            prefetch, out = draw(st.integers(release, before)), draw(st.integers(after, release - 1))
-            swaps.append(Swap(b, after, before, release, prefetch, out))
-    return Plan(tuple(draw(st.permutations(swaps))), trace.n)
+    return any_plans(trace, kinds=(Swap,))
 
 
 @st.composite

@@ -1,7 +1,7 @@
 """What users test their own allocators and planners with; no test framework needed.
 
-`check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `requests` and `traces`
-need Hypothesis, which comes with `gpumem[test]`.
+`check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `plans`, `requests`,
+`steps` and `traces` need Hypothesis, which comes with `gpumem[test]`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,5 +21,6 @@ if TYPE_CHECKING:
     from gpumem.testing.request import Allocate as Allocate, Free as Free, Request as Request, WrongFree as WrongFree
     from gpumem.testing.stateful import allocator_machine as allocator_machine
     from gpumem.testing.strategies import lifetimes as lifetimes, requests as requests, traces as traces
+    from gpumem.testing.training import plans as plans, steps as steps
 
 face(__name__)

@@ -1,0 +1,273 @@
+"""Hypothesis strategies: training steps with all that recomputation must cope with, and plans for any trace.
+
+Needs Hypothesis, which comes with `gpumem[test]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpumem.testing.strategies import SIZES  # first: says what is missing where Hypothesis is
+
+# isort: split
+from hypothesis import strategies as st
+
+from gpumem.columns import (
+    ACT_GRAD,
+    ACTIVATION,
+    GRADIENT,
+    INPUT,
+    PARAM,
+    STATISTICS,
+    WORKSPACE,
+    Buffers,
+    Ops,
+)
+from gpumem.swap.gaps import gaps
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
+from gpumem.trace import Trace
+
+BY_KIND, TOLD, DENIED = range(3)  # how a trace says which buffers are statistics
+SOURCES = ("zeros", "empty.memory_format", "new_empty", "arange")
+RANDOM = 9  # how often of ten an op draws no random numbers
+
+
+class _Part(NamedTuple):
+    """What is drawn for an op: what it does, which buffers it takes, and how it runs."""
+
+    what: int
+    near: int
+    far: int
+    mask: int
+    luck: int
+    stream: int
+    duration: int
+
+    @classmethod
+    def drawn(cls, streams: int) -> st.SearchStrategy[_Part]:
+        digit = st.integers(0, 9)
+        return st.builds(cls, digit, digit, digit, digit, digit, st.integers(0, streams - 1), st.integers(0, 30))
+
+
+@dataclass(slots=True)
+class _Step:
+    """A training step that grows op by op; a lifetime is what its ops touch, and a tail."""
+
+    kind: list[str] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    reads: list[list[int]] = field(default_factory=list)
+    writes: list[list[int]] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)  # statistics
+    lasting: int = 0  # so many buffers live for ever; they come first
+
+    def new(self, kind: str) -> int:
+        """Add a buffer; the next op touches it first."""
+        self.kind.append(kind)
+        self.first.append(len(self.reads))
+        self.last.append(len(self.reads))
+        return len(self.kind) - 1
+
+    def op(self, name: str, part: _Part, reads: Sequence[int], writes: Sequence[int], kept: Sequence[int] = ()) -> None:
+        """Add an op; now and then it has a workspace."""
+        written = [*writes, *([self.new(WORKSPACE)] if part.luck == 8 else [])]
+        for b in (*reads, *written, *kept):
+            self.last[b] = len(self.reads)
+        self.reads.append(sorted({*reads, *kept}))
+        self.writes.append(sorted({*written, *kept}))
+        self.name.append(name)
+        self.parts.append(part)
+        self.kept.append(sorted(kept))
+
+    def forward(self, part: _Part, made: list[int]) -> None:
+        """Add a layer: it reads what was made of late, or long ago, and makes something or changes it in place."""
+        x, y = made[-1 - part.near % min(len(made), 3)], made[part.far % len(made)]
+        reads = [x, y] if part.mask % 2 else [x]
+        if part.what <= 1:
+            made.append(self.new(ACTIVATION))
+            self.op("layer", part, reads, [made[-1]])
+        elif part.what <= 3:  # in place, perhaps with a result beside it
+            made += [self.new(ACTIVATION)] if part.mask >= 6 else []
+            self.op("relu_", part, reads, [x, *made[len(made) - (part.mask >= 6) :]])
+        elif part.what == 4:
+            made += [self.new(ACTIVATION) for _ in range(2 + part.mask % 2)]
+            self.op("split", part, reads, made[-2 - part.mask % 2 :])
+        elif part.what == 5 and x != y:  # a second whole write
+            self.op("copy", part, [y], [x])
+        elif part.what == 6:
+            made.append(self.new(ACTIVATION))
+            self.op(SOURCES[part.far % len(SOURCES)], part, [], [made[-1]])
+        elif part.what == 7 and self.lasting:  # what lives for ever is read, or written whole
+            b = part.far % self.lasting
+            made.append(self.new(ACTIVATION))
+            self.op("read", part, [x, b], [made[-1]]) if part.mask < 7 else self.op("set", part, [x], [made[-1], b])
+        else:
+            kept = [b for b in range(self.lasting) if self.kind[b] == STATISTICS][part.far % 3 :][:2]
+            made.append(self.new(ACTIVATION))
+            self.op("norm", part, reads, [made[-1]], kept)
+
+    def backward(self, part: _Part, layer: int, gradient: int) -> int:
+        """Add the backward op of a layer, which reads some of what the layer touched; return the new gradient."""
+        touched = sorted({*self.reads[layer], *self.writes[layer]} - {gradient})
+        touched = [b for b in touched if self.kind[b] != WORKSPACE]
+        reads = [b for k, b in enumerate(touched) if part.mask >> k & 1 or part.far == k]
+        writes = [gradient] if part.what <= 2 and gradient >= 0 else [self.new(ACT_GRAD)]
+        changed = [b for b in reads if part.what == 9 and self.kind[b] == ACTIVATION]  # destroys its input
+        self.op("backward", part, [*reads, *([gradient] if gradient >= 0 else [])], [*writes, *changed])
+        return writes[0]
+
+    def update(self, part: _Part, b: int, gradient: int) -> None:
+        """Add the update of what lives for ever, in place or as a whole."""
+        self.op("step", part, [gradient, *([b] if part.mask else [])], [b])
+
+    def trace(self, sizes: Sequence[int], tail: int, turn: int, streams: int, told: int) -> Trace:
+        """Return the step, its ops turned on by `turn`."""
+        n = len(self.reads)
+        order = [(i - turn) % n for i in range(n)]  # which op comes to place i
+        start, end = [], []
+        for b, (s, e) in enumerate(zip(self.first, self.last)):
+            e = min(n, e + 1 + (tail if b % 3 == 0 and self.kind[b] != WORKSPACE else 0))
+            start.append(0 if b < self.lasting else (s + turn) % n)
+            end.append(n if b < self.lasting else start[b] + e - s)
+        kind = [k if told != TOLD or k != STATISTICS else "" for k in self.kind]
+        statistics = None if told == BY_KIND else [self.kept[i] if told == TOLD else [] for i in order]
+        parts = [self.parts[i] for i in order]
+        ops = Ops.make(
+            [self.reads[i] for i in order],
+            [self.writes[i] for i in order],
+            name=[self.name[i] for i in order],
+            duration=[part.duration for part in parts],
+            stream=[part.stream for part in parts],
+            streams=[f"compute{s}" for s in range(streams)],
+            rng=[part.luck == RANDOM for part in parts],
+            statistics=statistics,
+        )
+        persistent = [b < self.lasting for b in range(len(kind))]
+        size = [sizes[b % len(sizes)] for b in range(len(kind))]
+        return Trace(Buffers.make(size, start, end, persistent=persistent, kind=kind), ops, name="step")
+
+
+@st.composite
+def steps(
+    draw: st.DrawFn,
+    *,
+    max_layers: int = 12,
+    streams: int = 2,
+    sizes: st.SearchStrategy[int] = SIZES,
+) -> Trace:
+    """Draw a training step: layers forward, their backward ops in reverse order, updates.
+
+    Parameters
+    ----------
+    max_layers : int
+        Forward ops besides the batch's arrival; there are about twice as many ops, and a few.
+    streams : int
+        Compute streams at most.
+    sizes : SearchStrategy of int
+        Bytes of a buffer.
+
+    Returns
+    -------
+    SearchStrategy of Trace
+        With chains of changes in place and readers between them, several whole writes in one lifetime, ops with
+        several results, random ops, statistics (by kind, told, or denied by `ops.statistics`), sources, workspaces,
+        inputs that die early or are destroyed, parameters, lasting buffers that are written whole. It may begin
+        anywhere in the step, so that arcs wrap the boundary.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
+    ... @given(steps())
+    ... def statistics_are_read_and_written(trace):
+    ...     for op, kept in zip(trace.ops, trace.statistics.tolist()):
+    ...         assert set(kept) <= set(op.reads) & set(op.writes)
+    >>> statistics_are_read_and_written()
+    """
+    part = _Part.drawn(streams)
+    step, lasting = _Step(), draw(st.lists(st.sampled_from(["", PARAM, STATISTICS, STATISTICS]), max_size=5))
+    for kind in lasting:
+        step.new(kind)
+    step.lasting = len(lasting)
+    made = [step.new(INPUT if draw(st.booleans()) else ACTIVATION)]
+    step.op("load", draw(part)._replace(luck=0), [], made)
+    layers = [draw(part) for _ in range(draw(st.integers(1, max_layers)))]
+    for drawn in layers:
+        step.forward(drawn, made)
+    gradient = -1
+    for layer in reversed(range(len(layers) + 1)):
+        gradient = step.backward(draw(part), layer, gradient)
+    step.kind[gradient] = GRADIENT
+    for b in range(step.lasting):
+        if step.kind[b] == PARAM or draw(st.integers(0, 3)) == 3:
+            step.update(draw(part), b, gradient)
+    turn = draw(st.one_of(st.just(0), st.just(0), st.integers(0, len(step.reads) - 1)))
+    told = draw(st.sampled_from([BY_KIND, TOLD, DENIED]))
+    some = draw(st.lists(sizes, min_size=1, max_size=7))
+    return step.trace(some, draw(st.integers(0, 3)), turn, streams, told)
+
+
+@st.composite
+def plans(draw: st.DrawFn, trace: Trace, *, kinds: Sequence[type[Decision]] = (Swap, Recompute, Hold)) -> Plan:
+    """Draw a plan that `apply` carries out, however unwise.
+
+    Parameters
+    ----------
+    trace : Trace
+    kinds : sequence of decision types
+        Any of `Swap`, `Recompute`, `Hold`.
+
+    Returns
+    -------
+    SearchStrategy of Plan
+        What `apply` refuses is left out decision by decision.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> from gpumem import check
+    >>> @settings(max_examples=20, derandomize=True, database=None, deadline=None)
+    ... @given(st.data())
+    ... def values_are_kept(data):
+    ...     trace = data.draw(steps())
+    ...     check.data_flow(trace, data.draw(plans(trace)).apply(trace))
+    >>> values_are_kept()
+    """
+    found, n = gaps(trace), trace.n
+    places = sorted(draw(st.sets(st.integers(1, n), max_size=3)))  # where several come back at once
+    chosen: list[Decision] = []
+    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
+        how = draw(st.integers(0, 4))
+        if how and Recompute in kinds and (how > 1 or Swap not in kinds):
+            here = [p for p in places if after < p <= before]
+            at = draw(st.sampled_from([*here, before])) if how < 4 else draw(st.integers(after + 1, before))
+            chosen.append(Recompute(b, after, before, at))
+        elif how and Swap in kinds:
+            release = draw(st.integers(after + 1, before))
+            prefetch, out = draw(st.integers(release, before)), draw(st.integers(after, release - 1))
+            chosen.append(Swap(b, after, before, release, prefetch, out))
+    if Hold in kinds:
+        b = trace.buffers
+        for k, (start, end, host) in enumerate(zip(b.start.tolist(), b.end.tolist(), b.host.tolist())):
+            if not host and end <= n and end - start < n and draw(st.integers(0, 5)) == 5:
+                chosen.append(Hold(k, draw(st.integers(end, n))))
+    return Plan.of(trace, _accepted(trace, [], draw(st.permutations(chosen))))
+
+
+def _accepted(trace: Trace, before: list[Decision], group: list[Decision]) -> list[Decision]:
+    """Return `before` and what can be added of `group`, in order; only a recomputation is ever refused."""
+    together = [*before, *group]
+    try:
+        Plan.of(trace, together).apply(trace)
+        return together
+    except ValueError:
+        if not any(isinstance(d, Recompute) for d in together):
+            raise
+        if len(group) == 1:
+            return before
+        half = len(group) // 2
+        return _accepted(trace, _accepted(trace, before, group[:half]), group[half:])

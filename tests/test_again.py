@@ -1,0 +1,105 @@
+"""Values made again on random training steps: data flow, every oracle, and equal bytes in every legal order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+
+from gpumem import check
+from gpumem.columns import RECOMPUTE
+from gpumem.execute import Emulator, GenericOp, Order, carried, in_issue_order, initial, prepare
+from gpumem.execute.orders import shuffled
+from gpumem.placement import Placement
+from gpumem.pool.smartpool import best_fit
+from gpumem.simulate import simulate
+from gpumem.swap.plan import Hold, Plan, Recompute, Swap
+from gpumem.trace import Trace
+
+from .conftest import tiny_machine
+from .strategies import any_plans, steps
+
+ITERATIONS = 4
+State = dict[int, np.ndarray]
+
+
+def outcome(
+    original: Trace, trace: Trace, order: Order, placement: Placement, host: Placement | None = None
+) -> tuple[State, np.ndarray]:
+    """What is left at the boundary, and what each op has read; all iterations are queued before the first op runs."""
+    launch, state = GenericOp(original), initial(original, seed=1)
+    program = prepare(trace, placement, Emulator(order), launch, host=host)
+    program.write({of: value for of, value in state.items() if of in program.crossing()})
+    program.run(ITERATIONS)
+    held = carried(original)
+    return {of: value for of, value in program.read().items() if of in held}, launch.seen
+
+
+def differs(want: tuple[State, np.ndarray], got: tuple[State, np.ndarray]) -> str:
+    """Which op read other bytes than its original, or which buffer is left with others."""
+    for op in np.flatnonzero(want[1] != got[1]).tolist():
+        return f"op {op} read other bytes"
+    return next((f"buffer {of} holds other bytes" for of, x in got[0].items() if (x != want[0][of]).any()), "")
+
+
+def same_bytes(trace: Trace, rewritten: Trace, orders: int) -> str:
+    """Run both, the second in so many orders; return what differs, if anything does."""
+    want = outcome(trace, trace, in_issue_order, best_fit(trace))
+    placed = best_fit(rewritten, alignment=4), best_fit(rewritten.host_side())
+    for seed in range(orders):
+        if told := differs(want, outcome(trace, rewritten, shuffled(seed), *placed)):
+            return told
+    return ""
+
+
+def all_oracles(trace: Trace, rewritten: Trace) -> None:
+    machine, placement = tiny_machine(), best_fit(rewritten)
+    check.everything(trace, rewritten, placement, simulate(rewritten, machine, placement), machine)
+
+
+@given(st.data())
+def test_any_plan_of_a_training_step(data: st.DataObject) -> None:
+    trace = data.draw(steps(streams=3))
+    rewritten = data.draw(any_plans(trace)).apply(trace)
+    all_oracles(trace, rewritten)
+    assert not same_bytes(trace, rewritten, 2)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_thousand_plans_in_twenty_orders(data: st.DataObject) -> None:
+    trace = data.draw(steps(streams=3))
+    rewritten = data.draw(any_plans(trace)).apply(trace)
+    all_oracles(trace, rewritten)
+    assert not same_bytes(trace, rewritten, 20)
+
+
+def test_draws_are_hardly_ever_empty() -> None:
+    count: Counter[object] = Counter()
+
+    @settings(max_examples=60, database=None, derandomize=True, phases=[Phase.generate], deadline=None)
+    @given(st.data())
+    def draw(data: st.DataObject) -> None:
+        trace = data.draw(steps())
+        plan = data.draw(any_plans(trace))
+        rewritten = plan.apply(trace)
+        again = int((rewritten.ops.role == RECOMPUTE).sum())
+        count.update(type(d) for d in plan.decisions)
+        count.update({"draws": 1, "reruns": again, "none": not again})
+
+    draw()
+    assert count["draws"] >= 60 and count["none"] * 5 <= count["draws"]
+    assert count["reruns"] >= 8 * count["draws"]
+    assert min(count[Recompute], count[Swap]) >= 2 * count["draws"] and count[Hold] >= count["draws"] // 2
+
+
+@given(st.data())
+def test_plans_of_rewritten_steps_compose(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=6))
+    once = data.draw(any_plans(trace)).apply(trace)
+    twice = Plan.of(once, data.draw(any_plans(once)).decisions).apply(once)
+    check.data_flow(trace, twice)
+    assert not same_bytes(trace, twice, 1)
