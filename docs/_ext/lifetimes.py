@@ -31,9 +31,9 @@ def lifetimes(ax: Axes, trace: Trace, *, only: str = "") -> None:
     rows: dict[str, int] = {}
     seen = set()
     for b in trace.buffers:
-        if only and b.name not in only.split():
+        if only and (b.name or b.kind) not in only.split():
             continue
-        name = f"{b.name or 'generator'}, host" if b.space == "host" else b.name
+        name = f"{b.name or b.kind}, host" if b.space == "host" else b.name
         y = rows.setdefault(name, len(rows))
         mine = slice(*touched.op.ptr[b.id : b.id + 2])
         where = touched.op.idx[mine].tolist()

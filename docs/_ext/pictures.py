@@ -101,16 +101,16 @@ def again_united(ax: Axes) -> None:
     _again(ax, "united", "x y s h")
 
 
-@picture(height=3.2)
+@picture(height=2.6)
 def again_place(ax: Axes) -> None:
     """Copies out, copies in, reruns."""
-    _again(ax, "mixed", "y h m")
+    _again(ax, "mixed", "y h")
 
 
-@picture(height=3)
+@picture(height=3.3)
 def again_random(ax: Axes) -> None:
     """A random op run again, and its generator's state."""
-    _again(ax, "drawn", "h d m p")
+    _again(ax, "drawn", "h d m p generator")
 
 
 @picture(height=2.8)
