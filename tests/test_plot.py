@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import gpumem
-from gpumem import Machine, Placement, Trace, plot
+from gpumem import Machine, Placement, Plan, Trace, plot
+from gpumem.columns import Buffers, Ops
 from gpumem.report import Figure, Series
+from gpumem.swap import Recompute
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,25 @@ def test_files_are_drawn_without_pyplot_and_no_backend_is_forced(
     before = matplotlib.rcParams._get("backend")
     assert plot.save(tmp_path / "p.png", partial(plot.profile, trace)).read_bytes().startswith(b"\x89PNG")
     assert "matplotlib.pyplot" not in sys.modules and matplotlib.rcParams._get("backend") == before
+
+
+def test_a_profile_shows_what_is_held_while_ops_run_again() -> None:
+    """What op 3 reads is made again before it, from 8 bytes of scratch; op 3 itself holds a byte."""
+    ops = Ops.make([[], [0], [], [1]], [[0], [1], [2], []])
+    trace = Trace(Buffers.make([8, 1, 8], [0, 1, 2], [2, 4, 3]), ops)
+    again = Plan.of(trace, [Recompute(1, 1, 3, 3)]).apply(trace)
+    planned = plot.profile(trace, again).lines[0].get_ydata()
+    assert (np.asarray(planned) * 2**20).tolist() == [8, 9, 8, 9]
+    assert again.load().tolist() == [8, 9, 8, 8, 9, 1]
+
+
+def test_streams_say_what_their_colours_mean() -> None:
+    ops = Ops.make([[], [0], [0]], [[0], [], []], duration=[3, 3, 3])
+    trace = Trace(Buffers.make([8], [0], [3]), ops)
+    again = Plan.of(trace, [Recompute(0, 1, 2, 2)]).apply(trace)
+    for shown, told in ((trace, ["compute"]), (again, ["compute", "recompute"])):
+        legend = plot.streams(shown, gpumem.simulate(shown, Machine.named("v100"))).get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == told
 
 
 def test_what_does_not_belong_together_is_said_so() -> None:

@@ -25,7 +25,7 @@ from gpumem.io import bundled_path, load
 from gpumem.jobs import Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
 from gpumem.latency import LatencyTable, Measurement, Sample
 from gpumem.models import mlp
-from gpumem.swap import Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
+from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates
 from gpumem.swap.windows import windows
 
@@ -201,6 +201,25 @@ def test_plans_placements_and_timelines_become_tables() -> None:
     assert both.index.tolist() == ["before", "after"]
     assert both.loc["after", "peak_load_bytes"] == planned().trace.peak_load
     assert both.loc["before", "copied_out_bytes"] == 0 < both.loc["after", "copied_out_bytes"]
+
+
+def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
+    ops = Ops.make([[], [0], [], [1], [3]], [[0], [1], [3], [], []], duration=[5, 7, 1, 1, 1])
+    trace = Trace(Buffers.make([8, 8, 8, 8], [0, 1, 2, 2], [2, 4, 3, 5]), ops)
+    case = Case.of(trace, GTX, load=100)
+    held = Plan.of(trace, [Hold(0, 3), Recompute(1, 1, 3, 3)])
+    for plan, reruns in ((held, [(1, 7)]), (Plan.of(trace, held.decisions[1:]), [(2, 12)])):
+        done = plan.apply(trace)
+        found = in_pool(trace, 2**40, swap=lambda t, n, plan=plan: plan, pool=gpumem.best_fit)
+        shown = case.planned(found, gpumem.simulate(done, GTX), "by hand")
+        row = shown.report().row()
+        assert [(row["reruns"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
+        assert shown.to_pandas().reruns.tolist() == [0, row["reruns"]]
+        assert shown.to_pandas().recompute_ns.tolist() == [0, row["recompute_ns"]]
+        assert "0 swaps, 1 recomputations by by hand" in repr(shown) and "run again" in shown._repr_html_()
+        assert "1 recomputations" in repr(shown.report())
+        assert ("\nheld                      1 buffer beyond its death" in shown.report().table()) == bool(row["held"])
+    assert "run again" not in planned()._repr_html_() and "recomputations" not in repr(planned().report())
 
 
 @pytest.mark.parametrize("what", traces())

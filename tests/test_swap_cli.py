@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import gpumem
 from gpumem import check
 from gpumem.batch import rebatch
+from gpumem.columns import RECOMPUTE
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
@@ -35,7 +37,8 @@ from .conftest import Cli
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
 from .nets import MIB, net
 
-KEYS = ["planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds"]
+FIGURES = ["peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds"]
+KEYS = ["planner", "limit", "feasible", *FIGURES]
 GTX = Machine.named("gtx1080ti")
 PEAK = net().peak_load
 
@@ -127,7 +130,7 @@ def test_swap_prints_a_table(cli: Cli, file: Path, table: object) -> None:
     lines = cli("swap", file, "--load-limit", "75%").out.splitlines()
     assert lines[0].startswith("net: peak load 24.00 MiB, footprint ")
     assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (capacity clock)")
-    heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "overhead", "seconds"]
+    heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]
     assert [cell.strip() for cell in lines[2].split("  ") if cell.strip()] == heads
     assert [line.split()[0] for line in lines[3:]] == ["autoswap", "gives-up", "seeded"]
     assert lines[4].split()[1:3] == ["not", "reached"]
@@ -340,8 +343,12 @@ def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -
     ran = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--out", out)
     trace = load(path).trace
     swapped = checkpoint(trace, GTX, trace.peak_load * 8 // 10).apply(trace)
-    assert "\nrecomputed                " in ran.out
-    assert swapped.n > trace.n
+    told = re.search(r"\nrecomputed {16}(\d+) gaps: (\d+) ops run again, ([\d.]+) ms an iteration\n", ran.out)
+    row = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--json").json
+    assert told and list(map(int, told.groups()[:2])) == [row["recomputed"], row["reruns"]]
+    assert told[3] == f"{row['recompute_ns'] / 1e6:.2f}" and row["held"] == 0
+    assert row["reruns"] == swapped.n - trace.n > 0
+    assert row["recompute_ns"] == GTX.durations(swapped)[swapped.ops.role == RECOMPUTE].sum()
     assert len(recorded(swapped)) == len(recorded(trace)) == trace.n  # the pictures' op axis
 
 

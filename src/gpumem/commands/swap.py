@@ -18,7 +18,8 @@ from gpumem.commands.progress import Progress, tell
 from gpumem.deadline import Deadline
 from gpumem.names import chosen
 
-COLUMNS = ("planner", "limit", "feasible", "peak_load", "footprint", "bytes_out", "bytes_in", "overhead", "seconds")
+MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
+COLUMNS = ("planner", "limit", "feasible", *MEASURED)
 
 
 def add(commands: Commands) -> None:
@@ -87,7 +88,7 @@ def _try(
     seconds = time.perf_counter() - begin
     planned = case.planned(found, case.judge(found), name)
     full = planned.report().row()
-    known = {key: full[key] for key in ("bytes_out", "bytes_in", "overhead")}
+    known = {key: full[key] for key in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}
     known |= {"peak_load": full["peak_load_after"], "footprint": full["footprint_after"]}
     return row | known | {"feasible": True, "seconds": seconds}, planned
 
@@ -96,13 +97,14 @@ def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
     trace, pool = case.trace, case.pool is not None
     goal = f"pool of {report.human(case.pool or 0)}" if pool else f"load limit of {report.human(case.load or 0)}"
     clock = "placed" if pool else "capacity"
-    lines = [[*COLUMNS[:1], *(c.replace("_", " ") for c in COLUMNS[3:])]]
+    lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]]
     for r in rows:
         if not r["feasible"]:
-            lines.append([r["planner"], "not reached", "", "", "", "", f"{r['seconds']:.3f}"])
+            lines.append([r["planner"], "not reached", "", "", "", "", "", f"{r['seconds']:.3f}"])
             continue
         sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
-        lines.append([r["planner"], *sizes, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
+        again = report.human_ns(r["recompute_ns"]) if r["recompute_ns"] else "-"
+        lines.append([r["planner"], *sizes, again, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
     about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
     told = report.unswapped(trace.peak_load, case.placement.height, case.pool, case.load)
     table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"

@@ -14,7 +14,7 @@ from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
 from gpumem.placement import Placement
-from gpumem.report import Report, Run, human, human_ns, versus
+from gpumem.report import Report, Run, decided, human, human_ns, versus
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
@@ -51,6 +51,7 @@ class Comparison(Shown):
 
     def row(self) -> dict[str, Any]:
         """Return all figures: bytes, nanoseconds, overheads as fractions."""
+        planned = self.report.row()
         sides = {"unmanaged": self.before, "planned": self.after}
         return {
             "trace": self.report.before.trace.name,
@@ -58,7 +59,7 @@ class Comparison(Shown):
             "iterations": self.iterations,
             "limit": self.report.limit,
             "score": self.report.score,
-            "swaps": len(self.report.plan.swaps),
+            **{name: planned[name] for name in ("swaps", "recomputed", "reruns", "recompute_ns", "held")},
             "identical": not self.differing,
             "compared": len(self.compared),
             "differing": list(self.differing),
@@ -82,7 +83,7 @@ class Comparison(Shown):
             versus("iteration, measured", b.iteration_ns, a.iteration_ns, human_ns),
             versus("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
             "",
-            f"{'swapped':26}{r['swaps']} gaps by {r['score'] or self.report.planner}",
+            *decided(self.report.row()),
             f"{'copies overlapped':26}{'not measured' if a.overlap is None else f'{a.overlap:.0%} of their time'}",
             f"{'state afterwards':26}{same}",
         ]

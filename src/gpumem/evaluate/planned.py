@@ -78,7 +78,8 @@ class Planned(Shown):
     def __repr__(self) -> str:
         r, goal = self.report().row(), "pool" if self.load is None else "load"
         goal = f"{goal} of {human((self.pool if self.load is None else self.load) or 0)}"
-        what = f"{r['swaps']} swaps by {self.score or self.planner:.30}"
+        what = f"{r['swaps']} swaps" + (f", {r['recomputed']} recomputations" if r["recomputed"] else "")
+        what += f" by {self.score or self.planner:.30}"
         cost = f"footprint {human(r['footprint_after'])}, overhead {percent(r['overhead'])}"
         return f"Planned({r['trace']:.40}, {goal} on {self.machine.name:.30}: {what}, {cost})"
 
@@ -89,6 +90,7 @@ class Planned(Shown):
             ["footprint", *(human(run.placement.height) for run in runs)],
             ["iteration", *(human_ns(run.timeline.makespan) for run in runs)],
             ["copied out", *out],
+            *([["run again", *(human_ns(run.again()[1]) for run in runs)]] if self.after.again()[0] else []),
             ["overhead", "", percent(self.overhead)],
         ]
         return table(repr(self), rows, ["", "before", "after"])
@@ -107,6 +109,8 @@ class Planned(Shown):
             "ratio": [run.placement.ratio(run.trace) for run in runs.values()],
             "copied_out_bytes": [run.copied(COPY_OUT) for run in runs.values()],
             "copied_in_bytes": [run.copied(COPY_IN) for run in runs.values()],
+            "reruns": [run.again()[0] for run in runs.values()],
+            "recompute_ns": [run.again()[1] for run in runs.values()],
             "makespan_ns": [run.timeline.makespan for run in runs.values()],
         }
         for cause in self.after.timeline.stalls:

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from gpumem.report import plot as plot
     from gpumem.report.plan import Report as Report, Run as Run
     from gpumem.report.plot import Figure as Figure, Series as Series
-    from gpumem.report.text import columns as columns, header as header, unswapped as unswapped, versus as versus
+    from gpumem.report.text import (
+        columns as columns,
+        decided as decided,
+        header as header,
+        unswapped as unswapped,
+        versus as versus,
+    )
     from gpumem.units import human as human, human_ns as human_ns, percent as percent
 
 face(__name__)

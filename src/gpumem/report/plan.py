@@ -8,10 +8,10 @@ from typing import Any
 
 from gpumem._show import Facts, Shown, clipped
 from gpumem._strict import strict_fields
-from gpumem.columns import COPY_IN, COPY_OUT
+from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
 from gpumem.placement import Placement
-from gpumem.report.text import unswapped, versus
-from gpumem.swap.plan import Plan, Recompute
+from gpumem.report.text import decided, unswapped, versus
+from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 from gpumem.units import human, human_ns, percent
@@ -36,6 +36,11 @@ class Run(Shown):
         ops = self.trace.ops
         copies = (ops.role == role).nonzero()[0]
         return int(self.trace.buffers.size[ops.writes.idx[ops.writes.ptr[copies]]].sum())
+
+    def again(self) -> tuple[int, int]:
+        """Ops that run again in one iteration, and the nanoseconds they take."""
+        mine = self.trace.ops.role == RECOMPUTE
+        return int(mine.sum()), int((self.timeline.end - self.timeline.start)[mine].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,14 +71,19 @@ class Report(Shown):
             "on": clipped(self.machine, 30),
             "by": clipped(self.score or self.planner, 30),
             "swaps": r["swaps"],
+            **({"recomputations": r["recomputed"]} if r["recomputed"] else {}),
             "footprint": footprint,
             "overhead": percent(r["overhead"]),
         }
 
     def row(self) -> dict[str, Any]:
-        """Return all figures: bytes, nanoseconds, `overhead` as a fraction."""
+        """Return all figures: bytes, nanoseconds, `overhead` as a fraction.
+
+        `swaps` and `recomputed` count gaps; `reruns` the ops that run again, `recompute_ns` their time in an iteration;
+        `held` the buffers that stay beyond their death.
+        """
         before, after = self.before, self.after
-        overhead = after.timeline.overhead(before.timeline)
+        overhead, (reruns, recompute_ns) = after.timeline.overhead(before.timeline), after.again()
         return {
             "trace": before.trace.name,
             "machine": self.machine,
@@ -86,6 +96,9 @@ class Report(Shown):
             "clock": self.clock,
             "swaps": len(self.plan.swaps),
             "recomputed": sum(isinstance(d, Recompute) for d in self.plan.decisions),
+            "reruns": reruns,
+            "recompute_ns": recompute_ns,
+            "held": sum(isinstance(d, Hold) for d in self.plan.decisions),
             "peak_load": before.trace.peak_load,
             "peak_load_after": after.trace.peak_load,
             "footprint": before.placement.height,
@@ -116,9 +129,7 @@ class Report(Shown):
             f"{'competitive ratio':26}{r['ratio']:>14.4f}{r['ratio_after']:>14.4f}",
             versus(f"iteration ({r['clock']} clock)", r["makespan_before_ns"], r["makespan_ns"], human_ns),
             "",
-            f"{'swapped':26}{r['swaps']} gaps by {r['score'] or r['planner']}: "
-            f"{human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration",
-            *([f"{'recomputed':26}{r['recomputed']} gaps"] if r["recomputed"] else []),
+            *decided(r, f": {human(r['bytes_out'])} out, {human(r['bytes_in'])} in an iteration"),
             f"{'overhead':26}{percent(r['overhead'])}",
             f"{'stalls':26}" + ", ".join(f"{human_ns(ns)} for {what}" for what, ns in r["stalls"].items()),
         ]

@@ -23,6 +23,7 @@ from gpumem.columns import (
     OPT_STATE,
     PARAM,
     RECOMPUTE,
+    ROLES,
     STATISTICS,
 )
 from gpumem.io import replacing
@@ -111,6 +112,8 @@ def profile(
 ) -> Axes:
     """Draw the load over the ops of an iteration; of a rewritten trace too, on the same axis.
 
+    There an op counts with the copies and reruns right before it: the most that any of them holds.
+
     Parameters
     ----------
     before : Trace
@@ -133,13 +136,14 @@ def profile(
     ax = _axes(ax)
     time, load = before.steps()
     steps, held = np.append(time, before.n), np.append(load, load[-1]) / _MIB
-    ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without swapping")
+    ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without the plan")
     if after is not None:
         steps, kept = recorded(before), recorded(after)
         if len(kept) != len(steps):
             told = f"after: {len(kept)} ops of trace {after.name!r:.60}, but {before.name!r:.60} has {len(steps)}"
             raise ValueError(f"{told}: it is no rewrite of that")
-        ax.step(steps, after.load()[kept] / _MIB, where="post", label="planned", color="#c44e52")
+        begins = np.append(0, kept[:-1] + 1)  # of what a copy or a rerun holds, the most counts with the op behind it
+        ax.step(steps, np.maximum.reduceat(after.load(), begins) / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
         at = amount(limit, before.peak_load, "limit") / _MIB
         ax.axhline(at, linestyle="--", linewidth=0.8, color="black", label="limit")
@@ -182,7 +186,7 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
                 boxes.append([(start, low), (end, low), (end, high), (start, high)])
                 colours.append(_COLOURS.get(b.kind, "#cccccc"))
     ax.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.2))
-    ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies)")
+    ax.set(xlim=(0, trace.n), ylim=(0, max(placement.height / _MIB, 1e-9)), xlabel="op (with copies and reruns)")
     ax.set(ylabel="address (MiB)", title=f"{trace.name}: {placement.height / _MIB:.1f} MiB placed")
     for kind in (kind for kind in _COLOURS if kind in trace.buffers.kind):
         ax.plot([], [], "s", color=_COLOURS[kind], label=kind)
@@ -193,7 +197,7 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
 
 @strict
 def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
-    """Draw one steady iteration: a bar an op, a row a stream. `ax` as in `profile`."""
+    """Draw one steady iteration: a bar an op, coloured by its role, a row a stream. `ax` as in `profile`."""
     timeline.check_fits(trace)
     ax = _axes(ax)
     for k in range(len(trace.ops.streams)):
@@ -201,6 +205,9 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
         bars = [(timeline.start[i] / 1e6, (timeline.end[i] - timeline.start[i]) / 1e6) for i in mine.tolist()]
         colours = [_ROLES[trace.ops[i].role] for i in mine.tolist()]
         ax.broken_barh(bars, (k - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
+    for role in (role for k, role in enumerate(ROLES) if (trace.ops.role == k).any()):
+        ax.plot([], [], "s", color=_ROLES[role], label=role)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(ROLES), fontsize="small")
     ax.set_yticks(range(len(trace.ops.streams)), trace.ops.streams)
     ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
     ax.invert_yaxis()

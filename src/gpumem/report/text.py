@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from gpumem._version import __version__
-from gpumem.units import exact, human
+from gpumem.units import exact, human, human_ns
 
 
 def columns(rows: list[list[str]]) -> str:
@@ -76,6 +77,26 @@ def unswapped(load: int, height: int, pool: int | None, load_limit: int | None) 
         f"its {what} takes {exact(need)}, {exact(need - limit)} more than the limit" for what, need, limit in above
     )
     return f"without a swap {figures}"
+
+
+def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
+    """Return lines of a table on what a plan does: of a row of `Report`, its swaps, recomputations, held buffers.
+
+    >>> row = {"swaps": 2, "score": "doa", "recomputed": 3, "reruns": 7, "recompute_ns": 1500, "held": 1}
+    >>> print("\\n".join(decided(row)))
+    swapped                   2 gaps by doa
+    recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
+    held                      1 buffer beyond its death
+    """
+    lines = [f"{'swapped':26}{row['swaps']} gaps by {row['score'] or row['planner']}{copied}"]
+    if row["recomputed"]:
+        reruns = f"{row['reruns']} {'op runs' if row['reruns'] == 1 else 'ops run'} again"
+        time = f"{human_ns(row['recompute_ns'])} an iteration"
+        lines.append(f"{'recomputed':26}{row['recomputed']} gaps: {reruns}, {time}")
+    if row["held"]:
+        buffers = "buffer beyond its death" if row["held"] == 1 else "buffers beyond their death"
+        lines.append(f"{'held':26}{row['held']} {buffers}")
+    return lines
 
 
 def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
