@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._jit import inner, jit
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import ACT_GRAD, GRADIENT, I64, Bool, Csr
+from gpumem.columns import ACT_GRAD, GRADIENT, I64, UNKNOWN, Bool, Csr
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.plan.replay import Device, Refused
+from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import Trace
 
@@ -55,7 +56,8 @@ class Recomputable(Shown):
 
     `gaps` (m of them); `op` (the whole write of the value, -1 if there is none); `reason` (index into `REASONS`, 0 if
     it can); `until` (the last `at` that a `Recompute` may have; 0 where there is none). Of a recomputation at `until`:
-    `ops` (what runs again, in order) and `cost_ns` (the time of all ops).
+    `ops` (what runs again, in order), `cost_ns` (the time of all ops), `sources` (the buffers that they read on the
+    device).
     """
 
     gaps: Gaps
@@ -64,6 +66,7 @@ class Recomputable(Shown):
     until: I64
     cost_ns: I64
     ops: Csr
+    sources: Csr
 
     def __len__(self) -> int:
         return len(self.op)
@@ -73,6 +76,10 @@ class Recomputable(Shown):
         """Which of them a `Recompute` at the end of the gap may drop."""
         fine: Bool = self.reason == FINE
         return fine
+
+    def times(self, duration: I64) -> I64:
+        """Return what `cost_ns` is where ops take `duration` ns, int64[n]."""
+        return _times(self.ops, duration)
 
 
 @strict
@@ -94,44 +101,81 @@ def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> R
     >>> sorted({REASONS[r] for r in found.reason.tolist()})[1:3]
     ['it is a parameter or optimizer state', 'it was made before the iteration boundary']
     """
-    found, again = gaps(trace) if found is None else found, _Again.of(trace)
-    rows = [again.of_gap(*gap) for gap in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())]
-    op, reason, until = (np.array([row[k] for row in rows], np.int64) for k in range(3))
-    ptr = np.cumsum([0, *(len(row[3]) for row in rows)])
-    ops = Csr(ptr, np.concatenate([np.zeros(0, np.int64), *(row[3] for row in rows)]))
-    seen = np.concatenate([[0], np.cumsum(machine.durations(trace)[ops.idx])])
-    return Recomputable(found, op, reason, until, seen[ptr[1:]] - seen[ptr[:-1]], ops)
+    found, v, ops = gaps(trace) if found is None else found, Origins.of(trace), trace.ops
+    known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
+    unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
+    row = np.array([v.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
+    away = np.zeros(len(trace.buffers), np.bool_)
+    reason, until, *columns = _make_again(v, row, found.buffer, found.after, found.before, unknown, away)
+    again, there = Csr(*columns[:2]), Csr(*columns[2:])
+    made = v.left.first[row] < v.left.stop[row]
+    op = np.append(v.writer, UNKNOWN)[np.where(made, v.left.first[row], -1)]
+    return Recomputable(found, op, reason, until, _times(again, machine.durations(trace)), again, there)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Again:
-    """One gap after the other, all else being on the device."""
+def _times(ops: Csr, duration: I64) -> I64:
+    """The nanoseconds of each row of ops."""
+    seen = np.concatenate([[0], np.cumsum(duration[ops.idx])])
+    total: I64 = seen[ops.ptr[1:]] - seen[ops.ptr[:-1]]
+    return total
 
-    device: Device
-    unknown: Bool  # ops that may take their data from outside
 
-    @classmethod
-    def of(cls, trace: Trace) -> _Again:
-        ops = trace.ops
-        known = [name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name]
-        unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~np.array(known, np.bool_)
-        return cls(Device(trace, Origins.of(trace)), unknown)
+@jit
+def _make_again(
+    v: Origins, row: I64, buffer: I64, after: I64, before: I64, unknown: Bool, away: Bool
+) -> tuple[I64, I64, I64, I64, I64, I64]:
+    """Of each gap, all else being on the device: why not, until when, what runs again, what that reads there.
 
-    def of_gap(self, buffer: int, after: int, before: int) -> tuple[int, int, int, I64]:
-        """The whole write, why not, until when, and what runs again."""
-        v, none = self.device.values, np.zeros(0, np.int64)
-        row = v.after(buffer, after)
-        op = int(v.writer[v.left.first[row]]) if v.left.first[row] < v.left.stop[row] else -1
-        if before >= v.n:
-            return op, WRAPS, 0, none
-        why, at = FINE, before
-        while at > after:
-            try:
-                ops, _ = self.device.closure({buffer: after}, at)
-            except Refused as refused:
-                why, at = why or refused.why, min(at - 1, refused.last)
-                continue
-            if self.unknown[ops].any():
+    `row`: of `v.left`, after the access before the gap; `unknown`: ops that may take their data from outside; `away`:
+    no buffer. The last four are the `ptr` and `idx` of two `Csr`.
+    """
+    reason, until = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    end, there_end = np.zeros(len(row) + 1, np.int64), np.zeros(len(row) + 1, np.int64)
+    ops, there = np.zeros(len(unknown), np.int64), np.zeros(len(away), np.int64)
+    again, held = np.zeros(len(unknown), np.bool_), np.full(len(away), -1, np.int64)
+    for k in range(len(row)):
+        away[buffer[k]] = True
+        reason[k], until[k] = _last_place(v, row[k], buffer[k], after[k], before[k], unknown, away, held, again)
+        if until[k] > 0:
+            ops, end[k + 1] = _noted(ops, end[k], np.flatnonzero(again))
+            _, read, whole = sources(v, np.flatnonzero(again), until[k], away, held)
+            there, there_end[k + 1] = _noted(there, there_end[k], np.unique(read[whole == ON_DEVICE]))
+        else:
+            end[k + 1], there_end[k + 1] = end[k], there_end[k]
+        away[buffer[k]] = False
+    return reason, until, end, ops[: end[-1]], there_end, there[: there_end[-1]]
+
+
+@inner
+def _last_place(
+    v: Origins, row: int, buffer: int, after: int, before: int, unknown: Bool, away: Bool, held: I64, again: Bool
+) -> tuple[int, int]:
+    """Why not at the end of the gap, and the last place, with what runs there in `again`; 0 if there is none."""
+    if before >= v.n:
+        return WRAPS, 0
+    if v.left.why[row] != FINE:
+        return v.left.why[row], 0
+    why, at = FINE, before
+    while at > after:
+        again[:] = False
+        stuck, _ = closure(v, v.left.first[row : row + 1], v.left.stop[row : row + 1], at, away, held, again)
+        if stuck < 0:
+            if (again & unknown).any():
                 break
-            return op, why, at, ops
-        return op, why or NO_INPUT, 0, none
+            return why, at
+        if why == FINE:
+            why = v.found.why[stuck]
+        at = min(at - 1, -1 if away[v.read[stuck]] else v.last[stuck])
+    return (why if why != FINE else NO_INPUT), 0
+
+
+@inner
+def _noted(column: I64, end: int, more: I64) -> tuple[I64, int]:
+    """Write `more` behind `column[:end]`; a full column is copied into one twice as long."""
+    stop = end + len(more)
+    if stop > len(column):
+        wider = np.zeros(2 * stop, np.int64)
+        wider[:end] = column[:end]
+        column = wider
+    column[end:stop] = more
+    return column, stop

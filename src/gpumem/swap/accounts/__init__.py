@@ -1,6 +1,6 @@
 """Accounts that every planner asks: what is held, and when.
 
-`pinned` is what swaps hold in pinned host memory, `room` what copies may hold under a limit for longer than they must,
+`pinned` is what a plan holds in pinned host memory, `reruns` what recomputations need beside all else, `room` what copies may hold under a limit for longer than they must,
 `times` when ops run, `link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle
 and asks for the largest, in O(log n).
 """
@@ -12,6 +12,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.accounts.link import LinkTimes as LinkTimes
     from gpumem.swap.accounts.pinned import Pinned as Pinned
+    from gpumem.swap.accounts.reruns import Reruns as Reruns
     from gpumem.swap.accounts.room import Room as Room
     from gpumem.swap.accounts.times import Times as Times
 

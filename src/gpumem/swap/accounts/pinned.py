@@ -1,7 +1,8 @@
-"""What swaps hold in pinned host memory: the one account that every planner asks.
+"""What a plan holds in pinned host memory: the one account that every planner asks.
 
 For each value that is swapped the host has a buffer, from its first copy-out through its last copy-in, as `Plan.apply`
-makes it. Position `2 i` is the place before op `i`, where copies out come first; `2 i + 1` is op `i` itself::
+makes it; of each random op that runs again the state of its generator, from the op through its last rerun. Position
+`2 i` is the place before op `i`, where copies out come first; `2 i + 1` is op `i` itself::
 
     op          a |  out=a  |   ...   | prefetch=b |  b
     place            a + 1                  b
@@ -10,13 +11,13 @@ makes it. Position `2 i` is the place before op `i`, where copies out come first
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from gpumem._jit import inner, jit
-from gpumem.columns import I64, Bool
+from gpumem.columns import GENERATOR_BYTES, I64, Bool
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.gaps import Gaps
@@ -88,6 +89,7 @@ class Pinned:
             np.zeros(len(value), np.int64),
             *_tree.build(at_places(trace, host=True)),
         )
+        self.states: dict[int, int] = {}  # random ops that run again, and before which op they do last
 
     @property
     def peak(self) -> int:
@@ -104,6 +106,29 @@ class Pinned:
     def drop(self, k: int) -> None:
         """Do not swap gap `k` after all."""
         drop(self.columns, self.n, k)
+
+    def keep(self, states: Mapping[int, int]) -> bool:
+        """Keep of these random ops, of no others, the generator's state through the reruns before an op.
+
+        Return whether the budget allows it; if not, nothing changes.
+        """
+        before, self.states = self.states, dict(states)
+        grown = self._move_states(before, self.states)
+        v = self.columns
+        if all(_tree.largest(v.top, v.add, 2 * op + 1, 2 * self.states[op] + 1) <= self.budget for op in grown):
+            return True
+        self._move_states(self.states, before)
+        self.states = before
+        return False
+
+    def _move_states(self, old: Mapping[int, int], new: Mapping[int, int]) -> list[int]:
+        """Count the states as `new` says and no longer as `old` does; return of which ops they are kept for longer."""
+        v, moved = self.columns, [op for op in {**old, **new} if old.get(op) != new.get(op)]
+        for op in moved:
+            for until, size in ((old.get(op), -GENERATOR_BYTES), (new.get(op), GENERATOR_BYTES)):
+                if until is not None:
+                    _tree.add_to(v.top, v.add, 2 * op + 1, 2 * until + 1, size)
+        return [op for op in moved if op in new and new[op] > old.get(op, -1)]
 
     def settle(self, swaps: Iterable[Swap]) -> list[Swap]:
         """Move the copies of taken gaps to where a schedule has them, never earlier out or later in; return them."""

@@ -69,6 +69,11 @@ class Replay:
     reruns: tuple[Rerun, ...]
     spans: Mapping[Value, Touches]  # of each value made here: which of the reruns touch it
 
+    @property
+    def sources(self) -> frozenset[int]:
+        """The buffers that are read on the device as they are there."""
+        return frozenset(v.buffer for rerun in self.reruns for v in rerun.reads if v.whole == ON_DEVICE)
+
 
 def _spans(reruns: Iterable[Rerun]) -> dict[Value, Touches]:
     found: dict[Value, Touches] = {}
@@ -86,7 +91,13 @@ class Device:
 
     def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
-        spans, self.until = [], np.full(len(trace.buffers), -1, np.int64)
+        self.buffer, self.first, self.length = (np.zeros(0, np.int64) for _ in range(3))
+        self.until = np.full(len(trace.buffers), -1, np.int64)
+        self.decide(decisions)
+
+    def decide(self, decisions: Iterable[Swap | Recompute | Hold]) -> None:
+        """Carry out more decisions."""
+        spans = []
         for d in decisions:
             if isinstance(d, Hold):
                 self.until[d.buffer] = d.until
@@ -94,7 +105,8 @@ class Device:
                 spans.append((d.buffer, d.release, d.prefetch - d.release))
             else:
                 spans.append((d.buffer, d.after + 1, d.at - d.after - 1))
-        self.buffer, self.first, self.length = np.array(spans, np.int64).reshape(-1, 3).T.copy()
+        more = np.array(spans, np.int64).reshape(-1, 3).T
+        self.buffer, self.first, self.length = np.concatenate([[self.buffer, self.first, self.length], more], axis=1)
 
     def called(self, op: int) -> str:
         """Return the name of an op in brackets, if it has one."""

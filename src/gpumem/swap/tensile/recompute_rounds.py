@@ -7,8 +7,10 @@ from collections import defaultdict
 import numpy as np
 
 from gpumem.columns import I64
+from gpumem.swap.accounts.reruns import Reruns, beside, states
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Recompute
+from gpumem.swap.plan.replay import Refused, Replay
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tensile._stabs import Stabs
 from gpumem.swap.tensile.swap_rounds import SwapRounds
@@ -17,8 +19,8 @@ from gpumem.swap.tensile.swap_rounds import SwapRounds
 class RecomputeRounds:
     """What is left to drop after the swap rounds: gaps of buffers that are never absent otherwise.
 
-    A recomputation reads its inputs where it runs, so they must be there, and stay there: what a chosen one
-    reads is not dropped around it.
+    A recomputation reads its sources where it runs, so they must be there, and stay there: what the chosen ones of a
+    place read is not dropped around it.
     """
 
     def __init__(self, job: SwapRounds, duration: I64) -> None:
@@ -26,22 +28,17 @@ class RecomputeRounds:
         trace = job.trace
         b, g = trace.buffers, gaps(trace)
         kept = ~np.isin(g.buffer, np.array(sorted(job.buffers), np.int64)) & ~b.persistent[g.buffer]
-        self.found = found = recomputable(
-            trace, job.machine, g.where(kept & (g.before > g.after + 1) & (b.size[g.buffer] > 0))
-        )
+        kept &= (g.before > g.after + 1) & (g.before < trace.n) & (b.size[g.buffer] > 0)
+        found = recomputable(trace, job.machine, g.where(kept))
+        worth = b.size[found.gaps.buffer] / np.maximum(found.times(duration), 1)
         rows = np.flatnonzero(found.ok)
-        worth = b.size[found.gaps.buffer[rows]].astype(np.float64) / np.maximum(duration[found.op[rows]], 1)
-        order = np.argsort(-worth, kind="stable")
-        self.rows, self.worth = rows[order], worth[order]
-        g = found.gaps
-        self.stabs = Stabs(g.after[self.rows] + 1, g.before[self.rows], trace.n)
-        self.absent: dict[int, list[tuple[int, int]]] = defaultdict(list)  # [first, stop) of each buffer
-        for task in job.tasks.values():
-            s = task.swap
-            self.absent[s.buffer].append((s.release, s.prefetch))
-        self.needed: dict[int, list[int]] = defaultdict(list)  # before which ops a chosen recomputation reads a buffer
-        self.beside: dict[int, int] = defaultdict(int)  # bytes they need before an op, beside what is counted there
-        self._next = -1
+        rows = rows[np.argsort(-worth[rows], kind="stable")]
+        self.gaps, self.worth = found.gaps.where(rows), worth[rows]
+        self.stabs = Stabs(self.gaps.after + 1, self.gaps.before, trace.n)
+        self.reruns = Reruns(trace, (task.swap.within(trace.n) for task in job.tasks.values()))
+        self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
+        self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
+        self._next, self._made = -1, Replay(0, (), (), {})
 
     @property
     def peak(self) -> int:
@@ -63,38 +60,35 @@ class RecomputeRounds:
         return float(self.worth[row]) if row >= 0 else -1.0
 
     def drop(self, row: int) -> None:
-        """Drop the buffer of `row` in its gap and run the op that made it again."""
+        """Drop the buffer of the `best` row in its gap and make it again, unless the host has no room for that."""
+        made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
         self._next = -1
         self.stabs.dead[row] = True
-        buffer, after, before, op = self._gap(row)
-        footprint, trace = self.job.footprint, self.job.trace
-        size, scratch = trace.buffers.size, self._scratch(op, buffer)
-        # Of several recomputations before one op, each has its scratch when those after it have not begun.
-        beside = max(self.beside[before] - int(size[buffer]), scratch, 0)
-        footprint.leave(after + 1, before, int(size[buffer]))
-        footprint.need(before, beside - self.beside[before])
-        self.beside[before] = beside
-        self.absent[buffer].append((after + 1, before))
-        for b in trace.ops.reads[op].tolist():
-            self.needed[b].append(before)
-        self.taken.append(Recompute(buffer, after, before, before))
+        if not self.job.keep(states(trace, [*self.reruns.replays.values(), made])):
+            return
+        needs = beside(made, trace.buffers.size)
+        footprint.leave(gone.after + 1, gone.at, int(trace.buffers.size[gone.buffer]))
+        footprint.need(gone.at, needs - self.beside[gone.at])
+        self.beside[gone.at] = needs
+        for b in made.sources:
+            self.needed[b].add(gone.at)
+        self.reruns.add(gone, made)
+        self.taken.append(gone)
 
-    def _gap(self, row: int) -> tuple[int, int, int, int]:
-        g, k = self.found.gaps, int(self.rows[row])
-        return int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(self.found.op[k])
-
-    def _scratch(self, op: int, buffer: int) -> int:
-        """Bytes of what the op writes besides `buffer`."""
-        others = {b for b in self.job.trace.ops.writes[op].tolist() if b != buffer}
-        return sum(int(self.job.trace.buffers.size[b]) for b in others)
+    def _gone(self, row: int) -> Recompute:
+        buffer, after, before = (int(x[row]) for x in (self.gaps.buffer, self.gaps.after, self.gaps.before))
+        return Recompute(buffer, after, before, before)
 
     def _possible(self, row: int) -> bool:
-        """Whether its inputs are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
-        buffer, after, before, op = self._gap(row)
-        n, trace, footprint = self.job.trace.n, self.job.trace, self.job.footprint
-        for b in trace.ops.reads[op].tolist():
-            if any((before - first) % n < stop - first for first, stop in self.absent[b]):
-                return False
-        if any(after < place <= before for place in self.needed[buffer]):
+        """Whether its sources are there, nobody needs it meanwhile, and the recomputation makes no peak as high."""
+        gone, footprint = self._gone(row), self.job.footprint
+        if any(gone.after < place <= gone.at for place in self.needed[gone.buffer]):
+            self.stabs.dead[row] = True  # it stays so
             return False
-        return footprint.at(before) - self.beside[before] + self._scratch(op, buffer) < footprint.bytes
+        try:
+            self._made = self.reruns.tried(gone)
+        except Refused:
+            self.stabs.dead[row] = True
+            return False
+        needs = beside(self._made, self.job.trace.buffers.size)
+        return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.bytes

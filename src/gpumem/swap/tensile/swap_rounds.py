@@ -12,6 +12,7 @@ Where no swap-in fits before read 1, the copy-out is tried again from the end of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,9 +143,18 @@ class SwapRounds:
                 return made
         return None
 
+    def keep(self, states: Mapping[int, int]) -> bool:
+        """Let the host keep the states of generators, if it has room for them; see `Pinned.keep`."""
+        self._share_budget()
+        return self.host.keep(states)
+
+    def _share_budget(self) -> None:
+        """What the other jobs leave."""
+        self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
+
     def _hold(self, made: dict[int, SwapTask], row: int) -> bool:
         """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
-        self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
+        self._share_budget()
         fits = [k for k in sorted(made) if self.host.take(k, made[k].swap.out, made[k].swap.prefetch)]
         if all(k in fits for k in made if k <= row):
             for k in made.keys() - set(fits):
