@@ -155,11 +155,12 @@ def _versions(a: _Accesses, bad: _Obstacles, stop: I64) -> Versions:
         some: Bool = seen[stop] > seen[first]
         return some
 
+    unwritten = (stop - first == 1) & ~(a.reads & (stop < a.after))  # nor does the access itself change it
     why = np.zeros(len(stop), np.int64)
     for code, refused in (  # the first that holds counts, so the last ones are written first
         (STATISTIC, any_of(a.statistic)),
         (COPY, any_of(bad.copy)),
-        (SOURCE, exists & (bad.outside[made] | (bad.nobody[made] & (stop - first == 1)))),
+        (SOURCE, exists & (bad.outside[made] | (bad.nobody[made] & unwritten))),
         (OVER_BOUNDARY, ~exists & a.old),
         (NO_WHOLE, ~exists & ~a.old),
         (LASTING, bad.lasting),
