@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import STATISTICS, Buffers, Csr, Ops
 from gpumem.errors import CheckError
 from gpumem.jobs import Job, Policy, simulate_jobs
 from gpumem.machine import Link, Machine
@@ -382,6 +382,87 @@ def test_the_part_held_last_is_the_one_in_use() -> None:
         "15 c free buffer=2": "... | 15 c free buffer=2 part=5",
     }
     refused("value", r"op 2 reads version None of buffer 2 instead of \(0, 0\)", RERUN, {"c": C}, fresh)
+
+
+# X is made by 0 and changed in place by 2 and 3; Y, of X as 0 left it and with the statistics R, by 1. Before 5, Y is
+# made again: X as it was comes to lie in scratch (part 4) beside X as it is (part 0), and is changed there once.
+S = Trace(
+    Buffers.make([4, 2, 1, 3], [0, 1, 0, 2], [6, 6, 6, 6], persistent=[False, False, True, False],
+                 kind=["", "", STATISTICS, ""]),
+    Ops.make([[], [0, 2], [0], [0], [1, 3], [0, 1, 3]], [[0], [1, 2], [0, 3], [0], [], []], duration=[2] * 6),
+)  # fmt: skip
+BESIDE = """
+0  s arrive
+0  s launch     size=14
+0  s hold       buffer=2
+0  s hold       buffer=0
+0  s start      op=0
+2  s end        op=0
+2  s hold       buffer=1
+2  s start      op=1
+4  s end        op=1
+4  s hold       buffer=3
+4  s start      op=2
+6  s end        op=2
+6  s start      op=3
+8  s end        op=3
+8  s start      op=4
+10 s end        op=4
+10 s free       buffer=1
+10 s free       buffer=3
+10 s hold       buffer=0 part=4
+10 s recompute  op=0
+12 s recomputed op=0
+12 s hold       buffer=1 part=5
+12 s recompute  op=1
+14 s recomputed op=1
+14 s hold       buffer=3 part=6
+14 s recompute  op=2
+16 s recomputed op=2
+16 s free       buffer=0 part=4
+16 s start      op=5
+18 s end        op=5
+18 s iteration
+18 s free       buffer=0
+18 s free       buffer=1 part=5
+18 s free       buffer=3 part=6
+18 s free       buffer=2
+18 s leave
+"""
+BESIDES: Cases = [
+    ("value", r"12 ns.*recompute.: op 1 reads version \(0, 3\) of buffer 0 instead of \(0, 0\)",
+     {"10 s hold buffer=0 part=4": "", "16 s free buffer=0 part=4": "",
+      "10 s recompute op=0": "", "12 s recomputed op=0": ""}),
+    ("value", r"16 ns.*recompute.: op 2 reads version \(0, 2\) of buffer 0 instead of \(0, 0\)",  # a change done twice
+     {"16 s free buffer=0 part=4": "16 s recompute op=2 | 18 s recomputed op=2 | 18 s free buffer=0 part=4",
+      "16 s start op=5": "18 s start op=5", "18 s end op=5": "20 s end op=5", "18 s iteration": "20 s iteration",
+      "18 s free buffer=0": "20 s free buffer=0", "18 s free buffer=1 part=5": "20 s free buffer=1 part=5",
+      "18 s free buffer=3 part=6": "20 s free buffer=3 part=6", "18 s free buffer=2": "20 s free buffer=2",
+      "18 s leave": "20 s leave"}),
+    ("value", r"16 ns.*start.: op 5 reads version \(0, 2\) of buffer 0 instead of \(0, 3\)",
+     {"16 s free buffer=0 part=4": "", "18 s free buffer=0": "... | 18 s free buffer=0 part=4"}),
+    ("value", r"16 ns.*start.: op 5 reads version None of buffer 3 instead of \(0, 2\)",  # a change left out
+     {"14 s recompute op=2": "", "16 s recomputed op=2": ""}),
+]  # fmt: skip
+
+
+def test_a_rerun_leaves_statistics_alone_and_works_beside_the_buffer() -> None:
+    log = log_of(BESIDE, {"s": S})
+    judge(log, {"s": S})
+    lost = [
+        e for e in log if (e.buffer, e.kind) != (2, "free")
+    ]  # the statistics may be gone by then, as far as reruns go
+    lost.insert(16, replace(log[0], ns=10, kind="free", buffer=2, part=2, size=1))
+    with objects("lost value", r"nobody holds version \(0, 1\) of buffer 2"):
+        judge(lost, {"s": S})
+    told = replace(S, ops=replace(S.ops, statistics=Csr.of([[]] * 6)))  # no statistics: it would change them once more
+    with objects("value", r"op 1 reads version \(0, 1\) of buffer 2 instead of \(-1, -1\)"):
+        judge(log, {"s": told})
+
+
+@pytest.mark.parametrize("rule, why, edits", BESIDES)
+def test_versions_beside_the_buffer(rule: str, why: str, edits: dict[str, str]) -> None:
+    refused(rule, why, BESIDE, {"s": S}, edits)
 
 
 P = Trace(Buffers.make([], [], []), Ops.make([[]], [[]], duration=[30]))

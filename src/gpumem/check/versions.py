@@ -32,7 +32,9 @@ def values(log: Sequence[LoggedEvent], traces: Mapping[str, Trace]) -> None:
 
     Notes
     -----
-    An op touches the part of its buffer that was held last. The log does not tell the parts that a plan finds at the
+    An op touches the part of its buffer that was held last. Parts in which a rerun makes an earlier version may lie
+    beside one that holds the buffer, so a rerun reads, or changes in place, the last held part that has the version it
+    wants. It leaves its statistics alone. The log does not tell the parts that a plan finds at the
     boundary from those made by its first op: a value that is missing in one held at that very instant may be seen an
     iteration late.
     """
@@ -67,8 +69,10 @@ class _Unswapped:
     trace: Trace
     value: dict[int, Value] = field(init=False)
     made: dict[int, list[int]] = field(init=False)  # op -> buffers that it finds new, without a value
+    statistics: list[list[int]] = field(init=False)  # of each op
 
     def __post_init__(self) -> None:
+        self.statistics = self.trace.statistics.tolist()
         self.value, self.made = dict.fromkeys(self.crossing(), INITIAL), {}
         for b in self.trace.buffers:
             if not self.eternal(b.id):
@@ -85,10 +89,11 @@ class _Unswapped:
         b = self.trace.buffers[j]
         return b.persistent and b.end - b.start == self.trace.n
 
-    def touched(self, op: int) -> tuple[set[int], set[int]]:
-        """Device buffers that an op reads and writes."""
+    def touched(self, op: int, *, again: bool = False) -> tuple[set[int], set[int]]:
+        """Device buffers that an op reads and writes; its statistics, if it has any, only the first time."""
         ops, host = self.trace.ops, self.trace.buffers.host
-        reads, writes = ({j for j in rows[op].tolist() if not host[j]} for rows in (ops.reads, ops.writes))
+        kept = set(self.statistics[op] if again else ())
+        reads, writes = ({j for j in rows[op].tolist() if not host[j]} - kept for rows in (ops.reads, ops.writes))
         return reads, writes
 
     def run(self, iteration: int, op: int) -> dict[int, Value]:
@@ -169,15 +174,18 @@ class _Job:
 
     def begin(self, e: LoggedEvent) -> None:
         """Check the operands of an op that starts."""
-        self.boundary = -1
-        if e.kind == "start":
+        self.boundary, again = -1, e.kind != "start"
+        if not again:
             self.read[e.op] = self.unswapped.run(e.iteration, e.op)
-        reads, writes = self.unswapped.touched(e.op)
+        reads, writes = self.unswapped.touched(e.op, again=again)
         for j in sorted(reads | writes):
-            if not self.of(j):
+            held = list(self.of(j).values())
+            if not held:
                 raise CheckError("held", f"op {e.op} {_verb(j not in reads)} buffer {j}, which is not held")
-            part, want = list(self.of(j).values())[-1], self.read[e.op].get(j)
-            if j in reads and want is not None and part.value != want:
+            part, want = held[-1], self.read[e.op].get(j) if j in reads else None
+            if again and want is not None:
+                part = next((p for p in reversed(held) if p.value == want), part)
+            if want is not None and part.value != want:
                 raise CheckError("value", f"op {e.op} reads version {part.value} of buffer {j} instead of {want}")
             part.use(f"op {e.op}", write=j in writes)
             self.using.append(part)
