@@ -1,9 +1,6 @@
-"""Checkpointing by segments of the forward pass.
+"""Checkpointing: keep a few values of the forward pass, make the others again when the backward pass comes to them.
 
-Four segments, boundaries kept (o), everything else dropped (.) and made again when its segment's backward begins::
-
-    forward    o . . o . . o . . o . .
-    backward                           [seg 4][. . seg 3][. . seg 2][. . seg 1]
+Read `_levels` beside this file: segments on two levels, and the search for where to cut.
 """
 
 from __future__ import annotations
@@ -17,15 +14,26 @@ from gpumem.columns import I64
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
+from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import Recomputable, backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 
+RULES = ("cuts", "sqrt")
+
 
 @strict
 def checkpoint(
-    trace: Trace, machine: Machine, limit: int, *, segments: int | None = None, seconds: float | None = None
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    rule: str = "cuts",
+    segments: int | None = None,
+    hold: bool = True,
+    seconds: float | None = None,
 ) -> Plan:
     """Plan recomputation by segments: keep their boundaries, make the rest again when their backward begins.
 
@@ -33,56 +41,89 @@ def checkpoint(
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    rule : str
+        `cuts`: segments on two levels, their cuts searched for. `sqrt`: as printed, one level of about equal segments.
     segments : int, optional
-        Of the forward pass. Default: the square root of the number of values that can be dropped; where that does
+        With `sqrt`, how many. Default: the square root of the number of values that can be dropped; where that does
         not reach the limit, the number that gives the lowest peak.
+    hold : bool
+        With `cuts`, whether values that would die in the forward pass may be held for reruns.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
 
     Returns
     -------
     Plan
-        Of `Recompute` decisions only.
+        Of `Recompute` decisions, and of `Hold` where that saves time.
 
     Notes
     -----
-    One rewrite for each number tried (about 2 log2 of the values). Departures: segments hold the same number
-    of bytes, not of layers, since there are no layers in a trace. What no op can make again (random numbers,
-    values changed in place, batch normalisation, which updates its running statistics) is kept; so is a
-    value used in a later segment than its own: the boundary. The paper runs the forward pass of a segment
-    again; here only what was dropped is.
+    `sqrt` rewrites the trace for each number tried (about 2 log2 of the values). `cuts` prices some thousands of plans,
+    fewer on long traces, by `accounts.made_again`, which is exact: a few seconds; the same plan each time, unless
+    `seconds` cut it short. Departures: segments begin with the same number of bytes, not of layers, since there are no
+    layers in a trace. A value that is used in a later segment than its own is a boundary. A change in place belongs to
+    the value that it changes, so no cut divides the two. The paper runs the whole forward pass of a segment again; here
+    only what is missing runs.
 
     Examples
     --------
     >>> from gpumem.io import bundled
     >>> trace = bundled("resnet18")
-    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10)
-    >>> plan.apply(trace).peak_load <= trace.peak_load * 9 // 10
+    >>> plan = checkpoint(trace, Machine.named("gtx1080ti"), trace.peak_load // 2)
+    >>> plan.apply(trace).peak_load <= trace.peak_load // 2
     True
 
     References
     ----------
     Chen, Xu, Zhang and Guestrin 2016, Training deep nets with sublinear memory cost, sections 4.1 and 4.2.
     """
+    one_of("rule", rule, RULES)
     if segments is not None and segments < 1:
         raise ValueError(f"segments: {segments} is below 1")
+    if segments is not None and rule != "sqrt":
+        raise ValueError(
+            f"segments: {segments} of them with rule {rule!r}, which looks for their number; rule 'sqrt' has one"
+        )
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = recomputable(trace, machine)
-    start, load = backward_start(trace), trace.peak_load
-    mine = np.flatnonzero(kept_over(found.gaps, start, trace.n) & (found.until >= start))
+    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & found.ok)
     mine = mine[np.argsort(found.op[mine], kind="stable")]
-    tried: list[tuple[int, Plan]] = []
+    if rule == "sqrt":
+        reached, plan = _printed(trace, found, mine, limit, segments, until)
+    else:
+        reached, plan = _searched(trace, machine, found, mine, limit, hold=hold, until=until)
+    if reached > limit:
+        raise NotReached(reached, limit, hint=until.hint("swapping drops what is kept here"))
+    return plan
+
+
+def _searched(
+    trace: Trace, machine: Machine, found: Recomputable, mine: I64, limit: int, *, hold: bool, until: Deadline
+) -> tuple[int, Plan]:
+    """The peak and the plan by two levels of segments."""
+    flops = np.concatenate([[0], np.cumsum(trace.ops.flops[found.ops.idx] > 0)])
+    costly = flops[found.ops.ptr[1:]] > flops[found.ops.ptr[:-1]]
+    chosen = found.gaps.where(mine), found.op[mine], costly[mine]
+    levels = Levels.of(trace, machine.durations(trace), *chosen, limit=limit, hurry=until)
+    best = levels.search(hold=hold)
+    return best.costs.peak, Plan.of(trace, levels.decisions(best))
+
+
+def _printed(
+    trace: Trace, found: Recomputable, mine: I64, limit: int, segments: int | None, until: Deadline
+) -> tuple[int, Plan]:
+    """The peak and the plan of the first number of segments that reaches the limit, or of the lowest peak."""
+    best = trace.peak_load, Plan.of(trace)
     for count in until.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
-        tried.append((plan.apply(trace).peak_load, plan))
-        if tried[0][0] <= limit:
-            return plan
-    load, plan = min(tried, key=lambda pair: pair[0], default=(load, Plan()))
-    if load > limit:
-        raise NotReached(load, limit, hint=until.hint("swapping drops what no op can make again"))
-    return plan
+        load = plan.apply(trace).peak_load
+        if load < best[0] or segments is not None:
+            best = load, plan
+        if best[0] <= limit:
+            break
+    return best
 
 
 def _counts(values: int) -> list[int]:
@@ -102,7 +143,7 @@ def _dropped(trace: Trace, found: Recomputable, mine: I64, count: int) -> list[R
     for s in range(count):  # right before its first backward use, in producing order
         rows = mine[inner & (part == s)]
         at = int(found.gaps.before[rows].min(initial=trace.n))
-        gone = found.gaps.where(rows[(found.until[rows] >= at) & (found.gaps.after[rows] + 1 < at)])
+        gone = found.gaps.where(rows[found.gaps.after[rows] + 1 < at])
         accesses = zip(gone.buffer.tolist(), gone.after.tolist(), gone.before.tolist())
         decisions += [Recompute(*row, at) for row in accesses]
     return decisions

@@ -156,7 +156,7 @@ def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: 
         count -= 1
         x = todo[count]
         for k in range(read_ptr[x], read_ptr[x + 1]):
-            if _is_there(place, last[k], dies[k], absent[read[k]], until[read[k]]):
+            if is_there(place, last[k], dies[k], absent[read[k]], until[read[k]]):
                 continue
             if why[k] != 0:
                 return k, x
@@ -169,7 +169,7 @@ def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: 
 
 
 @jit
-def _is_there(place: int, last: int, dies: bool, absent: bool, until: int) -> bool:
+def is_there(place: int, last: int, dies: bool, absent: bool, until: int) -> bool:
     """Whether a read finds at `place` on the device what it found before."""
     return not absent and (place <= last or (dies and place <= until))
 
@@ -185,7 +185,7 @@ def sources(v: Origins, ops: I64, place: int, absent: Bool, until: I64) -> tuple
         for j in range(ptr[i + 1] - ptr[i]):
             k = v.read_ptr[ops[i]] + j
             buffer[ptr[i] + j] = v.read[k]
-            if not _is_there(place, v.last[k], v.dies[k], absent[v.read[k]], until[v.read[k]]):
+            if not is_there(place, v.last[k], v.dies[k], absent[v.read[k]], until[v.read[k]]):
                 whole[ptr[i] + j] = v.writer[v.found.first[k]]
     return ptr, buffer, whole
 

@@ -1,0 +1,203 @@
+"""What a plan of recomputations holds and takes, without carrying it out: a search asks thousands of times.
+
+Positions as in `places`: `2 i` is the place before op `i`, `2 i + 1` is op `i`. A buffer that is made again at a place
+counts there from the rerun that begins it; scratch from its first write to its last reader::
+
+    position   2 after + 1 |              2 at               | 2 at + 1
+    dropped    ============|              [ w  c  x  y ]     |============
+                                             =============== wanted, begun by c
+                                            ====              scratch
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem._jit import inner, jit
+from gpumem.columns import I64, Bool
+from gpumem.swap.accounts.places import at_places
+from gpumem.swap.gaps import Gaps
+from gpumem.swap.plan.replay import closure, is_there
+from gpumem.swap.plan.values import Origins
+from gpumem.trace import Trace
+
+
+class Costs(NamedTuple):
+    """The highest load, its position, what reruns take, and how many; -1 where a value cannot be made again."""
+
+    peak: int
+    position: int
+    ns: int
+    reruns: int
+
+
+class MadeAgain(NamedTuple):
+    """Columns over gaps that a plan may bridge by making their values again, and over the trace they are in."""
+
+    origins: Origins
+    size: I64  # B: bytes
+    duration: I64  # n: ns
+    load: I64  # 2 n: the load of the trace
+    end: I64  # B: where lifetimes end, for those that are held longer
+    read_value: I64  # of each read of `origins`, which value; values are numbered
+    write_value: I64
+    values: I64  # how many, in an array of one
+    buffer: I64  # m, of each gap
+    after: I64
+    before: I64
+    value: I64
+    first: I64  # the chain
+    stop: I64
+
+    @classmethod
+    def of(cls, trace: Trace, duration: I64, found: Gaps) -> MadeAgain:
+        """Take gaps within the iteration whose values can be made again."""
+        v, count = Origins.of(trace), len(trace.buffers)
+        row = np.array([v.after(*at) for at in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
+        made = [
+            np.append(v.writer, -1)[first] * count + b
+            for first, b in ((v.found.first, v.read), (v.left.first[row], found.buffer))
+        ]
+        made.append(v.made * count + v.write)
+        number = np.unique(np.concatenate(made), return_inverse=True)[1].astype(np.int64)
+        read, value, write = np.split(number, np.cumsum([len(x) for x in made])[:-1])
+        return cls(
+            v,
+            trace.buffers.size,
+            duration,
+            at_places(trace),
+            trace.buffers.end,
+            read,
+            write,
+            np.array([len(number)]),
+            found.buffer,
+            found.after,
+            found.before,
+            value,
+            v.left.first[row],
+            v.left.stop[row],
+        )
+
+    def costs(self, at: I64, until: I64) -> Costs:
+        """Return what it costs to drop each gap and make it again before op `at[k]`; it stays where that is 0.
+
+        `until`, int64[B]: until when a dead buffer is held; -1 where it is not.
+
+        Notes
+        -----
+        Exact: `peak` is the peak load of the trace that `Plan.apply` makes, `ns` the durations of its reruns. One
+        compiled pass: O(n + gaps x places + ops run again and their reads).
+        """
+        return Costs(*costs(self, at, until))
+
+
+@jit
+def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
+    """As `MadeAgain.costs`, for compiled loops."""
+    v, n = m.origins, len(m.duration)
+    load = _load(m, at, until)
+    order = np.argsort(at, kind="mergesort")
+    absent = np.zeros(len(m.size), np.bool_)
+    again = np.zeros(n, np.bool_)
+    first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
+    scratch = np.ones(m.values[0], np.bool_)
+    peak, position, ns, reruns = 0, 0, 0, 0
+    for i in range(n):
+        if load[2 * i + 1] > peak:
+            peak, position = load[2 * i + 1], 2 * i + 1
+    k = np.searchsorted(at[order], 1)
+    while k < len(order):
+        place, stop = at[order[k]], k
+        while stop < len(order) and at[order[stop]] == place:
+            stop += 1
+        wanted = order[k:stop]
+        k = stop
+        _absent(m, at, place, absent)
+        again[:] = False
+        stuck, _ = closure(v, m.first[wanted], m.stop[wanted], place, absent, until, again)
+        if stuck >= 0:
+            return -1, -1, -1, -1
+        ops = np.flatnonzero(again[:place])
+        extra, took = _replayed(m, wanted, place, absent, until, ops, first, last, scratch)
+        ns += took
+        reruns += len(ops)
+        if load[2 * place] + extra > peak:
+            peak, position = load[2 * place] + extra, 2 * place
+    return peak, position, ns, reruns
+
+
+@inner
+def _load(m: MadeAgain, at: I64, until: I64) -> I64:
+    """The load with dropped gaps absent and dead buffers held, at all positions."""
+    n = len(m.duration)
+    change = np.zeros(2 * n + 2, np.int64)
+    for k in range(len(at)):
+        if at[k] > 0:
+            change[2 * m.after[k] + 2] -= m.size[m.buffer[k]]
+            change[2 * at[k]] += m.size[m.buffer[k]]
+    for b in range(len(until)):
+        if until[b] >= 0:
+            change[2 * m.end[b]] += m.size[b]
+            change[2 * until[b] + 1] -= m.size[b]
+    return m.load + np.cumsum(change)[: 2 * n]
+
+
+@inner
+def _absent(m: MadeAgain, at: I64, place: int, absent: Bool) -> None:
+    """Mark what is away at a place, and what comes back there."""
+    absent[:] = False
+    for k in range(len(at)):
+        if at[k] > 0 and m.after[k] < place <= at[k]:
+            absent[m.buffer[k]] = True
+
+
+@inner
+def _replayed(
+    m: MadeAgain, wanted: I64, place: int, absent: Bool, until: I64, ops: I64, first: I64, last: I64, scratch: Bool
+) -> tuple[int, int]:
+    """The most bytes that the reruns of a place hold beside its load, and their ns; columns over values are lent."""
+    # columns by name: looked up in the tuples at every use, the loop takes many times as long
+    v, size, duration = m.origins, m.size, m.duration
+    read_ptr, read, lasts, dies, read_value = v.read_ptr, v.read, v.last, v.dies, m.read_value
+    write_ptr, write, write_value = v.write_ptr, v.write, m.write_value
+    held = 0
+    for k in wanted:
+        scratch[m.value[k]] = False
+        held -= size[m.buffer[k]]
+    for x in ops:
+        for k in range(write_ptr[x], write_ptr[x + 1]):
+            if first[write_value[k]] < 0:
+                first[write_value[k]] = x
+            last[write_value[k]] = x
+        for k in range(read_ptr[x], read_ptr[x + 1]):
+            if not is_there(place, lasts[k], dies[k], absent[read[k]], until[read[k]]):
+                last[read_value[k]] = x
+    most, ns = held, 0
+    for x in ops:
+        ns += duration[x]
+        for k in range(write_ptr[x], write_ptr[x + 1]):
+            if first[write_value[k]] == x:
+                held += size[write[k]]
+        most = max(most, held)
+        for k in range(write_ptr[x], write_ptr[x + 1]):
+            held -= _ends(write_value[k], x, last, scratch) * size[write[k]]
+        for k in range(read_ptr[x], read_ptr[x + 1]):
+            if not is_there(place, lasts[k], dies[k], absent[read[k]], until[read[k]]):
+                held -= _ends(read_value[k], x, last, scratch) * size[read[k]]
+    for x in ops:
+        for k in range(write_ptr[x], write_ptr[x + 1]):
+            first[write_value[k]] = last[write_value[k]] = -1
+    for k in wanted:
+        scratch[m.value[k]] = True
+    return most, ns
+
+
+@inner
+def _ends(value: int, x: int, last: I64, scratch: Bool) -> int:
+    """1 where op `x` touches a scratch value for the last time; it is asked once."""
+    if last[value] != x or not scratch[value]:
+        return 0
+    last[value] = -1
+    return 1

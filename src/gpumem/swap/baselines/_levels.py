@@ -1,0 +1,227 @@
+"""Segments on two levels, and the search for their cuts.
+
+Time goes to the right; `|` cuts segments, `:` their parts. What is used in a later segment than its own is kept (K).
+What is used in a later part of its segment comes back (P) when the segment's backward begins, the rest (.) when that of
+its part does::
+
+    forward    . . : P . | K . : P . | K . : P .
+    backward                                    [P . ][. . ][P . ][. . ] ...
+                                                seg 3       seg 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+
+from gpumem.columns import I64, Bool
+from gpumem.deadline import Deadline
+from gpumem.swap.accounts.made_again import Costs, MadeAgain
+from gpumem.swap.gaps import Gaps
+from gpumem.swap.plan.decisions import Hold, Recompute
+from gpumem.swap.plan.replay import Device
+from gpumem.trace import Trace
+
+NO_CUT, SEGMENT, PART = range(3)
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of segments to begin with
+PARTS = (1, 2, 4)
+STEPS = (1, 2, 3, 4, 8)  # by how many places a cut is shifted
+STARTS = 8  # how many of the first guesses are improved at most
+SHARE = 4  # the part of the work that each may take, and what is left for single gaps
+WORK = 24_000_000  # ops that may run in all plans priced; a rerun counts for several, since it is followed in detail
+RERUN = 4
+FAR = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Before which op each gap is made again (0: kept), until when dead buffers are held (-1: not), what that costs."""
+
+    at: I64
+    until: I64
+    costs: Costs
+
+
+@dataclass(slots=True, eq=False)
+class Levels:
+    """Gaps over the turn, in the order in which their values are made, and the search over plans for them."""
+
+    account: MadeAgain
+    trace: Trace
+    made: I64  # the whole write of each
+    costly: Bool  # whether its closure costs flops
+    places: I64  # where a cut may be: before these ops
+    dead: I64  # buffers that die in the forward pass
+    limit: int
+    hurry: Deadline
+    left: int = WORK
+    random: Random = field(default_factory=lambda: Random(0))
+    known: dict[bytes, Costs] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, trace: Trace, duration: I64, gaps: Gaps, made: I64, costly: Bool, *, limit: int, hurry: Deadline
+    ) -> Levels:
+        """Number the places: values begin where they are written as a whole, so that no cut divides one."""
+        b, turn = trace.buffers, int(gaps.before.min(initial=trace.n))
+        dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
+        account = MadeAgain.of(trace, duration, gaps)
+        return cls(account, trace, made, costly, np.unique(made), dead, limit, hurry)
+
+    def decisions(self, found: Found) -> list[Recompute | Hold]:
+        """Return what is dropped, by place, and what is held."""
+        a, at = self.account, found.at
+        rows = np.lexsort((np.arange(len(at)), at))[np.sum(at == 0) :]
+        columns = (column[rows].tolist() for column in (a.buffer, a.after, a.before, at))
+        held = np.flatnonzero(found.until >= 0)
+        return [*map(Recompute, *columns), *map(Hold, held.tolist(), found.until[held].tolist())]
+
+    def over(self) -> bool:
+        """Return whether the search has to end."""
+        return self.left <= 0 or self.hurry.over()
+
+    def price(self, at: I64, until: I64) -> Found:
+        """Return what a plan costs."""
+        key = at.tobytes() + until.tobytes()
+        if key not in self.known:
+            costs = self.known[key] = self.account.costs(at, until)
+            self.left -= len(self.account.duration) + RERUN * max(costs.reruns, 0)
+        return Found(at, until, self.known[key])
+
+    def rank(self, found: Found) -> tuple[int, int]:
+        """What is better comes first: the peak down to the limit, then time."""
+        c = found.costs
+        return (max(c.peak, self.limit), c.ns) if c.peak >= 0 else (FAR, FAR)
+
+    def search(self, *, hold: bool) -> Found:
+        """Return the cheapest plan found within the limit, or the one of the lowest peak.
+
+        The first rung keeps what costs flops and brings the rest back right before its use. Then cuts are shifted,
+        added and removed one at a time, from the best of some first guesses. At last single gaps are kept after all,
+        or brought back later, and dead buffers held, where that helps.
+        """
+        none = np.full(len(self.account.size), -1, np.int64)
+        nothing = self.price(np.zeros(len(self.made), np.int64), none)
+        rung = self.price(np.where(self.costly, 0, self.account.before), none)
+        best, share = [nothing, rung], WORK // SHARE
+        if rung.costs.peak <= self.limit:
+            best.append(self.single(rung, self.left - share))
+        guesses = sorted((self.guess(s, p, none) for s in COUNTS for p in PARTS), key=lambda g: self.rank(g[1]))
+        for cut, found in guesses[:STARTS]:
+            if self.left >= share:
+                best.append(self.shift(cut, found, self.left - share))
+        found = self.single(min(best, key=self.rank), 0)
+        return self.hold(found) if hold else found
+
+    def guess(self, segments: int, parts: int, none: I64) -> tuple[I64, Found]:
+        """So many segments that begin with about the same number of bytes, and so many parts of each."""
+        a, cut = self.account, np.zeros(len(self.places), np.int64)
+        through = np.cumsum(a.size[a.buffer]).astype(np.float64)
+        for j in range(1, segments * parts) if len(through) else ():
+            k = int(np.searchsorted(through, through[-1] * j / (segments * parts)))
+            cut[np.searchsorted(self.places, self.made[k])] = PART if j % parts else SEGMENT
+        return cut, self.price(self.back(cut), none)
+
+    def back(self, cut: I64) -> I64:
+        """Before which op each gap is made again under cuts."""
+        segments, parts = self.places[cut == SEGMENT], self.places[cut != NO_CUT]
+        dropped = self.number(segments, self.made) == self.number(segments, self.account.after)
+        inner = dropped & (self.number(parts, self.made) == self.number(parts, self.account.after))
+        at = np.where(inner, self.first_use(parts, inner), np.where(dropped, self.first_use(segments, dropped), 0))
+        return np.where(at > self.account.after + 1, at, 0)
+
+    @staticmethod
+    def number(cuts: I64, ops: I64) -> I64:
+        """Which of the stretches between cuts an op lies in."""
+        return np.searchsorted(cuts, ops, side="right")
+
+    def first_use(self, cuts: I64, mine: Bool) -> I64:
+        """Of each gap the first backward use of its stretch, counting those of `mine`."""
+        stretch = self.number(cuts, self.made)
+        first = np.full(len(cuts) + 1, len(self.account.duration), np.int64)
+        np.minimum.at(first, stretch[mine], self.account.before[mine])
+        return first[stretch]
+
+    def shift(self, cut: I64, found: Found, stop: int) -> Found:
+        """Move cuts one at a time while that helps, until only `stop` of the work is left."""
+        better = True
+        while better:
+            better = False
+            for source, target, level in self.moves(cut, found):
+                if self.over() or self.left <= stop:
+                    return found
+                if (source >= 0 and not cut[source]) or (target >= 0 and target != source and cut[target]):
+                    continue  # another move came first
+                moved = cut.copy()
+                if source >= 0:
+                    moved[source] = NO_CUT
+                if target >= 0:
+                    moved[target] = level
+                tried = self.price(self.back(moved), found.until)
+                if self.rank(tried) < self.rank(found):
+                    cut, found, better = moved, tried, True
+        return found
+
+    def moves(self, cut: I64, found: Found) -> list[tuple[int, int, int]]:
+        """From place, to place, level; -1 is nowhere. In any order, the same each time.
+
+        Above the limit a new cut helps where the values lie that are back at the peak, if any are.
+        """
+        on, low, high = np.flatnonzero(cut).tolist(), 0, len(cut)
+        peak = found.costs.position // 2
+        if (
+            found.costs.peak > self.limit
+            and (there := (found.at > 0) & (found.at <= peak) & (peak <= self.account.before)).any()
+        ):
+            low, high = np.searchsorted(self.places, [self.made[there].min(), self.made[there].max() + 1]).tolist()
+        moves = [(i, -1, NO_CUT) for i in on] + [(i, i, SEGMENT + PART - int(cut[i])) for i in on]
+        moves += [(i, i + d * k, int(cut[i])) for i in on for k in STEPS for d in (-1, 1) if 0 <= i + d * k < len(cut)]
+        moves += [(-1, j, level) for j in range(low, high) if not cut[j] for level in (SEGMENT, PART)]
+        self.random.shuffle(moves)
+        return moves
+
+    def single(self, found: Found, stop: int) -> Found:
+        """Keep single gaps after all, or bring them back right before use, while that helps; `stop` as in `shift`."""
+        better = True
+        while better:
+            better = False
+            order = list(range(len(self.made)))
+            self.random.shuffle(order)
+            for k in order:
+                for at in {0, int(self.account.before[k])} - {int(found.at[k])}:
+                    if self.over() or self.left <= stop:
+                        return found
+                    changed = found.at.copy()
+                    changed[k] = at if at > self.account.after[k] + 1 else 0
+                    tried = self.price(changed, found.until)
+                    if self.rank(tried) < self.rank(found):
+                        found, better = tried, True
+        return found
+
+    def hold(self, found: Found) -> Found:
+        """Hold buffers that die in the forward pass until their last rerun, while that helps."""
+        last = self.last_rerun(found)
+        for b in sorted(last, key=lambda b: (-last[b][1] / int(self.account.size[b]), b)):
+            if self.over():
+                break
+            until = found.until.copy()
+            until[b] = last[b][0]
+            found = min(found, self.price(found.at, until), key=self.rank)
+        return found
+
+    def last_rerun(self, found: Found) -> dict[int, tuple[int, int]]:
+        """Of each dead buffer that reruns make in scratch, before which op they do so last, and the ns of it all."""
+        a, v, made = self.account, self.account.origins, dict[int, tuple[int, int]]()
+        dead = np.zeros(len(a.size), np.bool_)
+        dead[self.dead] = True
+        device = Device(self.trace, v, self.decisions(found))
+        for place in np.unique(found.at[found.at > 0]).tolist():
+            mine = np.flatnonzero(found.at == place)
+            ops, _ = device.closure(dict(zip(a.buffer[mine].tolist(), a.after[mine].tolist())), place)
+            for x in ops.tolist():
+                for b in v.write[v.write_ptr[x] : v.write_ptr[x + 1]].tolist():
+                    if dead[b]:
+                        made[b] = place, made.get(b, (0, 0))[1] + int(a.duration[x])
+        return made
