@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,11 +102,11 @@ def test_the_turn_of_a_trace() -> None:
 
 def test_four_segments_of_sixteen_layers(machine: Machine) -> None:
     trace = layers(17)  # the last map is used at once: 16 values can be dropped
-    plan = checkpoint(trace, machine, 81, segments=4)
+    plan = checkpoint(trace, machine, 81, rule="sqrt", segments=4)
     assert plan.apply(trace).peak_load <= 81 < trace.peak_load == 137
     at = [d.at for d in plan.decisions if isinstance(d, Recompute)]
     assert len(set(at)) == 4  # each segment at one place
-    assert checkpoint(trace, machine, 81) == plan  # the square root of the values
+    assert checkpoint(trace, machine, 81, rule="sqrt") == plan  # the square root of the values
     check.data_flow(trace, plan.apply(trace))
 
 
@@ -120,8 +121,16 @@ def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> 
     assert checkpoint(trace, machine, trace.peak_load) == Plan((), trace.n)
 
 
-@pytest.mark.parametrize("options, why", [({"limit": 0}, "limit: 0"), ({"segments": 0}, "segments: 0")])
-def test_bad_options_are_refused(options: dict[str, int], why: str, machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"limit": 0}, "limit: 0"),
+        ({"rule": "sqrt", "segments": 0}, "segments: 0"),
+        ({"segments": 4}, "segments: 4 of them with rule 'cuts'"),
+        ({"rule": "sqr"}, "rule: 'sqr' is unknown.*did you mean 'sqrt'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], why: str, machine: Machine) -> None:
     with pytest.raises(ValueError, match=why):
         checkpoint(layers(4), machine, **{"limit": 10, **options})
 
@@ -158,15 +167,16 @@ def test_what_apply_accepts_keeps_the_values(data: st.DataObject) -> None:
 @given(st.data())
 def test_checkpoints_of_random_traces_pass_the_oracles(data: st.DataObject) -> None:
     trace = data.draw(traces(max_ops=12))
-    machine, segments = tiny_machine(), data.draw(st.sampled_from([None, 1, 2, 3]))
+    options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}, {"rule": "sqrt", "segments": 2}]))
+    machine = tiny_machine()
     least = floor(trace)[1]
     limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
     try:
-        again = checkpoint(trace, machine, limit, segments=segments).apply(trace)
+        again = checkpoint(trace, machine, limit, **options).apply(trace)
     except NotReached as stop:
         assert limit < stop.reached
         limit = stop.reached
-        again = checkpoint(trace, machine, limit, segments=segments).apply(trace)
+        again = checkpoint(trace, machine, limit, **options).apply(trace)
     verify(trace, again, machine, limit)
 
 

@@ -103,12 +103,14 @@ class Levels:
         or brought back later, and dead buffers held, where that helps.
         """
         none = np.full(len(self.account.size), -1, np.int64)
-        nothing = self.price(np.zeros(len(self.made), np.int64), none)
-        rung = self.price(np.where(self.costly, 0, self.account.before), none)
-        best, share = [nothing, rung], WORK // SHARE
-        if rung.costs.peak <= self.limit:
-            best.append(self.single(rung, self.left - share))
-        guesses = sorted((self.guess(s, p, none) for s in COUNTS for p in PARTS), key=lambda g: self.rank(g[1]))
+        best = [self.price(np.zeros(len(self.made), np.int64), none)]
+        share = WORK // SHARE
+        if not self.over():
+            best.append(self.price(np.where(self.costly, 0, self.account.before), none))
+        if best[-1].costs.peak <= self.limit:
+            best.append(self.single(best[-1], self.left - share))
+        pairs = self.hurry.each((segments, parts) for segments in COUNTS for parts in PARTS)
+        guesses = sorted((self.guess(*pair, none) for pair in pairs), key=lambda g: self.rank(g[1]))
         for cut, found in guesses[:STARTS]:
             if self.left >= share:
                 best.append(self.shift(cut, found, self.left - share))

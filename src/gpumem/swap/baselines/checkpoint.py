@@ -105,6 +105,7 @@ def _searched(
     """The peak and the plan by two levels of segments."""
     flops = np.concatenate([[0], np.cumsum(trace.ops.flops[found.ops.idx] > 0)])
     costly = flops[found.ops.ptr[1:]] > flops[found.ops.ptr[:-1]]
+    mine = mine[found.gaps.before[mine] > found.gaps.after[mine] + 1]  # else there is nothing to drop
     chosen = found.gaps.where(mine), found.op[mine], costly[mine]
     levels = Levels.of(trace, machine.durations(trace), *chosen, limit=limit, hurry=until)
     best = levels.search(hold=hold)
