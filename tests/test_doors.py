@@ -33,7 +33,7 @@ from gpumem.jobs import Job
 from gpumem.kernels import reference
 from gpumem.machine import Link
 
-MLP = gpumem.bundled("mlp3")
+MLP, VGG = gpumem.bundled("mlp3"), gpumem.bundled("vgg16")
 BARE = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
 V100 = Machine.named("v100")
 OTHER = gpumem.best_fit(BARE)
@@ -42,6 +42,12 @@ LAUNCH = models.mlp(batch=2, features=3, hidden=[4]).launch(reference)
 KEY = '{"format":"gpumem.plan/1","n":1,"decisions":[{"kind":"swap","buffer":0,"otu":1}]}'
 nan = float("nan")
 untyped: Any = gpumem  # these calls are wrong on purpose
+
+
+def made_again(buffer: int, after: int, before: int) -> Trace:
+    """A recomputation in VGG16, as a plan file brings it."""
+    again = gpumem.Recompute(buffer, after, before, before)
+    return Plan.from_json(Plan.of(VGG, [again]).to_json()).apply(VGG)
 
 
 def planned_by(planner: Any) -> Any:
@@ -150,6 +156,17 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Plan((Swap(0, 0, 5, 0, 4),)).apply(MLP), ValueError, "out 0 < release 0 does not hold"),
     (lambda: gpumem.Variant(0, 3, "x", 4), TypeError, "Variant: name: 3 is an int; it must be a text"),  # type: ignore[arg-type]
     (lambda: untyped.Plan.of(MLP, Swap(0, 0, 2, 1, 2)), TypeError, "decisions: Swap.* is a Swap; it must be a list"),
+    (lambda: made_again(0, 2, 140), ValueError, r"buffer=0.*: what buffer 0 holds after op 2 .* is a parameter or"),
+    (lambda: made_again(158, 0, 2), ValueError, r"buffer 158 holds after op 0 \(empty.*: its data comes from outside"),
+    (
+        lambda: made_again(160, 4, 315),
+        ValueError,
+        r"buffer=160, .*before=315.*: wraps the iteration boundary",
+    ),
+    (lambda: made_again(160, 5, 139), ValueError, "at=139.: ops 5 and 139 are not consecutive accesses of it"),
+    (lambda: made_again(160, 4, 138), ValueError, "not consecutive accesses of it; the next access is at 139"),
+    (lambda: Plan((gpumem.Hold(160, 139),)).apply(VGG), ValueError, r"until=139.: must .* lifetime is \[2, 140\)"),
+    (lambda: gpumem.Hold(160, None), TypeError, "Hold: until: None is a NoneType; it must be a whole number"),  # type: ignore[arg-type]
     (lambda: Plan.from_json("plan.json"), ValueError, "plan: not JSON .*: 'plan.json'"),
     # oracles
     (lambda: check.timeline(MLP, LINE, V100), TypeError, r"duration: a Machine came; machine.durations\(trace\)"),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import gaps
-from gpumem.swap.plan import Decision, Plan, Recompute, Swap, Variant
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.trace import Trace
 
 from .strategies import plans, traces
@@ -254,7 +254,7 @@ def test_a_variant_replaces_duration_and_workspace() -> None:
 
 
 def test_plans_survive_json() -> None:
-    plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6)), 7, "net")
+    plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Hold(1, 6), Variant(0, "fast", 5, 6)), 7, "net")
     assert Plan.from_json(plan.to_json()) == plan
     assert Plan.from_json(Plan().to_json()) == Plan()
     late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
@@ -275,6 +275,18 @@ def test_plans_survive_json() -> None:
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "jump"}]}', "decision 0: kind 'jump' is unknown"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": -1}]}', "decision 0 .swap."),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": "1"}]}', "decision 0 .swap."),
+        (
+            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "untill": 4}]}',
+            "decision 0 .hold.: 'untill' is unknown; .*; did you mean 'until'",
+        ),
+        (
+            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": 2.0}]}',
+            r"decision 0 .hold.: until 2\.0 is not an integer",
+        ),
+        (
+            '{"format": "gpumem.plan/1", "decisions": [{"kind": "recompute", "buffer": 1, "after": 0, "before": 3}]}',
+            "decision 0 .recompute.: at None is not an integer",
+        ),
     ],
 )
 def test_a_bad_plan_file_is_refused(text: str, why: str) -> None:
