@@ -23,7 +23,7 @@ from gpumem.trace import Trace
 from .conftest import tiny_machine
 from .nets import dense
 from .shared_jobs import Drawn, tight
-from .strategies import plans, traces
+from .strategies import any_plans, plans, steps, traces
 
 
 def recomputations(trace: Trace) -> list[Plan]:
@@ -79,6 +79,22 @@ def test_any_plans_of_any_jobs(data: st.DataObject) -> None:
         if got.launch >= 0:
             assert len(got.end) == job.iterations or (job.leave is not None and got.end[-1] >= job.leave)
         assert all(p <= b for p, b in zip(got.peak, got.budget))
+
+
+@given(st.data())
+def test_any_plans_that_make_values_again(data: st.DataObject) -> None:
+    jobs = []
+    for k in range(data.draw(st.integers(1, 2))):
+        arrival = data.draw(st.sampled_from([0, 60]))
+        jobs.append(Job(f"job{k}", data.draw(steps(max_layers=6)), arrival, data.draw(st.integers(1, 4))))
+    machine, few = tiny_machine(), {}
+    for job in jobs:
+        some = [data.draw(any_plans(job.trace)) for _ in range(data.draw(st.integers(1, 2)))]
+        few[id(job.trace)] = [Scheduled(plan, plan.apply(job.trace).peak_load) for plan in some]
+    capacity = max(1, sum(max(s.peak for s in row) for row in few.values()))
+    ran = simulate_jobs(jobs, machine, capacity, Policy(Drawn(few), threshold=0.02))
+    judged(jobs, machine, capacity, 0.0, ran)
+    assert [len(got.end) for got in ran.jobs] == [job.iterations for job in jobs]
 
 
 def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any], Drawn]:

@@ -16,13 +16,14 @@ from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare
 from gpumem.jobs import Job, Outcome, Policy, instructions, run_jobs
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import first_fit
-from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
 from .nets import dense
 from .shared_jobs import Drawn, judged, recorded, tight
+from .strategies import any_plans, steps
 
 State = dict[int, np.ndarray]
 
@@ -80,6 +81,49 @@ def test_any_plans_give_the_bytes_of_the_job_alone(seed: int) -> None:
     )
     judged(jobs, ran, capacity)
     same(jobs, ran, state, seen)
+
+
+@given(st.data())
+def test_values_made_again_are_the_bytes_of_the_job_alone(data: st.DataObject) -> None:
+    """Chains, scratch, statistics, held inputs, random ops; the plan changes on the way as often as not."""
+    jobs, plans = [], {}
+    for k in range(data.draw(st.integers(1, 2))):
+        trace = recorded(data.draw(steps(max_layers=6)), 100 * k)
+        jobs.append(Job(f"job{k}", trace, data.draw(st.sampled_from([0, 10**5])), data.draw(st.integers(1, 6))))
+        plans[id(trace)] = [Scheduled(data.draw(any_plans(trace)), 0) for _ in range(data.draw(st.integers(1, 2)))]
+    rooms = [[instructions(j.trace, s.plan, tiny_machine(), place=best_fit) for s in plans[id(j.trace)]] for j in jobs]
+    capacity = max(1, sum(max(todo.budget for todo in row) for row in rooms))
+    state = {job.name: initial(job.trace, seed=1) for job in jobs}
+    seen = {job.name: GenericOp(job.trace) for job in jobs}
+    ran = run_jobs(
+        jobs,
+        tiny_machine(),
+        capacity,
+        Emulator,
+        lambda job: seen[job.name],
+        Policy(Drawn(plans), threshold=0.02),
+        place=best_fit,
+        state=state,
+    )
+    judged(jobs, ran, capacity)
+    same(jobs, ran, state, seen)
+
+
+def dropout() -> tuple[Trace, Plan]:
+    """Op 0 draws a mask, op 1 changes W by it, op 2 by the mask made again."""
+    ops = Ops.make([[], [0, 1], [0, 1]], [[1], [0], [0]], rng=[True, False, False])
+    trace = Trace(Buffers.make([16, 16], [0, 0], [3, 3], persistent=[True, False]), ops)
+    return trace, Plan.of(trace, [Recompute(1, 1, 2, 2)])
+
+
+def test_a_change_of_plan_goes_on_drawing() -> None:
+    trace, again = dropout()
+    job = Job("a", trace, iterations=200)
+    state, seen = {"a": initial(trace, seed=1)}, {"a": GenericOp(trace)}
+    policy = Policy(Drawn({id(trace): [Scheduled(again, 0), Scheduled(Plan(), 0)]}), threshold=1e9)
+    ran = run_jobs([job], tiny_machine(), 2048, Emulator, lambda job: seen["a"], policy, place=best_fit, state=state)
+    assert [e.kind for e in ran.log].count("adopt") == 1
+    same([job], ran, state, seen)
 
 
 def weight() -> Trace:

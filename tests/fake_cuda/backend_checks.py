@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 from cuda.core import Buffer, LaunchConfig, MemoryResource, ObjectCode, launch
+from hypothesis import given, settings, strategies as st
 
 from fake_cuda import control
 from gpumem import Machine, Trace, autoswap, best_fit
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import ExecutionError
-from gpumem.execute import Emulator, GenericOp, Program, in_issue_order, initial, prepare, run, scaled
+from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver
 from gpumem.kernels import reference
 from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
 from gpumem.placement import Placement
+from gpumem.testing import plans as any_plans, steps
 from nets import half_again
 
 ITERATIONS = 3
@@ -366,6 +368,42 @@ def check_a_net_with_half_its_activations_made_again_gives_the_bytes_of_the_emul
                 program.write({of: value for of, value in state.items() if of in program.crossing()})
                 program.run(ITERATIONS)
                 assert all(np.array_equal(want[of], value) for of, value in program.read().items()), (options, seed)
+
+
+def check_values_made_again_in_random_steps_give_the_bytes_of_the_emulator() -> None:
+    @settings(max_examples=12, derandomize=True, database=None, deadline=None)
+    @given(st.data())
+    def right(data: st.DataObject) -> None:
+        whole = data.draw(steps(max_layers=8))
+        again = data.draw(any_plans(whole)).apply(whole)
+        seed, graph = data.draw(st.integers(0, 99)), data.draw(st.booleans())
+
+        def left(trace: Trace, backend: Any, kernels: Any) -> dict[int, Any]:
+            program = prepare(trace, best_fit(trace), backend, GenericOp(whole, kernels))
+            program.write({of: x for of, x in initial(whole).items() if of in program.crossing()})
+            program.run(ITERATIONS)
+            return {of: x for of, x in program.read().items() if of in carried(whole)}
+
+        want = left(whole, Emulator(in_issue_order), reference)
+        control.seed(seed)
+        with cuda(graph=graph) as backend:
+            assert all(np.array_equal(want[of], x) for of, x in left(again, backend, library).items())
+
+    right()
+
+
+def check_random_ops_go_on_from_the_iterations_before() -> None:
+    trace = Trace(Buffers.make([8], [0], [1], persistent=[True]), Ops.make([[]], [[0]], rng=[True]))
+
+    def left(backend: Any, kernels: Any, first: int, iterations: int) -> Any:
+        program = prepare(trace, Placement.at(trace, [0]), backend, GenericOp(trace, kernels), first=first)
+        program.run(iterations)
+        return program.read()[0]
+
+    want = left(Emulator(), reference, 0, 300)
+    assert np.array_equal(left(Emulator(), reference, 298, 2), want)
+    with cuda() as backend:
+        assert np.array_equal(left(backend, library, 298, 2), want)
 
 
 def check_buffers_of_no_bytes() -> None:

@@ -71,6 +71,12 @@ class Backend(ABC):
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return a zeroed array outside the slabs, of the kind that `view` returns; gone with `close`."""
 
+    def counter(self, first: int) -> Any:
+        """Return a uint64[1] array outside the slabs that begins with `first`."""
+        array = self.scratch(np.uint64, (1,))
+        array[:1] = first
+        return array
+
     @abstractmethod
     def copier(self, source: Block, target: Block) -> Call:
         """Return what copies one block to another."""

@@ -36,6 +36,7 @@ class Views:
     written: tuple[int, ...]  # recorded ids, in the op's order
     spare: Block | None
     generators: dict[int, Any]  # recorded op -> its draw counter; one dict for all ops of a program
+    first: int  # what a counter begins with
 
     def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return the array over recorded buffer `buffer`."""
@@ -57,15 +58,16 @@ class Views:
         return self.backend.scratch(dtype, shape)
 
     def generator(self) -> Any:
-        """Return the draw counter of the recorded op, uint64[1], 0 at first: one array for it and all its reruns.
+        """Return the draw counter of the recorded op, uint64[1]: one array for it and all its reruns.
 
         A random op draws bits that are a hash of its seed, this counter and a position, and of nothing else. As
         recorded it adds 1 to the counter and then draws. Run again (`op.role` is `recompute`) it draws from the counter
-        as it stands, and so the same bits. The counter is memory of the device outside the slabs and no part of the
-        state: it counts on from iteration to iteration, also where a captured iteration is replayed.
+        as it stands, and so the same bits. It is 0 at first, or as many as `prepare` is told that ran before. The
+        counter is memory of the device outside the slabs and no part of the state: it counts on from iteration to
+        iteration, also where a captured iteration is replayed.
         """
         if self.op.of not in self.generators:
-            self.generators[self.op.of] = self.scratch(np.uint64, (1,))
+            self.generators[self.op.of] = self.backend.counter(self.first)
         return self.generators[self.op.of]
 
 
@@ -174,6 +176,7 @@ def prepare(
     launch: Launch | None = None,
     *,
     host: Placement | None = None,
+    first: int = 0,
 ) -> Program:
     """Allocate the slabs and bind every op of a placed trace to its memory, once.
 
@@ -190,6 +193,8 @@ def prepare(
         recorded buffer `buffer`. It is called once for each op; copies are the backend's own.
     host : Placement, optional
         Of the host buffers: a placement of `trace.host_side()`. Without it they share nothing.
+    first : int
+        Iterations that ran before, under another plan: random ops go on drawing from there.
 
     Returns
     -------
@@ -204,13 +209,13 @@ def prepare(
     layout = Layout.of(trace, placement, host)
     backend.open(layout)
     try:
-        return _bind(layout, backend, launch)
+        return _bind(layout, backend, launch, first)
     except BaseException:
         backend.close()
         raise
 
 
-def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
+def _bind(layout: Layout, backend: Backend, launch: Launch | None, first: int) -> Program:
     trace, blocks, n = layout.trace, layout.blocks, layout.trace.n
     signals = np.zeros(n, np.bool_)
     signals[layout.waits.after.idx % n] = True
@@ -223,7 +228,7 @@ def _bind(layout: Layout, backend: Backend, launch: Launch | None) -> Program:
     works = []
     generators: dict[int, Any] = {}
     for op, mine, yours in zip(trace.ops, reads, writes):
-        call = _call(op, trace, backend, launch, mine, yours, generators)
+        call = _call(op, trace, backend, launch, mine, yours, generators, first)
         k = op.id
         stream, role = int(trace.ops.stream[k]), int(trace.ops.role[k])
         works.append(Work(k, op.name, stream, role, call, bool(signals[k]), ends[k]))
@@ -242,6 +247,7 @@ def _call(
     reads: tuple[Block, ...],
     writes: tuple[Block, ...],
     generators: dict[int, Any],
+    first: int,
 ) -> Call | None:
     role = trace.ops.role[op.id]
     if role in (COPY_OUT, COPY_IN):
@@ -251,7 +257,7 @@ def _call(
     touched = {block.of: block for block in (*reads, *writes) if block.of != UNKNOWN}
     spare = next((x for x in writes if trace.buffers.kind[x.buffer] == WORKSPACE), None)
     written = tuple(block.of for block in writes)
-    return launch(op, Views(backend, op, touched, written, spare, generators))
+    return launch(op, Views(backend, op, touched, written, spare, generators, first))
 
 
 @strict

@@ -127,8 +127,20 @@ class CudaMemory(Backend):
         return self.array(DeviceArray(int(self.slabs[0].handle) + block.offset, np.dtype(dtype), shape))
 
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
-        """Return a zeroed device array cut from a chunk that is allocated when needed."""
-        array = DeviceArray(0, np.dtype(dtype), shape)
+        """Return a zeroed device array."""
+        return self.array(self._scratch(np.dtype(dtype), shape))
+
+    def counter(self, first: int) -> Any:
+        """Return a device array of one number that begins with `first`, below 2^32."""
+        array = self._scratch(np.dtype(np.uint64), (1,))
+        low = Buffer.from_handle(array.pointer, 4)
+        low.fill(first.to_bytes(4, "little"), stream=self.streams[0])
+        self.streams[0].sync()
+        return self.array(array)
+
+    def _scratch(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> DeviceArray:
+        """Cut a zeroed array from a chunk that is allocated when needed."""
+        array = DeviceArray(0, dtype, shape)
         at, end = self.scratched
         if at + array.nbytes > end:
             chunk = self._take(max(SCRATCH, array.nbytes), "device")
@@ -136,7 +148,7 @@ class CudaMemory(Backend):
             self.streams[0].sync()
             at, end = int(chunk.handle), int(chunk.handle) + chunk.size
         self.scratched = at + -(-array.nbytes // ALIGNMENT) * ALIGNMENT, end
-        return self.array(DeviceArray(at, array.dtype, shape))
+        return DeviceArray(at, dtype, shape)
 
     def copier(self, source: Block, target: Block) -> Call:
         """Return an asynchronous copy."""

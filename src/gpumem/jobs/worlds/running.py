@@ -84,7 +84,8 @@ def prepared(
     """Lay a job out under its plan, and write its values; what fails leaves nothing behind."""
     todo = executor.todo
     assert todo.placement is not None
-    program = prepare(_recorded(executor.job.trace, todo.trace), todo.placement, backend, launch)
+    whole = _recorded(executor.job.trace, todo.trace)
+    program = prepare(whole, todo.placement, backend, launch, first=executor.iteration)
     program.works = [replace(work, signals=True, ends=()) for work in program.works]  # the host waits for each
     with ExitStack() as failed:
         failed.callback(backend.close)
