@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,8 @@ def levels(trace: Trace) -> Levels:
     made = found.buffer - 1  # `layers`: op i makes map i + 1
     order = np.argsort(made, kind="stable")
     rest = {"limit": 1, "hurry": Deadline()}
-    return Levels.of(trace, trace.ops.duration, found.where(order), made[order], made[order] < 0, **rest)
+    account = MadeAgain.of(trace, trace.ops.duration, found.where(order))
+    return Levels.of(trace, account, made[order], made[order] < 0, **rest)
 
 
 def test_two_levels_by_hand() -> None:
@@ -79,10 +81,12 @@ def test_two_levels_by_hand() -> None:
 
 @given(st.data())
 def test_cuts_for_random_steps_pass_the_oracles(data: st.DataObject) -> None:
-    trace, machine = data.draw(steps()), tiny_machine()
+    trace = data.draw(steps())
+    machine = replace(tiny_machine(), pinned=data.draw(st.sampled_from([0, 16, 10_000])))
     limit = data.draw(st.integers(max(trace.peak_load // 2, 1), max(trace.peak_load, 1)))
     try:
-        plan = checkpoint(trace, machine, limit, hold=data.draw(st.booleans()))
+        options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}]))
+        plan = checkpoint(trace, machine, limit, **options)
     except (Infeasible, NotReached):
         return
     again = plan.apply(trace)

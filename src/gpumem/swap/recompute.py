@@ -13,10 +13,10 @@ from gpumem.columns import ACT_GRAD, GRADIENT, I64, UNKNOWN, Bool, Csr
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
-from gpumem.swap.plan.values import FINE, REASONS as WHY, WRAPS, Origins
+from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import Trace
 
-NO_INPUT = WRAPS + 1
+NO_INPUT = RANDOM + 1
 REASONS = (*WHY, "an op that makes it reads nothing, and may take its data from outside")
 CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")  # by how names begin
 

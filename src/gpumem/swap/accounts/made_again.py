@@ -52,9 +52,10 @@ class MadeAgain(NamedTuple):
     stop: I64
 
     @classmethod
-    def of(cls, trace: Trace, duration: I64, found: Gaps) -> MadeAgain:
-        """Take gaps within the iteration whose values can be made again."""
+    def of(cls, trace: Trace, duration: I64, found: Gaps, barred: Bool | None = None) -> MadeAgain:
+        """Take gaps within the iteration whose values can be made again; `barred`, bool[n]: ops that must not run."""
         v, count = Origins.of(trace), len(trace.buffers)
+        v = v if barred is None else v.without(barred)
         row = np.array([v.after(*at) for at in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
         made = [
             np.append(v.writer, -1)[first] * count + b

@@ -19,7 +19,6 @@ import numpy as np
 from gpumem.columns import I64, Bool
 from gpumem.deadline import Deadline
 from gpumem.swap.accounts.made_again import Costs, MadeAgain
-from gpumem.swap.gaps import Gaps
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.swap.plan.replay import Device
 from gpumem.trace import Trace
@@ -61,13 +60,10 @@ class Levels:
     known: dict[bytes, Costs] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, trace: Trace, duration: I64, gaps: Gaps, made: I64, costly: Bool, *, limit: int, hurry: Deadline
-    ) -> Levels:
+    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int, hurry: Deadline) -> Levels:
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
-        b, turn = trace.buffers, int(gaps.before.min(initial=trace.n))
+        b, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
-        account = MadeAgain.of(trace, duration, gaps)
         return cls(account, trace, made, costly, np.unique(made), dead, limit, hurry)
 
     def decisions(self, found: Found) -> list[Recompute | Hold]:

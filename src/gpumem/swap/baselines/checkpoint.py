@@ -10,11 +10,12 @@ import math
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import I64
+from gpumem.columns import GENERATOR_BYTES, I64, Bool
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
+from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
@@ -88,15 +89,25 @@ def checkpoint(
     if fits(trace, limit):
         return Plan.of(trace)
     found = recomputable(trace, machine)
-    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & found.ok)
+    barred = _barred(trace, machine)
+    random = np.concatenate([[0], np.cumsum(barred[found.ops.idx])])
+    free = random[found.ops.ptr[1:]] == random[found.ops.ptr[:-1]]
+    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & found.ok & free)
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
-        reached, plan = _printed(trace, found, mine, limit, segments, until)
+        reached, plan = _printed(trace, machine, found, mine, limit, segments, until)
     else:
         reached, plan = _searched(trace, machine, found, mine, limit, hold=hold, until=until)
     if reached > limit:
         raise NotReached(reached, limit, hint=until.hint("swapping drops what is kept here"))
     return plan
+
+
+def _barred(trace: Trace, machine: Machine) -> Bool:
+    """The random ops, if the host has no room for the states of all their generators."""
+    room = machine.pinned - int(trace.load(host=True).max(initial=0))
+    short: Bool = trace.ops.rng & (GENERATOR_BYTES * int(trace.ops.rng.sum()) > room)
+    return short
 
 
 def _searched(
@@ -106,22 +117,29 @@ def _searched(
     flops = np.concatenate([[0], np.cumsum(trace.ops.flops[found.ops.idx] > 0)])
     costly = flops[found.ops.ptr[1:]] > flops[found.ops.ptr[:-1]]
     mine = mine[found.gaps.before[mine] > found.gaps.after[mine] + 1]  # else there is nothing to drop
-    chosen = found.gaps.where(mine), found.op[mine], costly[mine]
-    levels = Levels.of(trace, machine.durations(trace), *chosen, limit=limit, hurry=until)
+    account = MadeAgain.of(trace, machine.durations(trace), found.gaps.where(mine), _barred(trace, machine))
+    levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit, hurry=until)
     best = levels.search(hold=hold)
     return best.costs.peak, Plan.of(trace, levels.decisions(best))
 
 
 def _printed(
-    trace: Trace, found: Recomputable, mine: I64, limit: int, segments: int | None, until: Deadline
+    trace: Trace,
+    machine: Machine,
+    found: Recomputable,
+    mine: I64,
+    limit: int,
+    segments: int | None,
+    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan of the first number of segments that reaches the limit, or of the lowest peak."""
     best = trace.peak_load, Plan.of(trace)
     for count in until.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
-        load = plan.apply(trace).peak_load
-        if load < best[0] or segments is not None:
-            best = load, plan
+        again = plan.apply(trace)
+        pinned = int(again.load(host=True).max(initial=0))
+        if again.peak_load < best[0] and pinned <= machine.pinned:
+            best = again.peak_load, plan
         if best[0] <= limit:
             break
     return best

@@ -19,7 +19,7 @@ import numpy as np
 from gpumem.columns import I64, INPUT, OPT_STATE, PARAM, Bool
 from gpumem.trace import Trace
 
-FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS = range(8)
+FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS, RANDOM = range(9)
 REASONS = (
     "",
     "no op makes it as a whole",
@@ -29,6 +29,7 @@ REASONS = (
     "an op updates it as a statistic, which happens once an iteration",
     "it is a parameter or optimizer state",
     "the gap wraps the iteration boundary",
+    "it is random, and the host has no room for the state of the generator",
 )
 
 
@@ -86,6 +87,16 @@ class Origins(NamedTuple):
             a.op,
             left,
         )
+
+    def without(self, ops: Bool) -> Origins:
+        """Return the same, but that none of `ops`, bool[n], may run again."""
+        through = np.concatenate([[0], np.cumsum(ops[self.writer])])
+
+        def barred(v: Versions) -> Versions:
+            runs = through[v.stop] > through[v.first]
+            return v._replace(why=np.where(runs & (v.why == FINE), RANDOM, v.why))
+
+        return self._replace(found=barred(self.found), left=barred(self.left))
 
     def after(self, buffer: int, op: int) -> int:
         """Return the row of `left` after access `op` of `buffer`."""
