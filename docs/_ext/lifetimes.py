@@ -1,13 +1,15 @@
-"""A picture of a small trace: its ops from left to right, a row for each buffer, a mark for each access."""
+"""Pictures of who is on the device when: a small trace with each access, and all values of a forward pass."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gpumem import Trace
+from gpumem.columns import ACTIVATION, RECOMPUTE, TEMP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +61,23 @@ def lifetimes(ax: Axes, trace: Trace, *, only: str = "") -> None:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     _legend(ax, seen)
+
+
+def forward_values(ax: Axes, trace: Trace) -> None:
+    """Draw when the activations of a trace are on the device: a row each, as high as it has bytes, the first on top."""
+    again, touched = trace.ops.role == RECOMPUTE, trace.accesses().op
+    pieces = [b for b in trace.buffers if b.kind in (ACTIVATION, TEMP) and b.space == "device" and b.end <= trace.n]
+    size, top, end = {b.of: b.size / 2**20 for b in pieces}, dict[int, float](), 0.0
+    for b in sorted(pieces, key=lambda b: b.start):
+        if b.of not in top:
+            top[b.of], end = end, end + size[b.of]
+        scratch = bool(again[touched[b.id]].all())
+        colour = PIECES["in scratch" if scratch else "on the device"]
+        ax.barh(top[b.of], b.end - b.start, size[b.of], b.start, align="edge", color=colour, linewidth=0)
+    for i in np.flatnonzero(again).tolist():
+        ax.axvspan(i, i + 1, color=OPS["recompute"], alpha=0.16, linewidth=0)
+    ax.set(xlim=(0, np.flatnonzero(again)[-1] + 15), ylim=(end, 0))
+    ax.set(xlabel="op (with reruns)", ylabel="values of the forward pass (MiB)")
 
 
 def _legend(ax: Axes, seen: set[str]) -> None:

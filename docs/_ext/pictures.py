@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
-from lifetimes import lifetimes
+from lifetimes import forward_values, lifetimes
 from matplotlib.figure import Figure
 
 import gpumem
@@ -117,6 +117,18 @@ def again_random(ax: Axes) -> None:
 def again_hold(ax: Axes) -> None:
     """A dead input held instead."""
     _again(ax, "held", "h d m p")
+
+
+@picture(height=3.6)
+def checkpoint_printed(ax: Axes) -> None:
+    """Chen's rule as printed."""
+    forward_values(ax, made_by("papers/recompute.md")["printed"])
+
+
+@picture(height=3.6)
+def checkpoint_cuts(ax: Axes) -> None:
+    """Two levels, cuts searched for."""
+    forward_values(ax, made_by("papers/recompute.md")["cuts"])
 
 
 def draw_all(app: Sphinx) -> None:
