@@ -1,8 +1,9 @@
 """Accounts that every planner asks: what is held, and when.
 
-`pinned` is what a plan holds in pinned host memory, `reruns` what recomputations need beside all else, `room` what
-copies may hold under a limit for longer than they must, `times` when ops run, `link` when a link is free, `places` the
-load also between ops. `_tree` adds to arcs of the circle and asks for the largest, in O(log n).
+`pinned` is what a plan holds in pinned host memory, `reruns` what recomputations need beside all else, `made_again`
+what a whole plan of them holds and takes, `room` what copies may hold under a limit for longer than they must, `times`
+when ops run, `link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle and
+asks for the largest, in O(log n).
 """
 
 from typing import TYPE_CHECKING
