@@ -12,6 +12,7 @@ its part does::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from random import Random
 
 import numpy as np
@@ -80,7 +81,7 @@ class Levels:
 
     def price(self, at: I64, until: I64) -> Found:
         """Return what a plan costs."""
-        key = at.tobytes() + until.tobytes()
+        key = blake2b(at.tobytes() + until.tobytes(), digest_size=16).digest()  # the plans themselves would fill memory
         if key not in self.known:
             costs = self.known[key] = self.account.costs(at, until)
             self.left -= len(self.account.duration) + RERUN * max(costs.reruns, 0)
@@ -110,7 +111,7 @@ class Levels:
         for cut, found in guesses[:STARTS]:
             if self.left >= share:
                 best.append(self.shift(cut, found, self.left - share))
-        found = self.single(min(best, key=self.rank), 0)
+        found = self.single(min(best, key=self.rank), share // 2)
         return self.hold(found) if hold else found
 
     def guess(self, segments: int, parts: int, none: I64) -> tuple[I64, Found]:
