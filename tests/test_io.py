@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
 
 from .conftest import SHARED, shared, tiny_machine
-from .strategies import plans, traces
+from .strategies import any_plans, plans, steps, traces
 
 Json = Any
 
@@ -120,6 +121,40 @@ def test_what_an_op_keeps_as_statistics_survives_against_its_kinds(tmp_path: Pat
         trace = Trace(table, Ops.make(reads, writes, statistics=kept))
         write(tmp_path / "t.json", trace, duration=np.zeros(2, np.int64))
         assert read(tmp_path / "t.json").statistics.tolist() == trace.statistics.tolist()
+
+
+def test_what_a_recording_tells_of_statistics_wins_over_kinds() -> None:
+    document = edited(recorded_document(), "buffers.0.kind", "buffer")
+    document["ops"][4] |= {"writes": [4, 0]}  # reads and writes buffer 0 while it writes another
+    assert load_document(document).trace.statistics.tolist() == [[], [0], []]
+    assert load_document(edited(document, "ops.4.statistics", [])).trace.statistics.tolist() == [[], [], []]
+    document["buffers"][0]["kind"] = "param"
+    assert load_document(document).trace.statistics.tolist() == [[], [], []]
+    assert load_document(edited(document, "ops.4.statistics", [0])).trace.statistics.tolist() == [[], [0], []]
+    # what an op changes in place it reads as well, and what is told of one op leaves the others by kind
+    told = edited(edited(document, "ops.5.statistics", [0]), "buffers.0.kind", "buffer")
+    assert load_document(told).trace.statistics.tolist() == [[], [0], [0]]
+
+
+def test_a_trace_file_keeps_what_is_told_of_statistics_and_random_ops(tmp_path: Path) -> None:
+    ops = Ops.make([[0], [0]], [[0, 1], [0]], rng=[True, False], statistics=[[], [0]])
+    trace = Trace(Buffers.make([4, 4], [0, 0], [2, 2], kind=["buffer", ""]), ops)
+    write(tmp_path / "t.json", trace, duration=np.zeros(2, np.int64))
+    assert [row.get("statistics") for row in json.loads((tmp_path / "t.json").read_text())["ops"]] == [[], [0]]
+    found = read(tmp_path / "t.json")
+    assert (found.statistics.tolist(), found.ops.rng.tolist()) == ([[], [0]], [True, False])
+
+
+@given(st.data())
+def test_any_training_step_survives_before_and_after_a_plan(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=4))
+    with TemporaryDirectory() as folder:
+        for one in (trace, data.draw(any_plans(trace)).apply(trace)):
+            write(Path(folder) / "t.json", one, machine=tiny_machine())
+            found = read(Path(folder) / "t.json")
+            assert found.statistics.tolist() == [sorted(row) for row in one.statistics.tolist()]
+            assert found.ops.rng.tolist() == one.ops.rng.tolist() and found.ops.role.tolist() == one.ops.role.tolist()
+            assert found.buffers.kind == one.buffers.kind and found.buffers.of.tolist() == one.buffers.of.tolist()
 
 
 def test_the_file_has_one_buffer_or_op_a_line_and_the_keys_of_the_design(tmp_path: Path) -> None:
@@ -670,6 +705,9 @@ BAD_TRACE: list[tuple[str, Json, str]] = [
     ("ops.1.duration_ns", 2**53, r"op 1: duration 9007199254740992 ns is not in \[0, 2\*\*53\)"),
     ("ops.1.duration_ns", 2**53 - 1, r"ops: durations add up to 2\*\*53 ns or more"),
     ("ops.1.of", "x", r"ops\[1\].of: expected `int \| null`, got `str` \(found \"x\"\)"),
+    ("ops.3.statistics", [2], r"op 3: statistics in buffer 2, which it does not both read and write"),
+    ("ops.3.statistics", [9], r"op 3: statistics buffer 9, but there are 3 buffers"),
+    ("ops.3.statistics", [-1], r"ops\[3\].statistics\[0\]: expected `int` >= 0 \(found -1\)"),
     ("ops.1.rng", "no", r"ops\[1\].rng: expected `bool`, got `str`"),
     ("ops", [], r"buffers\[|meta.n_ops|empty"),
 ]

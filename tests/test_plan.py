@@ -253,6 +253,15 @@ def test_a_variant_replaces_duration_and_workspace() -> None:
         Plan((Variant(2, "a", 1, 1), Variant(2, "b", 1, 1))).apply(trace)
 
 
+def test_a_workspace_makes_nothing_a_statistic() -> None:
+    # op 1 counts in buffer 0 and writes nothing else; its variant has a workspace
+    ops = Ops.make([[], [0], [0], [], [0]], [[0], [0], [], [], []])
+    trace = Trace(Buffers.make([8], [0], [5], kind=["buffer"]), ops)
+    again = Plan.of(trace, [Variant(1, "fast", 5, 6), Recompute(0, 2, 4, 4)]).apply(trace)
+    assert [o.of for o in again.ops if o.role == "recompute"] == [0, 1] and not again.statistics.idx.size
+    check.data_flow(trace, again)
+
+
 def test_plans_survive_json() -> None:
     plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Hold(1, 6), Variant(0, "fast", 5, 6)), 7, "net")
     assert Plan.from_json(plan.to_json()) == plan
@@ -260,6 +269,15 @@ def test_plans_survive_json() -> None:
     late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
     assert Plan.from_json(late.to_json()) == late
     assert Plan.from_json(late.to_json().replace(', "out": 3', "")).swaps[0].out == 1
+
+
+def test_a_plan_file_from_before_holds_reads_as_it_did() -> None:
+    text = """{"format": "gpumem.plan/1", "trace": "net", "n": 7, "decisions": [
+        {"kind": "swap", "buffer": 0, "after": 1, "before": 4, "release": 2, "prefetch": 3},
+        {"kind": "recompute", "buffer": 1, "after": 2, "before": 4, "at": 3},
+        {"kind": "variant", "op": 0, "name": "fast", "duration": 5, "workspace": 6}
+    ]}"""
+    assert Plan.from_json(text).decisions == (Swap(0, 1, 4, 2, 3), Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6))
 
 
 @pytest.mark.parametrize(

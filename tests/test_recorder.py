@@ -85,6 +85,33 @@ def test_streams_are_numbered_as_they_come_and_costs_are_kept() -> None:
     assert (ops.flops.tolist(), ops.moved.tolist()) == ([0, 3, 0], [0, 4, 0])
 
 
+def test_what_an_op_keeps_as_statistics_is_told_or_known_by_kind() -> None:
+    device = Recorder()
+    r, s = device.malloc(8, kind="buffer"), device.malloc(8)
+    for statistics in (None, [s], []):
+        x = device.malloc(8)
+        device.exec("norm", [r, s], [r, s, x], statistics=statistics)
+        device.free(x)
+    assert device.trace().statistics.tolist() == [[r], [s], []]
+    assert device.trace(1).statistics.tolist() == [[s], []]
+    with pytest.raises(ValueError, match=r"op 3 \(norm\): statistics in block 1, not both read and written"):
+        device.exec("norm", [s], [r], statistics=[s])
+    plain = Recorder()
+    plain.exec("a")
+    assert plain.trace().ops.statistics is None
+
+
+def test_statistics_keep_their_buffers_where_blocks_are_renumbered() -> None:
+    device = Recorder()
+    gone = device.malloc(4)
+    device.exec("before", [], [gone])
+    device.free(gone)
+    r = device.malloc(8)
+    device.exec("norm", [], [r])
+    device.exec("norm", [r], [r], statistics=[r])
+    assert device.trace(2).statistics.tolist() == [[0]]
+
+
 def test_events_are_what_happened_in_order() -> None:
     device = Recorder()
     x = device.malloc(8)

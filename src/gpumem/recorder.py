@@ -14,7 +14,7 @@ import numpy as np
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict, strict_fields
 from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
-from gpumem.trace import Trace
+from gpumem.trace import Trace, told_statistics
 from gpumem.units import human
 
 NEVER = 2**62  # `free` of a block that outlives the recording
@@ -144,8 +144,8 @@ class Recording(Shown):
         kept = ("name", "stream", "duration", "flops", "moved", "role", "rng")
         columns: dict[str, Any] = {column: getattr(ops, column)[lo:hi] for column in kept}
         columns |= {rows: cut(getattr(ops, rows)) for rows in ("reads", "writes")}
-        kept_account = None if ops.statistics is None else cut(ops.statistics)
-        return replace(ops, of=np.arange(lo, hi), statistics=kept_account, **columns)
+        statistics = None if ops.statistics is None else cut(ops.statistics)
+        return replace(ops, of=np.arange(lo, hi), statistics=statistics, **columns)
 
 
 @dataclass(slots=True, repr=False)
@@ -173,7 +173,7 @@ class Recorder(Shown):
     _alloc: list[int] = field(default_factory=list, init=False)
     _free: list[int] = field(default_factory=list, init=False)
     _kind: list[str] = field(default_factory=list, init=False)
-    _ops: list[tuple[str, list[int], list[int], str, int, float, float, bool]] = field(default_factory=list, init=False)
+    _ops: list[tuple[Any, ...]] = field(default_factory=list, init=False)  # what `exec` was told
     _events: list[tuple[str, int, int]] = field(default_factory=list, init=False)
     _begins: list[int] = field(default_factory=list, init=False)  # the first event of each op
 
@@ -212,11 +212,12 @@ class Recorder(Shown):
         flops: float = 0,
         moved: float = 0,
         rng: bool = False,
+        statistics: Sequence[int] | None = None,
     ) -> None:
         """Record an op; a block that it changes in place belongs to both `reads` and `writes`.
 
         `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it. `rng` where
-        it draws random numbers.
+        it draws random numbers; `statistics` as in `Trace.statistics`, by kind where left out.
         """
         if duration < 0 and duration != UNKNOWN:
             raise ValueError(f"op {len(self._ops)} ({op}): duration {duration} ns is negative")
@@ -225,7 +226,10 @@ class Recorder(Shown):
                 raise ValueError(f"op {len(self._ops)} ({op}): {what} {amount} is not finite and >= 0")
         for block in (*reads, *writes):
             self._live(block, f"op {len(self._ops)} ({op})")
-        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved, rng))
+        if stray := set(statistics or ()) - (set(reads) & set(writes)):
+            raise ValueError(f"op {len(self._ops)} ({op}): statistics in block {min(stray)}, not both read and written")
+        kept = None if statistics is None else list(statistics)
+        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved, rng, kept))
         self._begins.append(len(self._events))
         self._events += [("read", b, self._size[b]) for b in reads]
         self._events += [("write", b, self._size[b]) for b in writes]
@@ -262,8 +266,8 @@ class Recorder(Shown):
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(8))
-        name, reads, writes, stream, duration, flops, moved, rng = columns
+        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(9))
+        name, reads, writes, stream, duration, flops, moved, rng, told = columns
         number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
         free = np.array(self._free, np.int64)
         alloc = np.array(self._alloc, np.int64)
@@ -271,6 +275,7 @@ class Recorder(Shown):
         queues = {"stream": [number[s] for s in stream], "streams": list(number) or ["compute"]}
         work = {"duration": duration, "flops": flops, "moved": moved, "rng": list(rng)}
         ops = Ops.make(reads, writes, name=name, **work, **queues)
+        ops = replace(ops, statistics=told_statistics(told, self._kind, ops))
         return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
 
     @strict

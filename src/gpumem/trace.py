@@ -26,6 +26,7 @@ from gpumem.columns import (
     ROLES,
     STATISTICS,
     UNKNOWN,
+    WORKSPACE,
     Bool,
     Buffers,
     Csr,
@@ -188,8 +189,9 @@ class Trace(Shown):
     def statistics(self) -> Csr:
         """The buffers that each op keeps statistics in: `ops.statistics`, or by kind where that is None.
 
-        By kind they are what an op reads and writes of kind `buffer` while it writes something of another kind: the
-        running mean and variance of a batch norm. No other output depends on them, so a rerun leaves them alone.
+        By kind they are what an op reads and writes of kind `buffer` while it writes something of another kind, its
+        workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a rerun
+        leaves them alone.
 
         >>> from gpumem.columns import STATISTICS, Buffers, Ops
         >>> ops = Ops.make([[0, 1], [0]], [[1, 2], [2]])
@@ -238,12 +240,22 @@ def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
     kept = np.array([k == STATISTICS for k in kind], np.bool_)
     written, count = kept[ops.writes.idx], max(len(kept), 1)
     beside = np.zeros(len(ops), np.bool_)
-    beside[ops.writes.rows()[~written]] = True
+    result = np.array([k not in (STATISTICS, WORKSPACE) for k in kind], np.bool_)
+    beside[ops.writes.rows()[result[ops.writes.idx]]] = True
     chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
     read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
     both = np.intersect1d(read, write)
     op, buffer = np.divmod(both, count)
     return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
+
+
+def told_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
+    """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
+    known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
+    if all(row is None for row in told) or not known:
+        return None
+    by_kind = statistics_by_kind(kind, ops).tolist()
+    return Csr.of([mine if row is None else row for row, mine in zip(told, by_kind)], "ops: statistics")
 
 
 def _check_columns(table: Buffers | Ops, what: str) -> None:

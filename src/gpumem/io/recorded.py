@@ -9,9 +9,9 @@ import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
 from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import Amount, Count, Index, check_positions, decode, statistics
+from gpumem.io.schema import Amount, Count, Index, check_positions, decode
 from gpumem.recorder import NEVER, Recording
-from gpumem.trace import Trace
+from gpumem.trace import Trace, told_statistics
 
 
 class _Buffer(msgspec.Struct, gc=False):
@@ -99,5 +99,5 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         np.array([NEVER if b.free is None else b.free for b in buffers], np.int64),
         kind,
         tuple(b.name for b in buffers),
-        replace(columns, statistics=statistics([o.statistics for o in ops], kind, columns)),
+        replace(columns, statistics=told_statistics([o.statistics for o in ops], kind, columns)),
     )

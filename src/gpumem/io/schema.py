@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Annotated, TypeVar, get_args
 
 import msgspec
 
-from gpumem.columns import Csr, Ops
 from gpumem.names import meant
-from gpumem.trace import statistics_by_kind
 
 T = TypeVar("T")
 
@@ -39,16 +36,6 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
         raise ValueError(f"{where}{place}: {told}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: {error}{_near(bytes(raw), str(error))}") from None
-
-
-def statistics(told: Sequence[list[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
-    """What the file tells of an op wins over what the kinds of buffers tell; None where it tells of no op."""
-    known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
-    if all(row is None for row in told) or not known:
-        return None
-    return Csr.of(
-        [by_kind if row is None else row for row, by_kind in zip(told, statistics_by_kind(kind, ops).tolist())]
-    )
 
 
 def _meant(message: str, kind: object) -> str:

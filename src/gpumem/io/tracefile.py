@@ -12,9 +12,9 @@ import numpy as np
 
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, decode, statistics
+from gpumem.io.schema import Count, Index, check_positions, decode
 from gpumem.placement import NOWHERE, Placement
-from gpumem.trace import Trace, statistics_by_kind
+from gpumem.trace import Trace, statistics_by_kind, told_statistics
 
 FORMAT = "gpumem.trace/1"
 
@@ -86,7 +86,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
             kind=kind,
             of=[UNKNOWN if x.of is None else x.of for x in b],
         ),
-        replace(columns, statistics=statistics([x.statistics for x in o], kind, columns)),
+        replace(columns, statistics=told_statistics([x.statistics for x in o], kind, columns)),
         head.n_ops,
         name=head.name,
     )
