@@ -13,7 +13,6 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.accounts.link import LinkTimes as LinkTimes
     from gpumem.swap.accounts.pinned import Pinned as Pinned
-    from gpumem.swap.accounts.reruns import Reruns as Reruns
     from gpumem.swap.accounts.room import Room as Room
     from gpumem.swap.accounts.times import Times as Times
 
