@@ -30,8 +30,9 @@ PARTS = (1, 2, 4)
 STEPS = (1, 2, 3, 4, 8)  # by how many places a cut is shifted
 STARTS = 8  # how many of the first guesses are improved at most
 SHARE = 4  # the part of the work that each may take, and what is left for single gaps
-WORK = 24_000_000  # ops that may run in all plans priced; a rerun counts for several, since it is followed in detail
-RERUN = 4
+WORK = 48_000_000  # what all plans that are priced may take: about as many as there are ops in them, and
+RERUN = 4  # for each rerun, which is followed in detail,
+PLAN = 2_000  # and for each plan
 FAR = 2**62
 
 
@@ -84,7 +85,7 @@ class Levels:
         key = blake2b(at.tobytes() + until.tobytes(), digest_size=16).digest()  # the plans themselves would fill memory
         if key not in self.known:
             costs = self.known[key] = self.account.costs(at, until)
-            self.left -= len(self.account.duration) + RERUN * max(costs.reruns, 0)
+            self.left -= PLAN + len(self.account.duration) + RERUN * max(costs.reruns, 0)
         return Found(at, until, self.known[key])
 
     def rank(self, found: Found) -> tuple[int, int]:
