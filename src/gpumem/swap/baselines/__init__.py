@@ -1,7 +1,7 @@
 """What the papers compare themselves with: a file each, all with the signature of a planner.
 
-`vdnn` offloads feature maps layer by layer, `capuchin` swaps or recomputes by measured times (`msps` orders its
-recomputations), `checkpoint` recomputes segments.
+`vdnn` offloads feature maps layer by layer, `capuchin` swaps or recomputes by measured times (`hybrid` chooses, `msps`
+orders recomputations), `checkpoint` recomputes segments.
 """
 
 from typing import TYPE_CHECKING

@@ -28,12 +28,12 @@ class Chains:
 
     @classmethod
     def of(cls, trace: Trace, found: Recomputable, rows: list[int]) -> Chains:
-        """Start with every value on the device: a recomputation takes its producer's time."""
+        """Start with every value on the device: a recomputation takes the time of its closure."""
         g, mine = found.gaps, [k for k in rows if found.ok[k]]
         by_buffer = Csr.grouped(g.buffer[mine], np.array(mine, np.int64), len(trace.buffers)).tolist()
         sources = {}
         for k in mine:
-            inputs = (j for b in trace.ops.reads[found.op[k]].tolist() for j in by_buffer[b])
+            inputs = (j for b in found.sources[k].tolist() for j in by_buffer[b])
             sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
         size = {k: int(trace.buffers.size[g.buffer[k]]) for k in mine}
         return cls(size, sources, {k: int(found.cost_ns[k]) for k in mine}, dict.fromkeys(mine, 0), mine)

@@ -1,0 +1,138 @@
+"""Capuchin's hybrid policy (algorithm 1): what hides its copies is swapped first, then whatever costs less goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.deadline import Deadline
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.accounts.pinned import Pinned
+from gpumem.swap.accounts.reruns import beside, replays, states
+from gpumem.swap.baselines.msps import Chains
+from gpumem.swap.gaps import straddle
+from gpumem.swap.plan import Recompute, Swap
+from gpumem.swap.plan.replay import Device
+from gpumem.swap.plan.values import Origins
+from gpumem.swap.recompute import Recomputable, recomputable
+from gpumem.timeline import Timeline
+from gpumem.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessPattern:
+    """The access pattern, and the rows of `found` that are candidates, by free time, longest first."""
+
+    trace: Trace
+    machine: Machine
+    line: Timeline
+    found: Recomputable
+    rows: I64
+    free_ns: I64  # FT of every gap
+    out_ns: I64
+    in_ns: I64
+    size: I64
+    go_ns: I64  # start of the first op in the gap whose load is above the limit
+    come_ns: I64  # end of the last
+    device: Device  # with every value on it
+
+    @classmethod
+    def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
+        """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
+        found, line, n = recomputable(trace, machine), simulate(trace, machine), trace.n
+        g = found.gaps
+        size = trace.buffers.size[g.buffer]
+        out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
+        free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
+        high = trace.load() > limit
+        mine = (g.before < n) & (size >= max(threshold, 1)) & straddle(g, high)
+        rows = np.flatnonzero(mine)
+        rows = rows[np.lexsort((-size[rows], -free_ns[rows]))]
+        ops = np.flatnonzero(high)
+        first, last = np.searchsorted(ops, g.after + 1), np.searchsorted(ops, g.before) - 1
+        go = line.start[ops[np.minimum(first, len(ops) - 1)]]
+        come = line.end[ops[np.maximum(last, 0)]]
+        device = Device(trace, Origins.of(trace))
+        return cls(trace, machine, line, found, rows, free_ns, out_ns, in_ns, size, go, come, device)
+
+    def with_plan(self, decisions: Iterable[Swap | Recompute]) -> Device:
+        """Return what a plan leaves on the device."""
+        return Device(self.trace, self.device.values, decisions)
+
+    def drop(self, k: int, at: int = -1) -> Recompute:
+        """Return the decision to recompute candidate `k`: before its back-access, or before op `at`."""
+        b, after, before = (int(x[k]) for x in (self.found.gaps.buffer, self.found.gaps.after, self.found.gaps.before))
+        return Recompute(b, after, before, at if at >= 0 else before)
+
+    def begins(self, op: int) -> int:
+        """Return the bytes that op `op` holds and no rerun before it."""
+        b = self.trace.buffers
+        return int(b.size[~b.host & ~self.trace.eternal & (b.start == op)].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is swapped and what is recomputed: rows of the candidates; and what that holds on the host.
+
+    `anew`: what a recomputation needs and was dropped for longer is made in scratch; else it comes back too, and stays.
+    """
+
+    swaps: list[int]
+    recomputes: list[int]
+    host: Pinned
+    anew: bool
+
+
+def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool, until: Deadline) -> Choice:
+    """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
+    load, left = c.trace.load(), c.rows.tolist()
+    choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
+    chains = Chains.of(c.trace, c.found, left if recompute else [])
+    while left and load.max() > target and not until.over():
+        k = left[0]
+        cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
+        j = chains.best() if cost > 0 else -1
+        again = j >= 0 and chains.overhead(j) < cost
+        k = j if again else k
+        after, before = int(c.found.gaps.after[k]), int(c.found.gaps.before[k])
+        gap = slice(after + 1, before)
+        goes = load[gap].max(initial=0) > target
+        if goes and again and not _can_run_again(c, choice, k, load):
+            chains.discard(k)
+            continue
+        left.remove(k)
+        goes = goes and (again or choice.host.take(k, after, before))
+        if goes:
+            load[gap] -= c.size[k]
+            (choice.recomputes if again else choice.swaps).append(k)
+        if goes and again:
+            chains.take(k)
+        else:
+            chains.discard(k)
+    return choice
+
+
+def _can_run_again(c: AccessPattern, choice: Choice, k: int, load: I64) -> bool:
+    """Whether what candidate `k` needs beside makes no peak as high as there is; let the host keep its generators."""
+    (made,) = replays(c.device, [c.drop(k)])
+    needs = int(load[made.place]) - c.begins(made.place) + beside(made, c.trace.buffers.size)
+    kept = choice.host.states
+    more = {op: max(place, kept.get(op, 0)) for op, place in states(c.trace, [made]).items()}
+    return needs < load.max() and choice.host.keep({**kept, **more})
+
+
+def _stall(c: AccessPattern, swaps: list[int]) -> int:
+    """By how much the worst copies are late if they queue, outs forwards, ins backwards, and meet no load too high."""
+    if not swaps:
+        return 0
+    g, rows = c.found.gaps, np.array(swaps, np.int64)
+    outs, ins = rows[np.argsort(g.after[rows], kind="stable")], rows[np.argsort(g.before[rows], kind="stable")]
+    busy = np.cumsum(c.out_ns[outs])
+    gone = busy + np.maximum.accumulate(c.line.end[g.after[outs]] - busy + c.out_ns[outs])
+    busy = np.cumsum(c.in_ns[ins][::-1])[::-1]
+    begin = np.minimum.accumulate((c.line.start[g.before[ins]] + busy - c.in_ns[ins])[::-1])[::-1] - busy
+    return max(int((gone - c.go_ns[outs]).max()), 0) + max(int((c.come_ns[ins] - begin).max()), 0)
