@@ -133,13 +133,14 @@ def _make_again(
     end, there_end = np.zeros(len(row) + 1, np.int64), np.zeros(len(row) + 1, np.int64)
     ops, there = np.zeros(len(unknown), np.int64), np.zeros(len(away), np.int64)
     again, held = np.zeros(len(unknown), np.bool_), np.full(len(away), -1, np.int64)
+    seen = np.zeros(len(away), np.bool_)
     for k in range(len(row)):
         away[buffer[k]] = True
         reason[k], until[k] = _last_place(v, row[k], buffer[k], after[k], before[k], unknown, away, held, again)
         if until[k] > 0:
             ops, end[k + 1] = _noted(ops, end[k], np.flatnonzero(again))
-            _, read, whole = sources(v, np.flatnonzero(again), until[k], away, held)
-            there, there_end[k + 1] = _noted(there, there_end[k], np.unique(read[whole == ON_DEVICE]))
+            mine = _found_there(v, np.flatnonzero(again), until[k], away, held, seen)
+            there, there_end[k + 1] = _noted(there, there_end[k], mine)
         else:
             end[k + 1], there_end[k + 1] = end[k], there_end[k]
         away[buffer[k]] = False
@@ -167,6 +168,21 @@ def _last_place(
             why = v.found.why[stuck]
         at = min(at - 1, -1 if away[v.read[stuck]] else v.last[stuck])
     return (why if why != FINE else NO_INPUT), 0
+
+
+@inner
+def _found_there(v: Origins, ops: I64, place: int, away: Bool, held: I64, seen: Bool) -> I64:
+    """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
+    _, read, whole = sources(v, ops, place, away, held)
+    count = 0
+    for k in range(len(read)):
+        if whole[k] == ON_DEVICE and not seen[read[k]]:
+            seen[read[k]] = True
+            read[count] = read[k]
+            count += 1
+    for k in range(count):
+        seen[read[k]] = False
+    return read[:count]
 
 
 @inner

@@ -24,6 +24,8 @@ class Chains:
     time: dict[int, int]
     extra: dict[int, int]
     left: list[int]
+    starters: dict[int, set[int]]  # who starts from each
+    dropped: dict[int, int]  # how many of these are dropped
     taken: list[int] = field(default_factory=list)
 
     @classmethod
@@ -36,7 +38,12 @@ class Chains:
             inputs = (j for b in found.sources[k].tolist() for j in by_buffer[b])
             sources[k] = {j for j in inputs if g.after[j] < g.before[k] <= g.before[j]}
         size = {k: int(trace.buffers.size[g.buffer[k]]) for k in mine}
-        return cls(size, sources, {k: int(found.cost_ns[k]) for k in mine}, dict.fromkeys(mine, 0), mine)
+        starters: dict[int, set[int]] = {k: set() for k in mine}
+        for k in mine:
+            for j in sources[k]:
+                starters[j].add(k)
+        time, zeros = {k: int(found.cost_ns[k]) for k in mine}, dict.fromkeys(mine, 0)
+        return cls(size, sources, time, dict(zeros), mine, starters, zeros)
 
     def overhead(self, k: int) -> int:
         """Nanoseconds that dropping candidate `k` costs, given what is dropped already."""
@@ -54,10 +61,16 @@ class Chains:
     def take(self, k: int) -> None:
         """Drop candidate `k`; who starts from it starts from its sources from now on (algorithm 2)."""
         self.left.remove(k)
-        for j in [*self.taken, *self.left]:
-            if k in self.sources[j]:
-                self.sources[j] = (self.sources[j] - {k}) | self.sources[k]
-                self.time[j] += self.time[k]
+        gone = set(self.taken)
+        for j in self.starters[k]:
+            new = self.sources[k] - self.sources[j]
+            self.sources[j] = (self.sources[j] - {k}) | new
+            self.time[j] += self.time[k]
+            for i in new:
+                self.starters[i].add(j)
+                self.dropped[i] += j in gone
+        for i in self.sources[k]:
+            self.dropped[i] += 1
         self.taken.append(k)
         for j in self.left:  # once for each of the dropped that has to start from it
-            self.extra[j] = self.time[j] * sum(j in self.sources[i] for i in self.taken)
+            self.extra[j] = self.time[j] * self.dropped[j]
