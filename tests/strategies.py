@@ -62,7 +62,7 @@ def machine_of(data: st.DataObject, *, pinned: int = 10_000, duplex: bool | None
 @st.composite
 def tasks(draw: st.DrawFn) -> Task:
     """A job of TENSILE, with durations of its own."""
-    trace = draw(st.one_of(nets(), nets(), nets(), traces(streams=1)))
+    trace = draw(st.one_of(nets(), nets(), nets(), traces(streams=1), steps(streams=1)))
     n = trace.n
     duration = draw(st.lists(st.integers(0, 100), min_size=n, max_size=n))
     return Task(trace, np.array(duration, np.int64), draw(st.sampled_from([1.0, 1.0, 0.5, 0.2])))

@@ -23,7 +23,7 @@ from gpumem.swap.recompute import recomputable
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
-from .strategies import traces
+from .strategies import steps, traces
 
 GTX = Machine.named("gtx1080ti")
 
@@ -138,9 +138,9 @@ def test_bad_options_are_refused(options: dict[str, int], why: str, machine: Mac
 
 @given(st.data())
 def test_random_traces_pass_the_oracles(data: st.DataObject) -> None:
-    trace = data.draw(traces(max_ops=12))
+    trace = data.draw(st.one_of(traces(max_ops=12), steps()))
     machine = data.draw(st.sampled_from([tiny_machine(), slow()]))
-    machine = machine.with_(duplex=data.draw(st.booleans()), pinned=data.draw(st.sampled_from([9, 10**6])))
+    machine = machine.with_(duplex=data.draw(st.booleans()), pinned=data.draw(st.sampled_from([9, 40, 10**6])))
     least = floor(trace)[1]
     limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
     options = {"recompute": data.draw(st.booleans()), "queue": data.draw(st.booleans())}

@@ -21,7 +21,7 @@ from gpumem.swap.limits import floor
 from gpumem.trace import Trace
 
 from .conftest import shared
-from .strategies import machine_of, traces
+from .strategies import machine_of, steps, traces
 
 SMALL = {"search": {"effort": 1e-6}, "bayes": {"evaluations": 5}}
 THRESHOLDS = ("autoswap", "bayes", "capuchin")
@@ -47,7 +47,7 @@ def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 @given(data=st.data())
 def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: st.DataObject) -> None:
-    trace = data.draw(traces())
+    trace = data.draw(st.one_of(traces(), steps()))
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
     assume(trace.peak_load > 1)
     limit = data.draw(st.integers(1, trace.peak_load))
