@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops
+from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, STATISTICS, SYNC, Buffers, Csr, Ops
 from gpumem.errors import CheckError
 from gpumem.machine import Machine
 from gpumem.placement import Placement
@@ -129,6 +129,15 @@ def test_a_missing_copy_is_seen() -> None:
         check.data_flow(trace, without(swapped, 4))
     with objects("lost value", "buffer 0"):
         check.data_flow(trace, without(swapped, 7))  # the update never reaches the host
+
+
+def test_statistics_of_a_trace_that_runs_ops_again_already() -> None:
+    table = Buffers.make([8, 8], [0, 0], [5, 5], persistent=[True, False], kind=[STATISTICS, "activation"])
+    trace = Trace(table, Ops.make([[0], [], [1], [], [1]], [[0, 1], [], [], [], []]))
+    once = Plan((Recompute(buffer=1, after=2, before=4, at=4),)).apply(trace)
+    twice = Plan((Recompute(buffer=1, after=0, before=2, at=2),)).apply(once)
+    check.data_flow(trace, twice)
+    check.data_flow(once, twice)
 
 
 def test_two_pieces_of_a_buffer_that_differ_are_seen() -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpumem._jit import jit
 from gpumem._strict import strict
-from gpumem.columns import I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
+from gpumem.columns import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
 from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
@@ -39,7 +39,7 @@ class GenericOp:
     Parameters
     ----------
     trace : Trace
-        The unswapped trace: it says which reads have a value.
+        The trace before the plan: it says which reads have a value.
     library : module, optional
         With `advance`, `clear`, `checksum` and `fill` as in `gpumem.kernels`; by default compiled loops on the host
         with a cheaper hash.
@@ -65,7 +65,8 @@ class GenericOp:
     @strict
     def __init__(self, trace: Trace, library: Any = None) -> None:
         self.library = library
-        self.place = {of: i for i, of in enumerate(trace.ops.of.tolist()) if of != UNKNOWN}
+        recorded = np.flatnonzero((trace.ops.role == COMPUTE) & (trace.ops.of != UNKNOWN))  # not the reruns of an op
+        self.place = dict(zip(trace.ops.of[recorded].tolist(), recorded.tolist()))
         self.values = _values(trace)
         kept = trace.statistics
         self.statistics = [set(trace.buffers.of[kept[i]].tolist()) for i in range(trace.n)]
