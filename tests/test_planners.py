@@ -83,3 +83,32 @@ def test_every_planner_on_real_traces(path: Path, name: str) -> None:
         makespan = judged(trace, GTX, plan, limit)
         recomputes = (plan.apply(trace).ops.role == RECOMPUTE).any()
         assert recomputes or makespan > base or limit >= bound.limit
+
+
+@pytest.mark.thorough
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "path, name",
+    [
+        pytest.param(path, name, id=f"{path.name.split('.')[0]}-{name}", marks=pytest.mark.slow if late else ())
+        for k, path in enumerate(shared("traces/*.json.gz"))
+        for name, late in (("capuchin", k % 2), ("tensile", k % 2 == 0 or "tacotron2" in path.name))  # in turn
+    ],
+)
+def test_values_made_again_on_real_traces(path: Path, name: str) -> None:
+    trace = read(path)
+    planner = partial(PLANNERS[name], **({"queue": True} if name == "capuchin" else {}))
+    tight = GTX.with_(pinned=trace.peak_load // 20)  # not much can be swapped
+    for percent in (60, 40):
+        limit = trace.peak_load * percent // 100
+        try:
+            plan = planner(trace, tight, limit)
+        except Infeasible:
+            continue
+        except NotReached as stop:  # as low as it gets, where it gets there again
+            limit = stop.reached
+            try:
+                plan = planner(trace, tight, limit)
+            except NotReached:
+                continue
+        judged(trace, tight, plan, limit)

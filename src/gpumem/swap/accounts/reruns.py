@@ -10,7 +10,7 @@ All that runs again before one op is one replay. Its scratch is beside the load 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -62,30 +62,31 @@ class Reruns:
     >>> made = again.tried(drop)
     >>> made.sources, beside(made, trace.buffers.size)
     (frozenset({0}), 4)
-    >>> again.add(drop, made)
+    >>> again.add(drop)
     """
 
     def __init__(self, trace: Trace, swaps: Iterable[Swap] = ()) -> None:
         self.device = Device(trace, Origins.of(trace), swaps)
-        self.replays: dict[int, Replay] = {}  # by place
         self._wanted: dict[int, dict[int, int]] = {}  # by place: the last access of each value, by buffer
 
     def tried(self, drop: Recompute) -> Replay:
         """Return what would run at the place of one more decision; raise `Refused` where there is no way."""
         return replay(self.device, {**self._wanted.get(drop.at, {}), drop.buffer: drop.after}, drop.at)
 
-    def add(self, drop: Recompute, made: Replay) -> None:
+    def add(self, drop: Recompute) -> None:
         """Take a decision that was `tried`."""
         self.device.decide([drop])
         self._wanted.setdefault(drop.at, {})[drop.buffer] = drop.after
-        self.replays[drop.at] = made
 
 
-def states(trace: Trace, replays: Iterable[Replay]) -> dict[int, int]:
-    """Return the random ops of which a rerun needs the generator's state, and before which op the last of them is."""
-    ops, until = trace.ops, dict[int, int]()
+def states(trace: Trace, replays: Iterable[Replay], kept: Mapping[int, int] | None = None) -> dict[int, int]:
+    """Return the random ops of which a rerun needs the generator's state, and before which op the last of them is.
+
+    `kept`: what others need, that counts as well.
+    """
+    ops, until = trace.ops, dict(kept or {})
     first = {int(ops.of[i]): i for i in np.flatnonzero(ops.rng & (ops.role == COMPUTE)).tolist()}
-    for made in replays:
+    for made in replays if first else ():
         for x in (rerun.op for rerun in made.reruns if ops.rng[rerun.op]):
             if (op := first.get(int(ops.of[x]))) is not None:
                 until[op] = max(until.get(op, 0), made.place)

@@ -120,9 +120,7 @@ def _can_run_again(c: AccessPattern, choice: Choice, k: int, load: I64) -> bool:
     """Whether what candidate `k` needs beside makes no peak as high as there is; let the host keep its generators."""
     (made,) = replays(c.device, [c.drop(k)])
     needs = int(load[made.place]) - c.begins(made.place) + beside(made, c.trace.buffers.size)
-    kept = choice.host.states
-    more = {op: max(place, kept.get(op, 0)) for op, place in states(c.trace, [made]).items()}
-    return needs < load.max() and choice.host.keep({**kept, **more})
+    return needs < load.max() and choice.host.keep(states(c.trace, [made], choice.host.states))
 
 
 def _stall(c: AccessPattern, swaps: list[int]) -> int:

@@ -64,7 +64,7 @@ class RecomputeRounds:
         made, gone, trace, footprint = self._made, self._gone(row), self.job.trace, self.job.footprint
         self._next = -1
         self.stabs.dead[row] = True
-        if not self.job.keep(states(trace, [*self.reruns.replays.values(), made])):
+        if not self.job.keep(states(trace, [made], self.job.host.states)):
             return
         needs = beside(made, trace.buffers.size)
         footprint.leave(gone.after + 1, gone.at, int(trace.buffers.size[gone.buffer]))
@@ -72,7 +72,7 @@ class RecomputeRounds:
         self.beside[gone.at] = needs
         for b in made.sources:
             self.needed[b].add(gone.at)
-        self.reruns.add(gone, made)
+        self.reruns.add(gone)
         self.taken.append(gone)
 
     def _gone(self, row: int) -> Recompute:
