@@ -186,9 +186,10 @@ def test_what_is_swapped_and_held_stays_after_its_last_copy_in() -> None:
 )
 def test_a_hold_that_does_not_fit(hold: Hold, why: str) -> None:
     trace = dead_input()
-    with pytest.raises(ValueError, match=why) as error:
-        Plan.of(trace, [hold]).apply(trace)
-    assert str(hold) in str(error.value)
+    for before in ([], [Recompute(1, 2, 5, 5)]):  # reruns look at holds too
+        with pytest.raises(ValueError, match=why) as error:
+            Plan.of(trace, [*before, hold]).apply(trace)
+        assert str(hold) in str(error.value)
 
 
 def test_who_cannot_be_held() -> None:

@@ -262,8 +262,8 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
     if not decisions:
         return Carried(trace, *place)
     trace = variants_of(trace, decisions)
-    cuts, replays = find_cuts(trace, decisions), find_replays(trace, decisions)
-    until = find_holds(trace, decisions)
+    cuts, until = find_cuts(trace, decisions), find_holds(trace, decisions)
+    replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
     order = {d: k for k, d in enumerate(decisions)}
     pos, inserted, first, total = issue_order(trace.n, [c for row in cuts.values() for c in row], replays, order)
     new = _Rewrite.of(trace, cuts, until, pos, total)
