@@ -15,11 +15,11 @@ from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import replays, states
+from gpumem.swap.accounts.reruns import states
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.replay import Device
+from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.search._engines import Evaluation, _host_excess
 from gpumem.swap.search._moves import toggle

@@ -33,14 +33,6 @@ def beside(made: Replay, size: I64) -> int:
     return int(np.cumsum(change)[:-1].max(initial=0))
 
 
-def replays(device: Device, drops: Iterable[Recompute]) -> list[Replay]:
-    """Return what runs again at each place; `device` has these decisions and all others. It raises `Refused`."""
-    wanted: dict[int, dict[int, int]] = {}
-    for d in drops:
-        wanted.setdefault(d.at, {})[d.buffer] = d.after
-    return [replay(device, wanted[at], at) for at in sorted(wanted)]
-
-
 class Reruns:
     """The replays of a plan, followed one decision at a time.
 

@@ -18,12 +18,13 @@ from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import beside, replays, states
+from gpumem.swap.accounts.reruns import beside, states
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.baselines.hybrid import AccessPattern, Choice, select
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
+from gpumem.swap.plan.replay import replays
 from gpumem.timeline import COPY, Timeline
 from gpumem.trace import Trace
 

@@ -12,11 +12,11 @@ from gpumem.deadline import Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import beside, replays, states
+from gpumem.swap.accounts.reruns import beside, states
 from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.gaps import straddle
 from gpumem.swap.plan import Recompute, Swap
-from gpumem.swap.plan.replay import Device
+from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.recompute import Recomputable, recomputable
 from gpumem.timeline import Timeline

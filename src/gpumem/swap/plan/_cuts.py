@@ -10,7 +10,7 @@ import numpy as np
 from gpumem.columns import COPY_IN, COPY_OUT, I64
 from gpumem.swap.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
-from gpumem.swap.plan.replay import Device, Refused, Replay, replay
+from gpumem.swap.plan.replay import Device, Refused, Replay, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
 
@@ -122,25 +122,18 @@ def find_replays(trace: Trace, decisions: Sequence[Decision]) -> list[Replay]:
     ValueError
         A value that cannot be made again; the message names the decision, and the buffer and op that are the obstacle.
     """
-    wanted: dict[int, dict[int, Recompute]] = {}
-    for d in decisions:
-        if isinstance(d, Recompute):
-            wanted.setdefault(d.at, {})[d.buffer] = d
-    if not wanted:
+    drops = [d for d in decisions if isinstance(d, Recompute)]
+    if not drops:
         return []
     device = Device(trace, Origins.of(trace), (d for d in decisions if isinstance(d, Swap | Recompute | Hold)))
-    return [_replay(device, wanted[at], at) for at in sorted(wanted)]
-
-
-def _replay(device: Device, wanted: Mapping[int, Recompute], at: int) -> Replay:
     try:
-        return replay(device, {b: d.after for b, d in wanted.items()}, at)
+        return replays(device, drops)
     except Refused:
-        for b, d in wanted.items():
+        for d in sorted(drops, key=lambda d: d.at):  # which of them it is
             try:
-                replay(device, {b: d.after}, at)
+                replays(device, [d])
             except Refused as why:
-                raise ValueError(f"{d}: cannot be made again before op {at}: {why}") from None
+                raise ValueError(f"{d}: cannot be made again before op {d.at}: {why}") from None
         raise
 
 

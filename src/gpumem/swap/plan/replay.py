@@ -26,14 +26,10 @@ ON_DEVICE = -1
 
 
 class Refused(ValueError):
-    """Why values cannot be made again: `why` is an index into `REASONS`; the message names the obstacle.
+    """Values cannot be made again; the message names the obstacle, and why: the text in `REASONS` at index `why`."""
 
-    `last`: the last place that finds the obstacle on the device.
-    """
-
-    def __init__(self, what: str, why: int, last: int = -1) -> None:
+    def __init__(self, what: str, why: int) -> None:
         super().__init__(f"{what}: {REASONS[why]}")
-        self.why, self.last = why, last
 
 
 class Value(NamedTuple):
@@ -132,7 +128,7 @@ class Device:
         if stuck >= 0:
             b, why = int(v.read[stuck]), int(v.found.why[stuck])
             what = f"op {op}{self.called(op)} needs buffer {b} as it was, which is gone or changed by then"
-            raise Refused(what, why, -1 if away[b] else int(v.last[stuck]))
+            raise Refused(what, why)
         return np.flatnonzero(again), away
 
 
@@ -220,3 +216,11 @@ def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
         writes = map(Value, v.write[wrote].tolist(), v.made[wrote].tolist())
         reruns.append(Rerun(x, tuple(reads[first:stop]), tuple(writes)))
     return Replay(place, back, tuple(reruns), _spans(reruns))
+
+
+def replays(device: Device, drops: Iterable[Recompute]) -> list[Replay]:
+    """Return what runs again at each place; `device` has these decisions and all others. It raises `Refused`."""
+    wanted: dict[int, dict[int, int]] = {}
+    for d in drops:
+        wanted.setdefault(d.at, {})[d.buffer] = d.after
+    return [replay(device, wanted[at], at) for at in sorted(wanted)]
