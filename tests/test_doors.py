@@ -123,6 +123,11 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Trace.from_lifetimes([4, 2], [0], [2]), ValueError, "buffers: 2 rows, but column 'start' has 1"),
     (lambda: Trace.from_lifetimes([-4], [0], [2]), ValueError, "buffer 0: size -4 is negative"),
     (lambda: Ops.make([0], [[]]), TypeError, r"ops: reads\[0\]: 0 is no list of integers"),  # type: ignore[list-item]
+    (lambda: Plan.of(MLP, [(1, 2)]).to_json(), TypeError, r"decision 0: \(1, 2\) is no Swap"),  # type: ignore[list-item]
+    (lambda: testing.steps(streams=0), ValueError, "streams: 0 is below 1"),
+    (lambda: testing.steps(sizes=8), TypeError, "sizes: 8 is no strategy"),  # type: ignore[arg-type]
+    (lambda: testing.plans(MLP, kinds=[gpumem.Variant]), ValueError, "kinds: .*Variant.* is none of Swap"),
+    (lambda: Ops.make([[]], [[]], statistics=5), TypeError, "ops: statistics: 5 is no list of rows"),  # type: ignore[arg-type]
     (lambda: Ops.make([[0]], [[]], flops=["many"]), ValueError, "ops: flops: expected a list of numbers, got <U4"),
     (lambda: Buffers.make([8], [0], [1], persistent=["no"]), ValueError, "persistent: expected a list of truth values"),
     # recorder, jobs

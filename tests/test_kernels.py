@@ -243,6 +243,7 @@ def zeros(*shape: int, dtype: type = np.float32) -> Array:
         ("conv2d_im2col", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), zeros(143)), r"least \(144,\)"),
         ("batch_norm", (zeros(0, 2), *[zeros(2)] * 2, zeros(0, 2), *[zeros(2)] * 2), "at least one element for each"),
         ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 3), "one is given without the other"),
+        ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 4, 0, -1), "epsilon is -1"),
         ("dropout", (*[zeros(2)] * 3, zeros(1), 0, 1), "p is 1, expected at least 0 and less than 1"),
         ("dropout", (*[zeros(2)] * 3, zeros(2), 0), r"counter has the shape \(2,\), expected \(1,\)"),
         ("max_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 2), zeros(1, 1, 2, 3)), r"index .* expected \(1, 1, 2, 2\)"),

@@ -288,7 +288,7 @@ def test_a_plan_file_from_before_holds_reads_as_it_did() -> None:
         ('{"format": "x", "decisions": []}', "format 'x' is not"),
         ('{"format": "gpumem.plan/1", "decisions": 5}', "must be a list"),
         ('{"format": "gpumem.plan/1", "decisions": [], "n": true}', "a number of ops"),
-        ('{"format": "gpumem.plan/1", "decisions": [7]}', "decision 0: kind 'none' is unknown"),
+        ('{"format": "gpumem.plan/1", "decisions": [7]}', "decision 0: 7 has no kind; there are swap, recompute"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": [1]}]}', "is unknown"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "jump"}]}', "decision 0: kind 'jump' is unknown"),
         ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": -1}]}', "decision 0 .swap."),
@@ -303,7 +303,11 @@ def test_a_plan_file_from_before_holds_reads_as_it_did() -> None:
         ),
         (
             '{"format": "gpumem.plan/1", "decisions": [{"kind": "recompute", "buffer": 1, "after": 0, "before": 3}]}',
-            "decision 0 .recompute.: at None is not an integer",
+            "decision 0 .recompute.: `at` is missing",
+        ),
+        (
+            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": null}]}',
+            "decision 0 .hold.: until None is not an integer",
         ),
     ],
 )

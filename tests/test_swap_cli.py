@@ -343,7 +343,9 @@ def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -
     ran = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--out", out)
     trace = load(path).trace
     swapped = checkpoint(trace, GTX, trace.peak_load * 8 // 10).apply(trace)
-    told = re.search(r"\nrecomputed {16}(\d+) gaps: (\d+) ops run again, ([\d.]+) ms an iteration\n", ran.out)
+    told = re.search(
+        r"\nrecomputed {16}(\d+) gaps by checkpoint: (\d+) ops run again, ([\d.]+) ms an iteration\n", ran.out
+    )
     row = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--json").json
     assert told and list(map(int, told.groups()[:2])) == [row["recomputed"], row["reruns"]]
     assert told[3] == f"{row['recompute_ns'] / 1e6:.2f}" and row["held"] == 0

@@ -117,6 +117,8 @@ class Csr(Shown):
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], what: str = "rows") -> Csr:
         """Pack a list of lists."""
+        if not hasattr(rows, "__len__") or isinstance(rows, str):
+            raise TypeError(f"{what}: {rows!r:.60} is no list of rows; each row is a list of integers")
         for i, row in enumerate(rows):
             if not hasattr(row, "__len__") or isinstance(row, str):
                 raise TypeError(f"{what}[{i}]: {row!r:.60} is no list of integers; each row is a list")

@@ -73,6 +73,8 @@ class Comparison(Shown):
         r, b, a = self.row(), self.before, self.after
         goal = "" if r["limit"] is None else f", pool of {human(r['limit'])}"
         same = f"bit-identical ({r['compared']} buffers)" if r["identical"] else "DIFFER: " + ", ".join(r["differing"])
+        unknown = "not measured" if a.moved else "nothing is copied"
+        overlapped = unknown if a.overlap is None else f"{a.overlap:.0%} of their time"
         lines = [
             f"{r['trace']}: {self.report.before.trace.n} ops on {self.where}, {self.iterations} iterations{goal}",
             "",
@@ -84,7 +86,7 @@ class Comparison(Shown):
             versus("iteration, predicted", b.predicted_ns, a.predicted_ns, human_ns),
             "",
             *decided(self.report.row()),
-            f"{'copies overlapped':26}{'not measured' if a.overlap is None else f'{a.overlap:.0%} of their time'}",
+            f"{'copies overlapped':26}{overlapped}",
             f"{'state afterwards':26}{same}",
         ]
         return "\n".join(lines)

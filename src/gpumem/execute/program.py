@@ -41,7 +41,9 @@ class Views:
     def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return the array over recorded buffer `buffer`."""
         if buffer not in self.blocks:
-            raise ValueError(f"op {self.op.id} ({self.op.name}): does not touch recorded buffer {buffer}")
+            where, again = f"op {self.op.id} ({self.op.name})", self.op.role == "recompute"
+            hint = "; it runs again, and so leaves its statistics alone" if again else ""
+            raise ValueError(f"{where}: does not touch recorded buffer {buffer}{hint}")
         return self.backend.view(self.blocks[buffer], dtype, shape)
 
     def bytes(self, buffer: int) -> Any:

@@ -38,7 +38,7 @@ def batch_norm(
     """
     columns = {"gamma": gamma, "beta": beta, "mean": mean, "inverse_std": inverse_std}
     running = {"running_mean": running_mean, "running_var": running_var}
-    shape = _shapes.batch_norm({"x": x, "out": out}, {**columns, **running})
+    shape = _shapes.batch_norm({"x": x, "out": out}, {**columns, **running}, epsilon)
     count = shape[0] * shape[2]
     view = x.reshape(shape)
     np.mean(view, axis=(0, 2), out=mean)

@@ -95,8 +95,12 @@ def channels(name: str, x: Shaped) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1], prod(x.shape[2:])
 
 
-def batch_norm(images: Mapping[str, Shaped], columns: Mapping[str, Shaped | None]) -> tuple[int, int, int]:
+def batch_norm(
+    images: Mapping[str, Shaped], columns: Mapping[str, Shaped | None], epsilon: float = 0
+) -> tuple[int, int, int]:
     """Check arrays (N, C, ...) of one shape and numbers for each channel (C,); return (outer, channels, inner)."""
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon is {epsilon}, expected at least 0")
     same(**images)
     name, x = next(iter(images.items()))
     shape = channels(name, x)

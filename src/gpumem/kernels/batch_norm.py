@@ -95,7 +95,7 @@ def batch_norm(
     """As in `reference`; out may be x."""
     columns = {"gamma": gamma, "beta": beta, "mean": mean, "inverse_std": inverse_std}
     running = {"running_mean": running_mean, "running_var": running_var}
-    _, channels, inner = _shapes.batch_norm({"x": x, "out": out}, {**columns, **running})
+    _, channels, inner = _shapes.batch_norm({"x": x, "out": out}, {**columns, **running}, epsilon)
     n, update = _shapes.size(x), running_mean is not None
     statistics = (running_mean, running_var) if update else (mean, inverse_std)  # there for the signature: not touched
     arrays = x.reshape(n), gamma, beta, out.reshape(n), mean, inverse_std, *statistics

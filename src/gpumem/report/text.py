@@ -87,12 +87,15 @@ def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
     swapped                   2 gaps by doa
     recomputed                3 gaps: 7 ops run again, 1.50 us an iteration
     held                      1 buffer beyond its death
+    >>> print(decided(row | {"swaps": 0, "score": "", "planner": "checkpoint"})[0])
+    recomputed                3 gaps by checkpoint: 7 ops run again, 1.50 us an iteration
     """
-    lines = [f"{'swapped':26}{row['swaps']} gaps by {row['score'] or row['planner']}{copied}"]
+    by, swaps = f" by {row['score'] or row['planner']}", row["swaps"] or not row["recomputed"]
+    lines = [f"{'swapped':26}{row['swaps']} gaps{by}{copied}"] if swaps else []
     if row["recomputed"]:
         reruns = f"{row['reruns']} {'op runs' if row['reruns'] == 1 else 'ops run'} again"
         time = f"{human_ns(row['recompute_ns'])} an iteration"
-        lines.append(f"{'recomputed':26}{row['recomputed']} gaps: {reruns}, {time}")
+        lines.append(f"{'recomputed':26}{row['recomputed']} gaps{'' if swaps else by}: {reruns}, {time}")
     if row["held"]:
         buffers = "buffer beyond its death" if row["held"] == 1 else "buffers beyond their death"
         lines.append(f"{'held':26}{row['held']} {buffers}")
@@ -107,4 +110,4 @@ def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> st
     'load                            4.00 KiB      3.00 KiB    -25.0%'
     """
     change = f"{after / before - 1:+.1%}" if before > 0 else ""
-    return f"{what:26}{show(before):>14}{show(after):>14}{change:>10}"
+    return f"{what:26}{show(before):>14}{show(after):>14} {change:>9}"

@@ -14,6 +14,7 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 # isort: split
 from hypothesis import strategies as st
 
+from gpumem._strict import strict
 from gpumem.columns import (
     ACT_GRAD,
     ACTIVATION,
@@ -151,14 +152,13 @@ class _Step:
         return Trace(Buffers.make(size, start, end, persistent=persistent, kind=kind), ops, name="step")
 
 
-@st.composite
+@strict
 def steps(
-    draw: st.DrawFn,
     *,
     max_layers: int = 12,
     streams: int = 2,
     sizes: st.SearchStrategy[int] = SIZES,
-) -> Trace:
+) -> st.SearchStrategy[Trace]:
     """Draw a training step: layers forward, their backward ops in reverse order, updates.
 
     Parameters
@@ -188,6 +188,16 @@ def steps(
     ...         assert set(kept) <= set(op.reads) & set(op.writes)
     >>> statistics_are_read_and_written()
     """
+    for name, value in (("max_layers", max_layers), ("streams", streams)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} is below 1")
+    if not isinstance(sizes, st.SearchStrategy):
+        raise TypeError(f"sizes: {sizes!r:.60} is no strategy; hypothesis.strategies.integers(1, 100) returns one")
+    return _steps(max_layers, streams, sizes)
+
+
+@st.composite
+def _steps(draw: st.DrawFn, max_layers: int, streams: int, sizes: st.SearchStrategy[int]) -> Trace:
     part = _Part.drawn(streams)
     step, lasting = _Step(), draw(st.lists(st.sampled_from(["", PARAM, STATISTICS, STATISTICS]), max_size=5))
     for kind in lasting:
@@ -211,8 +221,8 @@ def steps(
     return step.trace(some, draw(st.integers(0, 3)), turn, streams, told)
 
 
-@st.composite
-def plans(draw: st.DrawFn, trace: Trace, *, kinds: Sequence[type[Decision]] = (Swap, Recompute, Hold)) -> Plan:
+@strict
+def plans(trace: Trace, *, kinds: Sequence[type[Decision]] = (Swap, Recompute, Hold)) -> st.SearchStrategy[Plan]:
     """Draw a plan that `apply` carries out, however unwise.
 
     Parameters
@@ -237,6 +247,14 @@ def plans(draw: st.DrawFn, trace: Trace, *, kinds: Sequence[type[Decision]] = (S
     ...     check.data_flow(trace, data.draw(plans(trace)).apply(trace))
     >>> values_are_kept()
     """
+    for kind in kinds:
+        if kind not in (Swap, Recompute, Hold):
+            raise ValueError(f"kinds: {kind!r} is none of Swap, Recompute and Hold")
+    return _plans(trace, kinds)
+
+
+@st.composite
+def _plans(draw: st.DrawFn, trace: Trace, kinds: Sequence[type[Decision]]) -> Plan:
     found, n = gaps(trace), trace.n
     places = sorted(draw(st.sets(st.integers(1, n), max_size=3)))  # where several come back at once
     chosen: list[Decision] = []

@@ -81,6 +81,8 @@ def checkpoint(
     one_of("rule", rule, RULES)
     if segments is not None and segments < 1:
         raise ValueError(f"segments: {segments} is below 1")
+    if segments is not None and segments > max(trace.n, 1):
+        raise ValueError(f"segments: {segments} of them, but the iteration has {trace.n} ops")
     if segments is not None and rule != "sqrt":
         raise ValueError(
             f"segments: {segments} of them with rule {rule!r}, which looks for their number; rule 'sqrt' has one"
@@ -99,7 +101,7 @@ def checkpoint(
     else:
         reached, plan = _searched(trace, machine, found, mine, limit, hold=hold, until=until)
     if reached > limit:
-        raise NotReached(reached, limit, hint=until.hint("swapping drops what is kept here"))
+        raise NotReached(reached, limit, hint=until.hint("a planner that swaps may get lower"))
     return plan
 
 

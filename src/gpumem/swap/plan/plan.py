@@ -112,13 +112,17 @@ class Plan(Shown):
         """
         if self.n and self.n != trace.n:
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")
+        self._known()
+        return rewrite(trace, self.decisions)
+
+    def _known(self) -> None:
         for i, decision in enumerate(self.decisions):
             if not isinstance(decision, Decision):
                 raise TypeError(f"plan: decision {i}: {decision!r:.60} is no Swap, Recompute, Hold or Variant")
-        return rewrite(trace, self.decisions)
 
     def to_json(self) -> str:
         """Return the plan as JSON, one decision a line."""
+        self._known()
         names = {kind: name for name, kind in KINDS.items()}
         rows = [json.dumps({"kind": names[type(d)], **asdict(d)}) for d in self.decisions]
         head = f'"format": "{FORMAT}", "trace": {json.dumps(self.trace)}, "n": {self.n}'
@@ -148,14 +152,20 @@ class Plan(Shown):
 
 
 def _decision(i: int, row: Any) -> Decision:
-    kind = str(row.get("kind")) if isinstance(row, dict) else "none"
+    if not isinstance(row, dict) or "kind" not in row:
+        raise ValueError(f"plan: decision {i}: {row!r:.60} has no kind; there are {', '.join(KINDS)}")
+    kind = str(row["kind"])
     if kind not in KINDS:
         raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
     for key in row:
         one_of(f"plan: decision {i} ({kind})", key, ["kind", *(f.name for f in fields(KINDS[kind]))])
-    values = {f.name: row.get(f.name, row.get("after") if f.name == "out" else None) for f in fields(KINDS[kind])}
+    values: dict[str, Any] = {
+        f.name: row.get(f.name, row.get("after") if f.name == "out" else None) for f in fields(KINDS[kind])
+    }
     for field in fields(KINDS[kind]):
         value = values[field.name]
+        if value is None and field.name not in row:
+            raise ValueError(f"plan: decision {i} ({kind}): `{field.name}` is missing")
         if field.type == "str" and not isinstance(value, str):
             raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not text")
         if field.type == "int" and not (type(value) is int and 0 <= value < 2**62):
