@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from gpumem import check
-from gpumem.columns import COMPUTE, RECOMPUTE
+from gpumem.columns import COMPUTE, GENERATOR, RECOMPUTE, Op
 from gpumem.execute import Emulator, GenericOp, Order, carried, in_issue_order, initial, prepare
 from gpumem.execute.orders import shuffled
 from gpumem.placement import Placement
@@ -78,6 +78,45 @@ def test_any_plan_of_a_training_step(data: st.DataObject) -> None:
     lands(plan, done)
     all_oracles(trace, done.trace)
     assert not same_bytes(trace, done.trace, 2)
+
+
+def places(trace: Trace) -> list[list[Op]]:
+    """What is inserted before each op of the iteration, and behind the last."""
+    rows: list[list[Op]] = [[]]
+    for op in trace.ops:
+        if op.role == "compute":
+            rows.append([])
+        else:
+            rows[-1].append(op)
+    return rows
+
+
+@given(st.data())
+def test_reruns_add_no_more_than_they_need(data: st.DataObject) -> None:
+    trace = data.draw(steps())
+    rewritten = data.draw(any_plans(trace)).apply(trace)
+    touched: dict[int, list[Op]] = {b.id: [] for b in rewritten.buffers}
+    for op in rewritten.ops:
+        for b in {*op.reads, *op.writes}:
+            touched[b].append(op)
+    kept = {}
+    for row in places(rewritten):
+        again = [op for op in row if op.role == "recompute"]
+        roles = [("copy_out", "copy_in", "recompute").index(op.role) for op in row]
+        assert roles == sorted(roles)
+        assert [op.of for op in again] == sorted({op.of for op in again})  # each once, in recorded order
+        kept |= {op.of: op.id + 1 for op in again if rewritten.ops.rng[op.id]}
+        used = {b for b in range(len(touched)) if {op.role for op in touched[b]} - {"recompute"}}
+        for op in reversed(again):
+            assert used & set(op.writes)  # wanted there, or read by a later rerun
+            used |= set(op.reads)
+        for b in {b for op in again for b in op.writes}:  # none was there before: it begins with its first write
+            assert rewritten.buffers[b].start == min(op.id for op in again if b in op.writes)
+            if all(op.role == "recompute" for op in touched[b]):  # scratch
+                assert rewritten.buffers[b].end == touched[b][-1].id + 1 <= again[-1].id + 1
+    runs = {op.of: op.id for op in rewritten.ops if op.role == "compute"}
+    states = [(b.start, b.end) for b in rewritten.buffers if b.kind == GENERATOR]
+    assert sorted(states) == sorted((runs[of], end) for of, end in kept.items())
 
 
 @pytest.mark.slow
