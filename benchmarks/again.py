@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from _bench import SHARED, header
 
-from gpumem.columns import ACTIVATION
 from gpumem.io import BUNDLED, bundled, read
+from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.swap.recompute import REASONS, backward_start, kept_over, recomputable
 from gpumem.trace import Trace

@@ -17,21 +17,9 @@ from collections.abc import Callable
 import numpy as np
 from _bench import SHARED, header
 
-from gpumem.columns import (
-    ACT_GRAD,
-    ACTIVATION,
-    GRADIENT,
-    I64,
-    INPUT,
-    PARAM,
-    RECOMPUTE,
-    STATISTICS,
-    TEMP,
-    Buffers,
-    Csr,
-    Ops,
-)
+from gpumem.columns import I64, RECOMPUTE, Buffers, Csr, Ops
 from gpumem.io import bundled, read
+from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, TEMP
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan import Plan, Recompute

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpumem.columns import ACTIVATION, Buffers, Ops
+from gpumem.columns import Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
+from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.models import Model
 from gpumem.recorder import Recorder

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
-from gpumem.columns import RECOMPUTE, STATISTICS, SYNC, Buffers, Csr, Op, Ops
+from gpumem.columns import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops
 from gpumem.errors import CheckError
 from gpumem.execute import Call, Emulator, GenericOp, Views, carried, in_issue_order, initial, prepare
+from gpumem.kinds import STATISTICS
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.trace import Trace

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.batch import rebatch
-from gpumem.columns import PER_SAMPLE, UNKNOWN, Buffers, Ops
+from gpumem.columns import UNKNOWN, Buffers, Ops
 from gpumem.io import bundled
+from gpumem.kinds import PER_SAMPLE
 from gpumem.machine import Machine
 from gpumem.trace import Trace
 

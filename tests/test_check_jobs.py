@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import STATISTICS, Buffers, Csr, Ops
+from gpumem.columns import Buffers, Csr, Ops
 from gpumem.errors import CheckError
 from gpumem.jobs import Job, Policy, simulate_jobs
+from gpumem.kinds import STATISTICS
 from gpumem.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task

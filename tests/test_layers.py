@@ -28,6 +28,7 @@ LAYERS = [
         "_strict",
         "_show",
         "columns",
+        "kinds",
         "arcs",
         "deadline",
         "_jit",

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from gpumem import Variant, check
-from gpumem.columns import STATISTICS, Op
+from gpumem.columns import Op
 from gpumem.errors import ExecutionError
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
+from gpumem.kinds import STATISTICS
 from gpumem.machine import Machine
 from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp
 from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import INPUT, OPT_STATE, PARAM, Buffers, Ops
+from gpumem.columns import Buffers, Ops
+from gpumem.kinds import INPUT, OPT_STATE, PARAM
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.values import REASONS, Origins, Versions
 from gpumem.trace import Trace

@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gpumem import Trace
-from gpumem.columns import ACTIVATION, RECOMPUTE, TEMP
+from gpumem.columns import RECOMPUTE
+from gpumem.kinds import ACTIVATION, TEMP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import F64, I64, PER_SAMPLE, UNKNOWN, Bool, int_column
+from gpumem.columns import F64, I64, UNKNOWN, Bool, int_column
+from gpumem.kinds import PER_SAMPLE
 from gpumem.trace import Trace
 
 
@@ -20,7 +21,7 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     Parameters
     ----------
     trace : Trace
-        Its buffers say by their kind whether they depend on the batch: those of `columns.PER_SAMPLE` do.
+        Its buffers say by their kind whether they depend on the batch: those of `kinds.PER_SAMPLE` do.
     factor : float
         Of the batch size, above 0; 1 changes nothing.
 

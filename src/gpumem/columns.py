@@ -33,20 +33,6 @@ COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
 ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
 SPACES = ("device", "host")
 
-# Kinds of buffers, as recorded traces and models name them; a trace may have others, or none.
-PARAM = "param"  # a weight
-STATISTICS = "buffer"  # what a layer keeps from iteration to iteration besides weights
-OPT_STATE = "opt_state"  # the same for an optimizer
-INPUT = "input"  # the batch
-ACTIVATION = "activation"  # made in the forward pass and alive in the backward pass: feature maps
-TEMP = "temp"  # made and gone in the forward pass
-GRADIENT = "gradient"  # of a weight
-ACT_GRAD = "act_grad"  # whatever else the backward pass makes
-WORKSPACE = "workspace"  # what one op needs only while it runs
-GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its reruns
-GENERATOR_BYTES = 16
-PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a batch has its own
-
 
 def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
     """Return `values` as a contiguous int64 array, refusing what does not fit.

@@ -14,7 +14,8 @@ import numpy as np
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict, strict_fields
 from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
-from gpumem.trace import Trace, told_statistics
+from gpumem.kinds import told_statistics
+from gpumem.trace import Trace
 from gpumem.units import human
 
 NEVER = 2**62  # `free` of a block that outlives the recording

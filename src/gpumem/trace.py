@@ -9,7 +9,6 @@ An iteration repeats, so a lifetime is an arc of the circle of `n` steps: half-o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,22 +17,8 @@ from numpy.typing import ArrayLike
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict_fields
-from gpumem.columns import (
-    I64,
-    MAX_BYTES,
-    MAX_NS,
-    MAX_STEPS,
-    ROLES,
-    STATISTICS,
-    UNKNOWN,
-    WORKSPACE,
-    Bool,
-    Buffers,
-    Csr,
-    Ops,
-    first,
-    int_column,
-)
+from gpumem.columns import I64, MAX_BYTES, MAX_NS, MAX_STEPS, ROLES, UNKNOWN, Bool, Buffers, Csr, Ops, first, int_column
+from gpumem.kinds import statistics_by_kind
 from gpumem.units import human
 
 if TYPE_CHECKING:
@@ -193,7 +178,8 @@ class Trace(Shown):
         workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a rerun
         leaves them alone.
 
-        >>> from gpumem.columns import STATISTICS, Buffers, Ops
+        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.kinds import STATISTICS
         >>> ops = Ops.make([[0, 1], [0]], [[1, 2], [2]])
         >>> table = Buffers.make([8] * 3, [0] * 3, [2] * 3, kind=["param", STATISTICS, "activation"])
         >>> Trace(table, ops).statistics.tolist()
@@ -233,29 +219,6 @@ class Trace(Shown):
         keys = begins >> 1
         ptr = np.searchsorted(keys, np.arange(len(self.buffers) + 1, dtype=np.int64) * n)
         return Accesses(Csr(ptr.astype(np.int64), keys % n), begins & 1 == 0, ends & 1 == 1)
-
-
-def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
-    """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
-    kept = np.array([k == STATISTICS for k in kind], np.bool_)
-    written, count = kept[ops.writes.idx], max(len(kept), 1)
-    beside = np.zeros(len(ops), np.bool_)
-    result = np.array([k not in (STATISTICS, WORKSPACE) for k in kind], np.bool_)
-    beside[ops.writes.rows()[result[ops.writes.idx]]] = True
-    chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
-    read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
-    both = np.intersect1d(read, write)
-    op, buffer = np.divmod(both, count)
-    return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
-
-
-def told_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
-    """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
-    known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
-    if all(row is None for row in told) or not known:
-        return None
-    by_kind = statistics_by_kind(kind, ops).tolist()
-    return Csr.of([mine if row is None else row for row, mine in zip(told, by_kind)], "ops: statistics")
 
 
 def _check_columns(table: Buffers | Ops, what: str) -> None:

@@ -12,11 +12,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpumem._show import Shown
 from gpumem._strict import expect, strict
-from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, WORKSPACE, Csr, Op
+from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of
+from gpumem.kinds import WORKSPACE
 from gpumem.placement import Placement
 from gpumem.timeline import Span, Timeline
 from gpumem.trace import Trace

@@ -10,8 +10,9 @@ import numpy as np
 from gpumem.columns import UNKNOWN, Csr, Ops
 from gpumem.io._misspelt import check_keys
 from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.kinds import told_statistics
 from gpumem.recorder import NEVER, Recording
-from gpumem.trace import Trace, told_statistics
+from gpumem.trace import Trace
 
 
 class _Buffer(msgspec.Struct, gc=False):

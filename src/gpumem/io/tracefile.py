@@ -13,8 +13,9 @@ import numpy as np
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
 from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.placement import NOWHERE, Placement
-from gpumem.trace import Trace, statistics_by_kind, told_statistics
+from gpumem.trace import Trace
 
 FORMAT = "gpumem.trace/1"
 

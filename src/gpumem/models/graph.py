@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem._show import Shown
-from gpumem.columns import ACTIVATION, GRADIENT, INPUT, RECOMPUTE, ROLES, WORKSPACE, Op, position
+from gpumem.columns import RECOMPUTE, ROLES, Op, position
 from gpumem.execute import Call, Launch, Views
+from gpumem.kinds import ACTIVATION, GRADIENT, INPUT, WORKSPACE
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
 

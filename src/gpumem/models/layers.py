@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpumem.columns import STATISTICS
 from gpumem.kernels._shapes import im2col_floats
+from gpumem.kinds import STATISTICS
 from gpumem.models.graph import FLOAT, Graph, Tensor
 
 

@@ -14,19 +14,9 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import (
-    ACT_GRAD,
-    ACTIVATION,
-    GRADIENT,
-    I64,
-    INPUT,
-    OPT_STATE,
-    PARAM,
-    RECOMPUTE,
-    ROLES,
-    STATISTICS,
-)
+from gpumem.columns import I64, RECOMPUTE, ROLES
 from gpumem.io import replacing
+from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
 from gpumem.placement import Placement
 from gpumem.report.plan import Run
 from gpumem.timeline import Timeline

@@ -9,7 +9,8 @@ import numpy as np
 from gpumem._jit import inner, jit
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import ACT_GRAD, GRADIENT, I64, UNKNOWN, Bool, Csr
+from gpumem.columns import I64, UNKNOWN, Bool, Csr
+from gpumem.kinds import ACT_GRAD, GRADIENT
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources

@@ -15,17 +15,8 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 from hypothesis import strategies as st
 
 from gpumem._strict import strict
-from gpumem.columns import (
-    ACT_GRAD,
-    ACTIVATION,
-    GRADIENT,
-    INPUT,
-    PARAM,
-    STATISTICS,
-    WORKSPACE,
-    Buffers,
-    Ops,
-)
+from gpumem.columns import Buffers, Ops
+from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.trace import Trace

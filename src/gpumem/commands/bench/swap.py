@@ -82,7 +82,7 @@ def _figure(
     part: str, study: Study, limits: list[int], factors: list[float], planners: Planners
 ) -> report.Figure | None:
     """Measure one figure for one trace; None where there is nothing to show."""
-    from gpumem.columns import PER_SAMPLE
+    from gpumem.kinds import PER_SAMPLE
 
     autoswap, trace = swap.PLANNERS["autoswap"], study.case.trace
     if part == "fig8":

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._jit import inner, jit
-from gpumem.columns import GENERATOR_BYTES, I64, Bool
+from gpumem.columns import I64, Bool
+from gpumem.kinds import GENERATOR_BYTES
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.gaps import Gaps

@@ -10,9 +10,10 @@ import math
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import GENERATOR_BYTES, I64, Bool
+from gpumem.columns import I64, Bool
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
+from gpumem.kinds import GENERATOR_BYTES
 from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.swap.accounts.made_again import MadeAgain

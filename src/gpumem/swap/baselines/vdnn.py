@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import ACTIVATION, I64, Bool
+from gpumem.columns import I64, Bool
 from gpumem.deadline import LATE, Deadline
 from gpumem.errors import NotReached
+from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.simulate import simulate

@@ -13,18 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._show import Shown
-from gpumem.columns import (
-    COMPUTE,
-    COPY_OUT,
-    GENERATOR,
-    GENERATOR_BYTES,
-    I64,
-    RECOMPUTE,
-    UNKNOWN,
-    Buffers,
-    Csr,
-    Ops,
-)
+from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
+from gpumem.kinds import GENERATOR, GENERATOR_BYTES
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
 from gpumem.swap.plan.decisions import Decision, Swap
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.columns import WORKSPACE, Buffers, Csr
+from gpumem.columns import Buffers, Csr
+from gpumem.kinds import WORKSPACE
 from gpumem.swap.plan.decisions import Decision, Variant
 from gpumem.trace import Trace
 

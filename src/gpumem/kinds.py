@@ -1,0 +1,46 @@
+"""What buffers are for, as recorded traces and models name it, and what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpumem.columns import Csr, Ops
+
+# Kinds of buffers, as recorded traces and models name them; a trace may have others, or none.
+PARAM = "param"  # a weight
+STATISTICS = "buffer"  # what a layer keeps from iteration to iteration besides weights
+OPT_STATE = "opt_state"  # the same for an optimizer
+INPUT = "input"  # the batch
+ACTIVATION = "activation"  # made in the forward pass and alive in the backward pass: feature maps
+TEMP = "temp"  # made and gone in the forward pass
+GRADIENT = "gradient"  # of a weight
+ACT_GRAD = "act_grad"  # whatever else the backward pass makes
+WORKSPACE = "workspace"  # what one op needs only while it runs
+GENERATOR = "generator"  # where a random op was in its stream of numbers, kept on the host for its reruns
+GENERATOR_BYTES = 16
+PER_SAMPLE = frozenset({INPUT, ACTIVATION, TEMP, ACT_GRAD})  # each sample of a batch has its own
+
+
+def statistics_by_kind(kind: Sequence[str], ops: Ops) -> Csr:
+    """Return the statistics of each op as `Trace.statistics` tells them by kind: of each buffer, in `kind`."""
+    kept = np.array([k == STATISTICS for k in kind], np.bool_)
+    written, count = kept[ops.writes.idx], max(len(kept), 1)
+    beside = np.zeros(len(ops), np.bool_)
+    result = np.array([k not in (STATISTICS, WORKSPACE) for k in kind], np.bool_)
+    beside[ops.writes.rows()[result[ops.writes.idx]]] = True
+    chosen = (ops.reads, kept[ops.reads.idx]), (ops.writes, written)
+    read, write = (rows.rows()[mine] * count + rows.idx[mine] for rows, mine in chosen)
+    both = np.intersect1d(read, write)
+    op, buffer = np.divmod(both, count)
+    return Csr.grouped(op[beside[op]], buffer[beside[op]], len(ops))
+
+
+def told_statistics(told: Sequence[Sequence[int] | None], kind: Sequence[str], ops: Ops) -> Csr | None:
+    """Return the statistics of each op: those told of it, else by kind; None where nothing is told of any op."""
+    known = len(kind) > max(ops.reads.idx.max(initial=-1), ops.writes.idx.max(initial=-1))  # else refused later
+    if all(row is None for row in told) or not known:
+        return None
+    by_kind = statistics_by_kind(kind, ops).tolist()
+    return Csr.of([mine if row is None else row for row, mine in zip(told, by_kind)], "ops: statistics")
