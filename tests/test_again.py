@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from gpumem import check
-from gpumem.columns import COMPUTE, GENERATOR, RECOMPUTE, Op
+from gpumem.columns import COMPUTE, RECOMPUTE, Op
 from gpumem.execute import Emulator, GenericOp, Order, carried, in_issue_order, initial, prepare
 from gpumem.execute.orders import shuffled
+from gpumem.kinds import GENERATOR
 from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
