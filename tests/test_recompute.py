@@ -204,6 +204,7 @@ def verify(trace: Trace, again: Trace, machine: Machine, limit: int) -> float:
 
 @pytest.mark.shared
 @pytest.mark.jit
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
 def test_half_of_resnet50_for_a_quarter_of_the_time(path: Path) -> None:
     trace = load(path).trace
