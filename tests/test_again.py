@@ -4,53 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from gpumem import check
 from gpumem.columns import COMPUTE, RECOMPUTE, Op
-from gpumem.execute import Emulator, GenericOp, Order, carried, in_issue_order, initial, prepare
+from gpumem.execute import in_issue_order
 from gpumem.execute.orders import shuffled
 from gpumem.kinds import GENERATOR
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
+from .runs import differs, outcome
 from .strategies import any_plans, steps
 
 ITERATIONS = 4
-State = dict[int, np.ndarray]
-
-
-def outcome(
-    original: Trace, trace: Trace, order: Order, placement: Placement, host: Placement | None = None
-) -> tuple[State, np.ndarray]:
-    """What is left at the boundary, and what each op has read; all iterations are queued before the first op runs."""
-    launch, state = GenericOp(original), initial(original, seed=1)
-    program = prepare(trace, placement, Emulator(order), launch, host=host)
-    program.write({of: value for of, value in state.items() if of in program.crossing()})
-    program.run(ITERATIONS)
-    held = carried(original)
-    return {of: value for of, value in program.read().items() if of in held}, launch.seen
-
-
-def differs(want: tuple[State, np.ndarray], got: tuple[State, np.ndarray]) -> str:
-    """Which op read other bytes than its original, or which buffer is left with others."""
-    for op in np.flatnonzero(want[1] != got[1]).tolist():
-        return f"op {op} read other bytes"
-    return next((f"buffer {of} holds other bytes" for of, x in got[0].items() if (x != want[0][of]).any()), "")
 
 
 def same_bytes(trace: Trace, rewritten: Trace, orders: int) -> str:
     """Run both, the second in so many orders; return what differs, if anything does."""
-    want = outcome(trace, trace, in_issue_order, best_fit(trace))
-    placed = best_fit(rewritten, alignment=4), best_fit(rewritten.host_side())
+    want = outcome(trace, trace, best_fit(trace), in_issue_order, iterations=ITERATIONS)
+    placed, host = best_fit(rewritten, alignment=4), best_fit(rewritten.host_side())
     for seed in range(orders):
-        if told := differs(want, outcome(trace, rewritten, shuffled(seed), *placed)):
+        got = outcome(trace, rewritten, placed, shuffled(seed), host=host, iterations=ITERATIONS)
+        if told := differs(want, got):
             return told
     return ""
 

@@ -11,12 +11,13 @@ from hypothesis import assume, given, strategies as st
 from gpumem import check
 from gpumem.columns import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops
 from gpumem.errors import CheckError
-from gpumem.execute import Call, Emulator, GenericOp, Views, carried, in_issue_order, initial, prepare
+from gpumem.execute import Call, Views, in_issue_order
 from gpumem.kinds import STATISTICS
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.trace import Trace
 
+from .runs import outcome, same
 from .strategies import any_plans, steps
 
 SIZES = st.sampled_from([8, 9, 16])  # so many bytes hardly ever agree by chance
@@ -76,21 +77,12 @@ def updating(original: Trace, trace: Trace, i: int) -> Trace | None:
 def bytes_differ(original: Trace, trace: Trace, *, fresh: int = -1) -> bool:
     """Whether some op of `trace` reads other bytes than the unswapped run, or leaves others; `fresh` draws anew."""
 
-    def outcome(trace: Trace) -> tuple[dict[int, np.ndarray], np.ndarray]:
-        op_again = GenericOp(original)
+    def fault(op: Op, views: Views, call: Call) -> Call:
+        return anew(call, views.generator()) if op.id == fresh else call
 
-        def launch(op: Op, views: Views) -> Call | None:
-            call = op_again(op, views)
-            return anew(call, views.generator()) if trace is not original and op.id == fresh and call else call
-
-        program = prepare(trace, best_fit(trace), Emulator(in_issue_order), launch)
-        program.write({of: x for of, x in initial(original, seed=1).items() if of in program.crossing()})
-        program.run(4)
-        held = carried(original)
-        return {of: x for of, x in program.read().items() if of in held}, op_again.seen
-
-    want, got = outcome(original), outcome(trace)
-    return bool((want[1] != got[1]).any()) or any((x != want[0][of]).any() for of, x in got[0].items())
+    runs = (original, {}), (trace, {"fault": fault})
+    want, got = (outcome(original, t, best_fit(t), in_issue_order, iterations=4, **kw) for t, kw in runs)
+    return not same(want, got)
 
 
 def anew(call: Call, counter: np.ndarray) -> Call:

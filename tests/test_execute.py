@@ -18,7 +18,6 @@ from gpumem.execute import (
     Call,
     Emulator,
     GenericOp,
-    Order,
     Program,
     Race,
     Simulator,
@@ -42,32 +41,8 @@ from gpumem.swap.plan import Plan, Recompute
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine
+from .runs import Outcome, outcome, same
 from .strategies import plans, traces
-
-State = dict[int, np.ndarray]
-
-
-def outcome(
-    original: Trace,
-    trace: Trace,
-    placement: Placement,
-    order: int | Order,
-    *,
-    host: Placement | None = None,
-    iterations: int = 3,
-) -> tuple[State, np.ndarray]:
-    """What a run leaves behind, and what every op of the original has read."""
-    launch, state = GenericOp(original), initial(original, seed=1)
-    program = prepare(trace, placement, Emulator(order), launch, host=host)
-    program.write({of: value for of, value in state.items() if of in program.crossing()})
-    program.run(iterations)
-    held = carried(original)
-    return {of: value for of, value in program.read().items() if of in held}, launch.seen
-
-
-def same(want: tuple[State, np.ndarray], got: tuple[State, np.ndarray]) -> bool:
-    """Whether every op read the same, and whatever the second run keeps is what the first keeps."""
-    return bool((want[1] == got[1]).all()) and all((want[0][of] == value).all() for of, value in got[0].items())
 
 
 @given(st.data())
@@ -180,9 +155,7 @@ def without(program: Program, y: int, x: int) -> Program:
     return program
 
 
-def caught(
-    whole: Trace, want: tuple[State, np.ndarray], trace: Trace, placement: Placement, y: int, x: int
-) -> tuple[bool, bool]:
+def caught(whole: Trace, want: Outcome, trace: Trace, placement: Placement, y: int, x: int) -> tuple[bool, bool]:
     """Whether the race detector, and whether wrong bytes in some order, show that op `x` does not wait for `y`."""
     state = initial(whole, seed=1)
 
@@ -294,7 +267,7 @@ def test_an_op_that_fails_is_named_and_the_next_run_works() -> None:
         ({0: np.zeros(9, np.uint8)}, "9 bytes for buffer 0, which has 8"),
     ],
 )
-def test_a_state_that_does_not_fit(state: State, why: str) -> None:
+def test_a_state_that_does_not_fit(state: dict[int, np.ndarray], why: str) -> None:
     trace = Trace(Buffers.make([8, 8], [0, 0], [1, 1], persistent=[True, False]), Ops.make([[0]], [[1]]))
     with pytest.raises(ValueError, match=why):
         run(trace, Placement.at(trace, [0, 8]), Emulator(), state=state)

@@ -146,6 +146,16 @@ class Csr(Shown):
         inside = np.arange(ptr[-1]) - np.repeat(ptr[:-1], length)
         return Csr(ptr, self.idx[np.repeat(self.ptr[order], length) + inside])
 
+    def sums(self, values: I64 | Bool) -> I64:
+        """Return for each row the sum of `values` at its entries, int64[rows].
+
+        >>> Csr.of([[1, 2], [], [0]]).sums(np.array([10, 20, 30]))
+        array([50,  0, 10])
+        """
+        through = np.concatenate([[0], np.cumsum(values[self.idx], dtype=np.int64)])
+        total: I64 = through[self.ptr[1:]] - through[self.ptr[:-1]]
+        return total
+
     def tolist(self) -> list[list[int]]:
         """Unpack into a list of lists."""
         flat, cut = self.idx.tolist(), self.ptr.tolist()

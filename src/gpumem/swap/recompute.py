@@ -80,7 +80,7 @@ class Recomputable(Shown):
 
     def times(self, duration: I64) -> I64:
         """Return what `cost_ns` is where ops take `duration` ns, int64[n]."""
-        return _times(self.ops, duration)
+        return self.ops.sums(duration)
 
 
 @strict
@@ -111,14 +111,7 @@ def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> R
     again, there = Csr(*columns[:2]), Csr(*columns[2:])
     made = v.left.first[row] < v.left.stop[row]
     op = np.append(v.writer, UNKNOWN)[np.where(made, v.left.first[row], -1)]
-    return Recomputable(found, op, reason, until, _times(again, machine.durations(trace)), again, there)
-
-
-def _times(ops: Csr, duration: I64) -> I64:
-    """The nanoseconds of each row of ops."""
-    seen = np.concatenate([[0], np.cumsum(duration[ops.idx])])
-    total: I64 = seen[ops.ptr[1:]] - seen[ops.ptr[:-1]]
-    return total
+    return Recomputable(found, op, reason, until, again.sums(machine.durations(trace)), again, there)
 
 
 @jit

@@ -43,7 +43,7 @@ class MadeAgain(NamedTuple):
     end: I64  # B: where lifetimes end, for those that are held longer
     read_value: I64  # of each read of `origins`, which value; values are numbered
     write_value: I64
-    values: I64  # how many, in an array of one
+    values: I64  # how many there are, in an array of one
     buffer: I64  # m, of each gap
     after: I64
     before: I64
@@ -72,7 +72,7 @@ class MadeAgain(NamedTuple):
             trace.buffers.end,
             read,
             write,
-            np.array([len(number)]),
+            np.array([number.max(initial=-1) + 1]),
             found.buffer,
             found.after,
             found.before,

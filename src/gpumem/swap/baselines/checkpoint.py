@@ -93,14 +93,13 @@ def checkpoint(
         return Plan.of(trace)
     found = recomputable(trace, machine)
     barred = _barred(trace, machine)
-    random = np.concatenate([[0], np.cumsum(barred[found.ops.idx])])
-    free = random[found.ops.ptr[1:]] == random[found.ops.ptr[:-1]]
-    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & found.ok & free)
+    possible = found.ok & (found.ops.sums(barred) == 0)
+    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & possible)
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
         reached, plan = _printed(trace, machine, found, mine, limit, segments, until)
     else:
-        reached, plan = _searched(trace, machine, found, mine, limit, hold=hold, until=until)
+        reached, plan = _searched(trace, machine, found, mine, barred, limit, hold=hold, until=until)
     if reached > limit:
         raise NotReached(reached, limit, hint=until.hint("a planner that swaps may get lower"))
     return plan
@@ -114,13 +113,20 @@ def _barred(trace: Trace, machine: Machine) -> Bool:
 
 
 def _searched(
-    trace: Trace, machine: Machine, found: Recomputable, mine: I64, limit: int, *, hold: bool, until: Deadline
+    trace: Trace,
+    machine: Machine,
+    found: Recomputable,
+    mine: I64,
+    barred: Bool,
+    limit: int,
+    *,
+    hold: bool,
+    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan by two levels of segments."""
-    flops = np.concatenate([[0], np.cumsum(trace.ops.flops[found.ops.idx] > 0)])
-    costly = flops[found.ops.ptr[1:]] > flops[found.ops.ptr[:-1]]
+    costly = found.ops.sums(trace.ops.flops > 0) > 0
     mine = mine[found.gaps.before[mine] > found.gaps.after[mine] + 1]  # else there is nothing to drop
-    account = MadeAgain.of(trace, machine.durations(trace), found.gaps.where(mine), _barred(trace, machine))
+    account = MadeAgain.of(trace, machine.durations(trace), found.gaps.where(mine), barred)
     levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit, hurry=until)
     best = levels.search(hold=hold)
     return best.costs.peak, Plan.of(trace, levels.decisions(best))

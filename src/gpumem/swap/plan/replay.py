@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.plan.decisions import Hold, Recompute, Swap
 from gpumem.swap.plan.values import FINE, REASONS, Origins
@@ -61,7 +61,7 @@ class Replay:
     """All that runs again right before op `place`, and the values that come back to their buffers there."""
 
     place: int
-    wanted: tuple[Value, ...]
+    wanted: frozenset[Value]
     reruns: tuple[Rerun, ...]
     spans: Mapping[Value, Touches]  # of each value made here: which of the reruns touch it
 
@@ -143,11 +143,7 @@ def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: 
     todo = np.zeros(len(again), np.int64)
     count = 0
     for k in range(len(first)):
-        for w in range(first[k], stop[k]):
-            if not again[writer[w]]:
-                again[writer[w]] = True
-                todo[count] = writer[w]
-                count += 1
+        count = _mark(writer[first[k] : stop[k]], again, todo, count)
     while count > 0:
         count -= 1
         x = todo[count]
@@ -156,12 +152,19 @@ def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: 
                 continue
             if why[k] != 0:
                 return k, x
-            for w in range(found_first[k], found_stop[k]):
-                if not again[writer[w]]:
-                    again[writer[w]] = True
-                    todo[count] = writer[w]
-                    count += 1
+            count = _mark(writer[found_first[k] : found_stop[k]], again, todo, count)
     return -1, -1
+
+
+@inner
+def _mark(chain: I64, again: Bool, todo: I64, count: int) -> int:
+    """Mark the ops of a chain, and put the new ones behind the first `count` of `todo`; return how many it has then."""
+    for x in chain:
+        if not again[x]:
+            again[x] = True
+            todo[count] = x
+            count += 1
+    return count
 
 
 @jit
@@ -207,7 +210,7 @@ def replay(device: Device, wanted: Mapping[int, int], place: int) -> Replay:
     A worklist: O(ops and reads of the closure + decisions).
     """
     v, (ops, absent) = device.values, device.closure(wanted, place)
-    back = tuple(Value(b, int(v.writer[v.left.first[v.after(b, after)]])) for b, after in wanted.items())
+    back = frozenset(Value(b, int(v.writer[v.left.first[v.after(b, after)]])) for b, after in wanted.items())
     ptr, buffer, whole = sources(v, ops, place, absent, device.until)
     reads = list(map(Value, buffer.tolist(), whole.tolist()))
     reruns = []
