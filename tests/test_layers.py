@@ -38,7 +38,7 @@ LAYERS = [
     ],
     ["trace"],
     ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch"],
-    ["simulate", "_clock", "check"],
+    ["simulate", "_clock", "_hosts", "check"],
     ["pool", "swap", "io", "execute"],
     ["models", "testing", "report"],
     ["latency"],

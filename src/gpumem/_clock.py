@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem._hosts import HELD, LAST, LATE, Hosts
 from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.timeline import MEMORY, NONE
+from gpumem.timeline import COPY, HOST, MEMORY, NONE
 from gpumem.trace import Trace
 
 _FREE, _RESERVED, _HEAP = range(3)  # entries of `Reservations.state`
@@ -99,12 +100,17 @@ class Clock:
 
     steps: Steps
     memory: Reservations
+    hosts: Hosts
+    turn: int = 0
+    lead: int = 0  # of the hosts over the device, at the end of the last iteration whose state was asked for
+    leads_since: int = 0  # the iteration since which they gain in every one and delay nothing
 
     def advance(self) -> None:
         """Run one more iteration."""
         self.steps.before[:] = self.steps.end
-        _advance(self.steps, self.memory)
+        _advance(self.steps, self.memory, self.hosts)
         self.memory = self.memory.settled(self._now)
+        self.turn += 1
 
     @property
     def _now(self) -> int:
@@ -112,7 +118,14 @@ class Clock:
         return int(self.steps.ready[self.steps.busy].min())
 
     def state(self, origin: int) -> bytes:
-        """Return all that later iterations depend on, relative to `origin`."""
+        """Return all that later iterations depend on, relative to `origin`; ask after each iteration.
+
+        A host that gains in every turn on what it hands over to is *ahead*: how far makes no difference any more.
+        """
+        lead, ahead = self.hosts.lead(origin), self.hosts.leads()
+        if not (ahead and lead > self.lead):
+            self.leads_since, ahead = self.turn, False
+        self.lead = lead
         m, now = self.memory, self._now
         used = int(m.state[_HEAP])
         order = np.lexsort((m.bytes[:used], m.time[:used]))
@@ -123,12 +136,14 @@ class Clock:
             [m.state[_FREE], max(int(m.state[_RESERVED]), now) - origin],
             m.time[:used][order] - origin,
             m.bytes[:used][order],
+            self.hosts.since(now, origin, ahead),
+            [self.leads_since if ahead else -1],
         )
         return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
 
 
 @jit
-def _advance(x: Steps, m: Reservations) -> None:
+def _advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
     """Run one iteration in issue order; `before` and `end` hold the ends of the last one and of this."""
     # columns by name: looked up in the tuples at every use, the loop takes a third longer
     duration, engine, ready, before, end = x.duration, x.engine, x.ready, x.before, x.end
@@ -138,6 +153,10 @@ def _advance(x: Steps, m: Reservations) -> None:
     live, back, reserved, state, heap_time, heap_bytes = m.live, m.back, m.reserved, m.state, m.time, m.bytes
     n = len(duration)
     track = len(starts) > 0
+    cost, host, blocks, drains, issued = hosts.cost, hosts.host, hosts.blocks, hosts.drains, hosts.issued
+    clock, ended, held, handed = hosts.clock, hosts.ended, hosts.held, hosts.state
+    hosted = len(cost) > 0
+    last, until, late = (handed[LAST], handed[HELD], 0) if hosted else (0, 0, 0)
     for i in range(n):
         free = ready[engine[i]]
         t, reason = free, NONE
@@ -171,16 +190,33 @@ def _advance(x: Steps, m: Reservations) -> None:
             for k in range(write_ptr[i], write_ptr[i + 1]):
                 if reserved[writes[k]] > t:
                     t, reason = reserved[writes[k]], MEMORY
+        if hosted:
+            h = host[i]
+            if drains[i] and ended[h] > clock[h]:
+                clock[h] = held[h] = ended[h]
+            last, until = max(last, clock[h] + cost[i]), max(until, held[h])
+            issued[i] = last
+            if last > t:
+                t, reason = last, COPY if until >= t else HOST
+                late += 1
         start[i] = t
         end[i] = t + duration[i]
         wait[i] = t - free
         cause[i] = reason
         ready[engine[i]] = end[i]
+        if hosted:
+            h = host[i]
+            ended[h] = max(ended[h], end[i])
+            clock[h] = end[i] if blocks[i] else last
+            if drains[i]:
+                held[h] = end[i]
         if track:
             for k in range(read_ptr[i], read_ptr[i + 1]):
                 back[reads[k]] = max(back[reads[k]], end[i])
             for k in range(write_ptr[i], write_ptr[i + 1]):
                 back[writes[k]] = max(back[writes[k]], end[i])
+    if hosted:
+        handed[LAST], handed[HELD], handed[LATE] = last, until, late
 
 
 @inner

@@ -6,7 +6,7 @@ Compiled loops read the columns directly (`trace.buffers.size` is an int64 array
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+Shape = tuple[int, ...]
+Attributes = Mapping[str, Any]  # of an op, by name
 
 MAX_BYTES = 2**62  # what all sizes together may come to, so that int64 sums cannot overflow
 MAX_STEPS = 2**62  # what an iteration's length stays below, so that `start + n` cannot overflow
@@ -32,6 +34,7 @@ UNKNOWN = -1  # a duration nobody measured; an `of` that does not exist
 COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
 ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
 SPACES = ("device", "host")
+NAMES = ("streams", "hosts")  # columns of `Ops` that name what others count
 
 
 def int_column(values: ArrayLike | Iterable[int], what: str) -> I64:
@@ -63,6 +66,18 @@ def _column(values: ArrayLike | None, count: int, default: float, what: str = ""
         word = "numbers" if type(default) is float else "truth values"
         raise ValueError(f"{what}: expected a list of {word}, got {array.dtype} {array.shape}")
     return np.ascontiguousarray(array, type(default))
+
+
+def _taken(values: Any, fresh: Any, rows: I64) -> Any:
+    """Return rows of a column, or of none; -1 stands for the one row of `fresh`."""
+    if values is None:
+        return None
+    if isinstance(values, Csr):
+        return Csr(np.append(values.ptr, values.ptr[-1]), values.idx).take(np.where(rows < 0, len(values), rows))
+    if isinstance(values, tuple):
+        more = (*values, *fresh)
+        return tuple(more[k] for k in rows.tolist())
+    return np.append(values, fresh)[rows]
 
 
 def first(bad: Bool) -> int:
@@ -196,7 +211,8 @@ class Buffers(Shown):
     """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`, ...
 
     `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned
-    host memory. `of`: the buffer's id in the recorded file; pieces of one buffer share it.
+    host memory. `of`: the buffer's id in the recorded file; pieces of one buffer share it. `shape`, `dtype`: of the
+    tensor in it, None and "" where nobody told; None altogether in a trace that knows none.
     """
 
     size: I64
@@ -207,6 +223,8 @@ class Buffers(Shown):
     kind: tuple[str, ...]
     of: I64
     name: tuple[str, ...]
+    shape: tuple[Shape | None, ...] | None = None
+    dtype: tuple[str, ...] | None = None
 
     @classmethod
     def make(
@@ -220,8 +238,10 @@ class Buffers(Shown):
         kind: Sequence[str] | None = None,
         of: ArrayLike | None = None,
         name: Sequence[str] | None = None,
+        shape: Sequence[Shape | None] | None = None,
+        dtype: Sequence[str] | None = None,
     ) -> Buffers:
-        """Build the columns; what is left out is False, `""` and the position."""
+        """Build the columns; what is left out is False, `""`, the position, and no shapes."""
         sizes = int_column(size, "buffers: size")
         count = len(sizes)
         return cls(
@@ -233,7 +253,18 @@ class Buffers(Shown):
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
             ("",) * count if name is None else tuple(name),
+            None if shape is None else tuple(shape),
+            None if dtype is None else tuple(dtype),
         )
+
+    def take(self, rows: I64) -> Buffers:
+        """Return rows `rows[0]`, `rows[1]`, ...; -1 stands for a new row: no bytes, no lifetime, nothing known of it.
+
+        >>> Buffers.make([8, 9], [0, 1], [3, 2], kind=["param", "temp"]).take(np.array([1, -1, 1])).kind
+        ('temp', '', 'temp')
+        """
+        fresh = Buffers.make([0], [0], [0], of=[UNKNOWN], shape=[None], dtype=[""])
+        return Buffers(*(_taken(getattr(self, c), getattr(fresh, c), rows) for c in self.__slots__))
 
     def _facts(self) -> Facts:
         host = int(self.size[self.host].sum())
@@ -285,7 +316,10 @@ class Ops(Shown):
     `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
     `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
-    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`).
+    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
+    `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see `gpumem.simulate`);
+    `attributes` (of the op, as a convolution's stride) and `module` (where it stands in the model), None where no op
+    of the trace has any.
     """
 
     name: tuple[str, ...]
@@ -299,7 +333,12 @@ class Ops(Shown):
     role: I64
     of: I64
     rng: Bool
-    statistics: Csr | None = None
+    statistics: Csr | None
+    host: I64
+    hosts: tuple[str, ...]
+    blocking: Bool
+    attributes: tuple[Attributes | None, ...] | None = None
+    module: tuple[str, ...] | None = None
 
     @classmethod
     def make(
@@ -317,8 +356,13 @@ class Ops(Shown):
         of: ArrayLike | None = None,
         rng: ArrayLike | None = None,
         statistics: Csr | Sequence[Sequence[int]] | None = None,
+        host: ArrayLike | None = None,
+        hosts: Sequence[str] = ("host",),
+        blocking: ArrayLike | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        module: Sequence[str] | None = None,
     ) -> Ops:
-        """Build the columns; what is left out is one compute stream of unmeasured ops."""
+        """Build the columns; what is left out is one compute stream of unmeasured ops, handed over by one host."""
         r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
         w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
         n = len(r)
@@ -338,6 +382,27 @@ class Ops(Shown):
             np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
             _column(rng, n, False, "ops: rng"),
             kept,
+            _column(host, n, 0, "ops: host"),
+            tuple(hosts),
+            _column(blocking, n, False, "ops: blocking"),
+            None if attributes is None else tuple(attributes),
+            None if module is None else tuple(module),
+        )
+
+    def take(self, rows: I64) -> Ops:
+        """Return ops `rows[0]`, `rows[1]`, ...; -1 stands for a new one that touches nothing.
+
+        >>> ops = Ops.make([[0], []], [[], [0]], name=["read", "write"]).take(np.array([1, -1]))
+        >>> ops.name, ops.writes.tolist(), ops.of
+        (('write', ''), [[0], []], array([ 1, -1]))
+        """
+        fresh = Ops.make([[]], [[]], of=[UNKNOWN], statistics=[[]], attributes=[None], module=[""])
+        names = ("streams", "hosts")
+        return Ops(
+            *(
+                getattr(self, c) if c in names else _taken(getattr(self, c), getattr(fresh, c), rows)
+                for c in self.__slots__
+            )
         )
 
     @property

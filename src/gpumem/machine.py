@@ -12,7 +12,7 @@ from gpumem._strict import strict, strict_fields
 from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
 from gpumem.names import choice, one_of
 from gpumem.trace import Trace
-from gpumem.units import human
+from gpumem.units import human, human_ns
 
 GIB = 2**30
 
@@ -68,6 +68,11 @@ class Machine(Shown):
         Whether both directions of the link run at once (two copy engines), or one at a time.
     pinned : int
         Bytes of pinned host memory that plans may use.
+    host_ns, copy_host_ns : float
+        What it takes a host thread to hand over an op, and a copy: host time, apart from `launch_ns`. Where both are 0
+        and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulate`).
+    reserved : int
+        Bytes of device memory that a program cannot have: the context, libraries.
 
     Examples
     --------
@@ -86,6 +91,9 @@ class Machine(Shown):
     launch_ns: float = 5_000
     duplex: bool = True
     pinned: int = 64 * GIB
+    host_ns: float = 0
+    copy_host_ns: float = 0
+    reserved: int = 0
 
     def __post_init__(self) -> None:
         for what in ("capacity", "flops", "bandwidth", "flops_efficiency", "bandwidth_efficiency"):
@@ -94,25 +102,39 @@ class Machine(Shown):
         for what in ("flops_efficiency", "bandwidth_efficiency"):
             if getattr(self, what) > 1:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is no fraction: it is above 1")
-        for what in ("launch_ns", "pinned"):
+        for what in ("launch_ns", "pinned", "host_ns", "copy_host_ns", "reserved"):
             if not 0 <= getattr(self, what) < math.inf:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is not finite and >= 0")
         for what in ("capacity", "pinned"):
             if getattr(self, what) >= MAX_BYTES:
                 raise ValueError(f"machine {self.name!r}: {what} {getattr(self, what)} is 2**62 bytes or more")
+        if self.reserved >= self.capacity:
+            raise ValueError(f"machine {self.name!r}: reserved {self.reserved} leaves nothing of {self.capacity} bytes")
 
     def _facts(self) -> Facts:
         out, into = (
             f"{1 / link.ns_per_byte:.3g} GB/s" if link.ns_per_byte else "free" for link in (self.out, self.into)
         )
+        host = {name: human_ns(round(ns)) for name, ns in (("host", self.host_ns), ("copies", self.copy_host_ns)) if ns}
         return {
             "": self.name,
-            "memory": human(self.capacity),
+            "memory": human(self.capacity) + (f", {human(self.reserved)} of it reserved" if self.reserved else ""),
             "compute": f"{self.flops / 1e12:.4g} Tflop/s",
             "bandwidth": f"{self.bandwidth / 1e9:.4g} GB/s",
             "link": f"{out} out and {into} in{'' if self.duplex else ', one at a time'}",
             "pinned": human(self.pinned),
+            **{f"{name} an op": f"{ns} to hand over" for name, ns in host.items()},
         }
+
+    @property
+    def available(self) -> int:
+        """Bytes of device memory that a program can have.
+
+        >>> card = Machine.named("rx5700xt")
+        >>> card.available - card.with_(reserved=GIB).available == GIB
+        True
+        """
+        return self.capacity - self.reserved
 
     @classmethod
     @strict
@@ -164,6 +186,24 @@ class Machine(Shown):
             raise ValueError(f"trace {trace.name!r}: its ops take too long to count in ns")
         return result
 
+    @strict
+    def host_costs(self, trace: Trace) -> I64:
+        """Return the host time that handing over each op of `trace` takes, int64[n], in whole nanoseconds.
+
+        Raises
+        ------
+        ValueError
+            All of it together would be 2**53 ns or longer.
+
+        >>> from gpumem.io import bundled
+        >>> Machine.named("p100").with_(host_ns=2e5).host_costs(bundled("mlp3"))[:2]
+        array([200000, 200000])
+        """
+        each = np.rint(np.where(trace.ops.copies, self.copy_host_ns, self.host_ns))
+        if each.sum() >= MAX_NS:
+            raise ValueError(f"machine {self.name!r}: to hand over {trace.n} ops takes too long to count in ns")
+        return each.astype(np.int64)
+
 
 _PCIE3 = (Link(47_200, 0.0756), Link(9_700, 0.0823))  # AutoSwap's measured PCIe 3 x16
 _PCIE4 = (Link(20_000, 0.0400), Link(9_000, 0.0400))  # about 25 GB/s each way
@@ -174,7 +214,7 @@ _PCIE5 = (Link(10_000, 0.0182), Link(8_000, 0.0182))  # about 55 GB/s each way
 #   rtx2080ti   NVIDIA, "NVIDIA Turing GPU Architecture" (whitepaper)
 #   p40, p100   NVIDIA, "Tesla P40" and "Tesla P100 PCIe" (datasheets); p40 computed from its boost clock
 #   v100        NVIDIA, "Tesla V100" (datasheet, PCIe column)
-#   rx5700xt    AMD, "Radeon RX 5700 XT" (product page)
+#   rx5700xt    AMD, "Radeon RX 5700 XT" (product page); behind the PCIe 3 link of the SNU thesis' Xeon Gold 6130
 #   a100        NVIDIA, "NVIDIA A100 Tensor Core GPU" (datasheet, 80GB SXM column)
 #   h100        NVIDIA, "NVIDIA H100 Tensor Core GPU Architecture" (whitepaper, SXM5 column)
 #   h200        NVIDIA, "NVIDIA H200 Tensor Core GPU" (datasheet, SXM column); capacity as its driver leaves it
@@ -188,7 +228,7 @@ PRESETS = {
         Machine("p40", 24 * GIB, *_PCIE3, flops=11.76e12, bandwidth=346e9),
         Machine("p100", 16 * GIB, *_PCIE3, flops=9.3e12, bandwidth=732e9),
         Machine("v100", 32 * GIB, *_PCIE3, flops=14.0e12, bandwidth=900e9),
-        Machine("rx5700xt", 8 * GIB, *_PCIE4, flops=9.75e12, bandwidth=448e9),
+        Machine("rx5700xt", 8 * GIB, *_PCIE3, flops=9.75e12, bandwidth=448e9),
         Machine("a100", 80 * GIB, *_PCIE4, flops=19.5e12, bandwidth=2039e9),
         Machine("h100", 80 * GIB, *_PCIE5, flops=66.9e12, bandwidth=3350e9),
         Machine("h200", 139 * GIB, *_PCIE5, flops=66.9e12, bandwidth=4800e9),

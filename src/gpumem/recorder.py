@@ -142,11 +142,9 @@ class Recording(Shown):
             mine = rows.take(np.arange(lo, hi))
             return Csr(mine.ptr, new_id[mine.idx])
 
-        kept = ("name", "stream", "duration", "flops", "moved", "role", "rng")
-        columns: dict[str, Any] = {column: getattr(ops, column)[lo:hi] for column in kept}
-        columns |= {rows: cut(getattr(ops, rows)) for rows in ("reads", "writes")}
         statistics = None if ops.statistics is None else cut(ops.statistics)
-        return replace(ops, of=np.arange(lo, hi), statistics=statistics, **columns)
+        mine = ops.take(np.arange(lo, hi))
+        return replace(mine, reads=cut(ops.reads), writes=cut(ops.writes), statistics=statistics, of=np.arange(lo, hi))
 
 
 @dataclass(slots=True, repr=False)

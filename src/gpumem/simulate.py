@@ -7,6 +7,16 @@ start, and a trace whose load fits cannot deadlock. Passes repeat until the iter
     placed clock     memory is a hazard: whoever had these bytes before must be done with them
     capacity clock   memory is a counter: bytes are reserved in issue order, and an op waits until
                      earlier ops have given enough back
+
+No op starts before it is *issued*: handed over by its host thread. Trace order is the one order of issue. A host needs
+`host_ns` for an op, and after one that blocks it goes on when that has ended::
+
+    issued(x) = max(clock[host] + host_ns(x), issued(x - 1))
+    start(x)  = max(all of the above, issued(x))
+    clock[host] = end(x) if x blocks else issued(x)
+
+Before a blocking copy the host waits for all that it has handed over before. While nothing takes host time and nothing
+blocks, the host is off: all is handed over at once.
 """
 
 from __future__ import annotations
@@ -16,13 +26,16 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._clock import Clock, Reservations, Steps
+from gpumem._hosts import Hosts, hosted
 from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
-from gpumem.timeline import CAUSES, NONE, Timeline
+from gpumem.timeline import CAUSES, HOST, NONE, Timeline
 from gpumem.trace import Trace
 from gpumem.units import human
+
+__all__ = ["hosted", "simulate"]
 
 
 @strict
@@ -33,6 +46,7 @@ def simulate(
     *,
     capacity: int | None = None,
     iterations: int = 200,
+    sync: bool | None = None,
 ) -> Timeline:
     """Run `trace` over and over until its iterations repeat; return one of those.
 
@@ -48,6 +62,9 @@ def simulate(
         Bytes of device memory: the capacity clock. With neither, memory delays nothing.
     iterations : int
         How many to simulate at most.
+    sync : bool, optional
+        Whether the last computing op of an iteration blocks, as the one does whose loss is printed; without it a host
+        may run ahead without bound. By default it does if the host is on (see `hosted`); True turns the host on.
 
     Returns
     -------
@@ -63,7 +80,8 @@ def simulate(
     -----
     O(n) an iteration, O(n log n) with a capacity. The regime is exact: everything that can delay a later
     op is the same, relative to the end of the iteration, as `cycle` iterations before. Streams that
-    share nothing may drift apart for ever; then `cycle` is 0.
+    share nothing may drift apart for ever; then `cycle` is 0. A host that gains on the device in every iteration delays
+    nothing any more, however far it is ahead.
 
     Examples
     --------
@@ -74,7 +92,9 @@ def simulate(
     70
     """
     _check(trace, placement, capacity, iterations)
-    clock = Clock(Steps.make(trace, machine, placement), Reservations.make(trace, capacity))
+    clock = Clock(
+        Steps.make(trace, machine, placement), Reservations.make(trace, capacity), Hosts.make(trace, machine, sync)
+    )
     computes = ~trace.ops.copies
     ends: list[int] = []  # T(k): when all of iterations 0..k has ended
     stalls: list[I64] = []
@@ -89,8 +109,9 @@ def simulate(
             cycle = k - seen[state]
             break
         seen[state] = k
-    ran, last = clock.steps, len(ends) - 1
+    ran, last, issued = clock.steps, len(ends) - 1, clock.hosts.issued
     since = last - cycle if cycle else last // 2
+    causes = [c for c in range(len(CAUSES)) if c != NONE and (c != HOST or len(issued))]
     return Timeline(
         ran.start - ran.start.min(),
         ran.end - ran.start.min(),
@@ -99,11 +120,8 @@ def simulate(
         makespan=_mean(ends[last] - ends[since], last - since) if last else ends[0],
         first=last,
         cycle=cycle,
-        stalls={
-            name: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1))
-            for c, name in enumerate(CAUSES)
-            if c != NONE
-        },
+        stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
+        issued=issued - ran.start.min() if len(issued) else None,
     )
 
 

@@ -15,8 +15,8 @@ from gpumem.units import human_ns
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NONE, DATA, COPY, MEMORY = range(4)
-CAUSES = ("none", "data", "copy", "memory")
+NONE, DATA, COPY, MEMORY, HOST = range(5)
+CAUSES = ("none", "data", "copy", "memory", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,9 @@ class Timeline(Shown):
     wait : int64[n]
         Nanoseconds between the moment the op's engine was free and its start.
     cause : int64[n]
-        What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, or `memory` that an
-        earlier op still held; `none` where it did not wait.
+        What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, `memory` that an earlier op still
+        held, or the `host` that handed it over; `none` where it did not wait. A host that a blocking copy held counts
+        as that copy.
     makespan : int
         Nanoseconds an iteration takes: the mean over the repeating regime, rounded.
     first : int
@@ -51,7 +52,10 @@ class Timeline(Shown):
         Iterations after which the regime repeats exactly; 0 where none was found within the iterations
         simulated (then `makespan` is the mean over their second half).
     stalls : dict[str, int]
-        Nanoseconds that computing ops wait in one iteration, by cause, the mean over the regime.
+        Nanoseconds that computing ops wait in one iteration, by cause, the mean over the regime; `host` only with the
+        host on.
+    issued : int64[n], optional
+        When each op was handed over, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
     """
 
     start: I64
@@ -62,6 +66,7 @@ class Timeline(Shown):
     first: int
     cycle: int
     stalls: dict[str, int]
+    issued: I64 | None = None
 
     def _facts(self) -> Facts:
         stalls = ", ".join(f"{human_ns(ns)} for {cause}" for cause, ns in self.stalls.items() if ns)

@@ -17,7 +17,21 @@ from numpy.typing import ArrayLike
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict_fields
-from gpumem.columns import I64, MAX_BYTES, MAX_NS, MAX_STEPS, ROLES, UNKNOWN, Bool, Buffers, Csr, Ops, first, int_column
+from gpumem.columns import (
+    I64,
+    MAX_BYTES,
+    MAX_NS,
+    MAX_STEPS,
+    NAMES,
+    ROLES,
+    UNKNOWN,
+    Bool,
+    Buffers,
+    Csr,
+    Ops,
+    first,
+    int_column,
+)
 from gpumem.kinds import statistics_by_kind
 from gpumem.units import human
 
@@ -224,7 +238,7 @@ class Trace(Shown):
 def _check_columns(table: Buffers | Ops, what: str) -> None:
     for column in table.__slots__:
         values = getattr(table, column)
-        if column != "streams" and values is not None and len(values) != len(table):
+        if column not in NAMES and values is not None and len(values) != len(table):
             raise ValueError(f"{what}: {len(table)} rows, but column {column!r} has {len(values)}")
 
 
@@ -251,6 +265,8 @@ def _check_ops(ops: Ops, count: int) -> None:
             raise ValueError(f"op {rows.rows()[k]}: {what} buffer {rows.idx[k]}, but there are {count} buffers")
     if (i := first((ops.stream < 0) | (ops.stream >= len(ops.streams)))) >= 0:
         raise ValueError(f"op {i}: stream {ops.stream[i]}, but there are {len(ops.streams)} streams")
+    if (i := first((ops.host < 0) | (ops.host >= len(ops.hosts)))) >= 0:
+        raise ValueError(f"op {i}: host {ops.host[i]}, but there are {len(ops.hosts)} hosts")
     if (i := first((ops.duration < UNKNOWN) | (ops.duration >= MAX_NS))) >= 0:
         raise ValueError(f"op {i}: duration {ops.duration[i]} ns is not in [0, 2**53)")
     if float(ops.duration.sum(dtype=np.float64)) >= MAX_NS:

@@ -24,6 +24,8 @@ def timeline(
     placement: Placement | None = None,
     capacity: int | None = None,
     duplex: bool = True,
+    handing: I64 | None = None,
+    sync: bool | None = None,
 ) -> None:
     """Check a timeline: durations, streams in order, every hazard respected, nothing later than need be.
 
@@ -31,6 +33,10 @@ def timeline(
     ----------
     duration : int64[n]
         Nanoseconds of each op.
+    handing : int64[n], optional
+        Nanoseconds that the host needs to hand over each op; without it the host is off, unless some op blocks.
+    sync : bool, optional
+        As of the clock.
     placement, capacity
         Of the clock that made the timeline, as in `gpumem.simulate.simulate`.
     duplex : bool
@@ -48,10 +54,16 @@ def timeline(
     if (i := first(line.end - line.start != duration)) >= 0:
         raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
-    start, end = naive_clock(trace, duration, placement=placement, capacity=capacity, duplex=duplex, iterations=count)
+    hosts = _Hosts(trace, handing, sync)
+    start, end, issued = _run(trace, duration, placement, capacity, duplex, count, hosts)
     origin = start[line.first].min()
     waits = _waits(trace, start, end, duplex)[line.first]
-    for rule, have, want in (("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)):
+    rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
+    if (line.issued is not None) != hosts.on:
+        raise CheckError("host", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not")
+    if line.issued is not None:
+        rules.append(("issue", line.issued, issued[line.first] - origin))
+    for rule, have, want in rules:
         if (i := first(have != want)) >= 0:
             raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
     _check_regime(line, end)
@@ -89,8 +101,12 @@ def naive_clock(
     capacity: int | None = None,
     duplex: bool = True,
     iterations: int = 3,
+    handing: I64 | None = None,
+    sync: bool | None = None,
 ) -> tuple[I64, I64]:
     """Return start and end of every op in every iteration, by the rules taken literally.
+
+    Parameters as in `timeline`.
 
     Returns
     -------
@@ -107,12 +123,26 @@ def naive_clock(
     An op waits for every conflicting op of the last n positions. Older ones need no look: op `x` itself,
     one iteration ago, touched the same buffers and waited for them, or it conflicts with nobody.
     """
-    n, duration = trace.n, _one_each(trace, duration)
+    duration, hosts = _one_each(trace, duration), _Hosts(trace, handing, sync)
+    return _run(trace, duration, placement, capacity, duplex, iterations, hosts)[:2]
+
+
+def _run(
+    trace: Trace,
+    duration: I64,
+    placement: Placement | None,
+    capacity: int | None,
+    duplex: bool,
+    iterations: int,
+    hosts: _Hosts,
+) -> tuple[I64, I64, I64]:
+    """Start, end and issue of every op in every iteration."""
+    n = trace.n
     waits_for = _conflicts(trace, placement)
     memory = _Memory(trace, capacity) if capacity is not None else None
     engine = _engines(trace, duplex)
     ready: dict[int, int] = {}
-    start, end = np.zeros((iterations, n), np.int64), np.zeros((iterations, n), np.int64)
+    start, end, issued = np.zeros((3, iterations, n), np.int64)
     for k in range(iterations):
         for i in range(n):
             times = [ready.get(engine[i], 0)]
@@ -122,11 +152,15 @@ def naive_clock(
                 times += end[k - 1, last].tolist()
             if memory:
                 times.append(memory.reserve(k * n + i))
+            if hosts.on:
+                issued[k, i] = hosts.issue(i)
+                times.append(int(issued[k, i]))
             start[k, i] = max(times)
             end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
+            hosts.ended(i, int(end[k, i]))
             if memory:
                 memory.touch(k * n + i, int(end[k, i]))
-    return start, end
+    return start, end, issued
 
 
 def _engines(trace: Trace, duplex: bool) -> list[int]:
@@ -178,6 +212,39 @@ def _same_bytes(trace: Trace, placement: Placement, j: int) -> Bool:
     over: Bool = ~b.host & (b.size > 0) & (at < at[j] + b.size[j]) & (at[j] < at + b.size)
     over[j] = False
     return over
+
+
+class _Hosts:
+    """The host threads: where each is, and when what it has handed over ends."""
+
+    def __init__(self, trace: Trace, handing: I64 | None, sync: bool | None) -> None:
+        ops = list(trace.ops)
+        self.cost = [0] * trace.n if handing is None else int_column(handing, "handing").tolist()
+        self.of, self.blocks = trace.ops.host.tolist(), trace.ops.blocking.tolist()
+        self.copy = [op.role in ("copy_in", "copy_out") for op in ops]
+        self.drains = [copy and waits for copy, waits in zip(self.copy, self.blocks)]
+        self.on = bool(sync) or handing is not None or any(self.blocks)
+        computing = [op.id for op in ops if not self.copy[op.id]]
+        if self.on and sync is not False and computing:
+            self.blocks[computing[-1]] = True
+        self.at: dict[int, int] = {}
+        self.ends: dict[int, list[int]] = {}
+        self.before = 0  # when the op before was issued
+
+    def issue(self, i: int) -> int:
+        """Hand over op `i`; return when."""
+        host = self.of[i]
+        here = self.at.get(host, 0)
+        if self.drains[i]:
+            here = max([here, *self.ends.get(host, [])])
+        self.before = self.at[host] = max(here + self.cost[i], self.before)
+        return self.before
+
+    def ended(self, i: int, end: int) -> None:
+        """Op `i` will end then."""
+        self.ends.setdefault(self.of[i], []).append(end)
+        if self.blocks[i]:
+            self.at[self.of[i]] = end
 
 
 class _Memory:

@@ -114,7 +114,7 @@ class Planned(Shown):
             "makespan_ns": [run.timeline.makespan for run in runs.values()],
         }
         for cause in self.after.timeline.stalls:
-            columns[f"stall_{cause}_ns"] = [run.timeline.stalls[cause] for run in runs.values()]
+            columns[f"stall_{cause}_ns"] = [run.timeline.stalls.get(cause, 0) for run in runs.values()]
         both = frame(columns)
         both.index = [*runs]
         return both

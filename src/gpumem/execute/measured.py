@@ -6,7 +6,7 @@ import numpy as np
 
 from gpumem.columns import I64, UNKNOWN
 from gpumem.execute.layout import Layout
-from gpumem.timeline import CAUSES, NONE, Span, Timeline
+from gpumem.timeline import CAUSES, HOST, NONE, Span, Timeline
 
 
 def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:
@@ -26,7 +26,7 @@ def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:
     started = min((s.start for row in spans for s in row if s.start != UNKNOWN), default=0)
     makespan = (ends[last] - ends[since]) / (last - since) if last else max(ends[0] - started, 0)
     computes = timed & ~layout.trace.ops.copies
-    stalls = {c: int(wait[computes & (cause == k)].sum()) for k, c in enumerate(CAUSES) if k != NONE}
+    stalls = {c: int(wait[computes & (cause == k)].sum()) for k, c in enumerate(CAUSES) if k not in (NONE, HOST)}
     return Timeline(
         np.where(timed, start - first, UNKNOWN),
         np.where(timed, end - first, UNKNOWN),

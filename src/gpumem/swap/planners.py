@@ -20,6 +20,7 @@ PLANNERS: dict[str, Callable[..., Plan]] = {
     "autoswap": autoswap,
     "bayes": bayes,
     "on-demand": on_demand,
+    "on-demand-nonblocking": partial(on_demand, blocking=False),
     "heuristic": heuristic,
     "vdnn-all": partial(vdnn, layers="all"),
     "vdnn-conv": partial(vdnn, layers="conv"),

@@ -28,6 +28,9 @@ FORMAT = "gpumem.plan/1"
 class Plan(Shown):
     """Decisions for one iteration of `n` ops, in the order in which ties are broken.
 
+    `blocking`: the host waits for each copy of the plan before it hands over the next op, as a system does that has no
+    copies beside kernels (see `gpumem.simulate`).
+
     Examples
     --------
     >>> from gpumem.columns import Buffers, Ops
@@ -44,17 +47,19 @@ class Plan(Shown):
     decisions: tuple[Decision, ...] = ()
     n: int = 0
     trace: str = ""
+    blocking: bool = False
 
     @classmethod
     @strict
-    def of(cls, trace: Trace, decisions: Iterable[Decision] = ()) -> Plan:
+    def of(cls, trace: Trace, decisions: Iterable[Decision] = (), *, blocking: bool = False) -> Plan:
         """Make a plan for `trace`: the empty one, unless there are decisions."""
-        return cls(tuple(decisions), trace.n, trace.name)
+        return cls(tuple(decisions), trace.n, trace.name, blocking)
 
     def _facts(self) -> Facts:
         count = {name: sum(isinstance(d, kind) for d in self.decisions) for name, kind in KINDS.items()}
-        more = {"recomputations": count["recompute"]}
+        more: dict[str, object] = {"recomputations": count["recompute"]}
         more |= {f"{name}s": count[name] for name in ("hold", "variant") if count[name]}
+        more |= {"copies": "blocking"} if self.blocking else {}
         return {"": self.trace, "swaps": count["swap"], **more, "for": f"{self.n} ops"}
 
     def to_pandas(self) -> DataFrame:
@@ -113,7 +118,7 @@ class Plan(Shown):
         if self.n and self.n != trace.n:
             raise ValueError(f"plan: made for {self.n} ops, the trace has {trace.n}")
         self._known()
-        return rewrite(trace, self.decisions)
+        return rewrite(trace, self.decisions, blocking=self.blocking)
 
     def _known(self) -> None:
         for i, decision in enumerate(self.decisions):
@@ -126,6 +131,7 @@ class Plan(Shown):
         names = {kind: name for name, kind in KINDS.items()}
         rows = [json.dumps({"kind": names[type(d)], **asdict(d)}) for d in self.decisions]
         head = f'"format": "{FORMAT}", "trace": {json.dumps(self.trace)}, "n": {self.n}'
+        head += ', "blocking": true' if self.blocking else ""
         return "{" + head + ', "decisions": [\n' + ",\n".join(rows) + "\n]}\n"
 
     @classmethod
@@ -145,10 +151,12 @@ class Plan(Shown):
         given = file.get("format") if isinstance(file, dict) else None
         if given != FORMAT:
             raise ValueError(f"plan: format {given!r} is not {FORMAT!r}")
-        rows, n = file.get("decisions"), file.get("n", 0)
+        rows, n, blocking = file.get("decisions"), file.get("n", 0), file.get("blocking", False)
         if not isinstance(rows, list) or type(n) is not int or n < 0:
             raise ValueError("plan: `decisions` must be a list and `n` a number of ops")
-        return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")))
+        if type(blocking) is not bool:
+            raise ValueError(f"plan: blocking {blocking!r:.60} is neither true nor false")
+        return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")), blocking)
 
 
 def _decision(i: int, row: Any) -> Decision:

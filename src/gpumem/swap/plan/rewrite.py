@@ -7,13 +7,13 @@ segments that wrap the iteration need no case of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gpumem._show import Shown
-from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, UNKNOWN, Buffers, Csr, Ops
+from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops
 from gpumem.kinds import GENERATOR, GENERATOR_BYTES
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
 from gpumem.swap.plan.decisions import Decision, Swap
@@ -30,6 +30,7 @@ class _NewOp(NamedTuple):
     writes: list[int]
     stream: str
     role: int
+    beside: int  # the old op whose host hands it over
     like: int = -1  # the old op whose columns it takes
 
 
@@ -45,9 +46,12 @@ class _Rewrite:
     host: list[bool]
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
     eternal: list[bool]
+    blocking: bool  # the host waits for each copy
 
     @classmethod
-    def of(cls, trace: Trace, cuts: dict[int, list[Cut]], until: dict[int, int], pos: I64, n: int) -> _Rewrite:
+    def of(
+        cls, trace: Trace, cuts: dict[int, list[Cut]], until: dict[int, int], pos: I64, n: int, blocking: bool
+    ) -> _Rewrite:
         """Start with whole buffers, those that are held longer."""
         b, forever = trace.buffers, trace.eternal
         last = pos[(b.end - 1) % trace.n]
@@ -57,7 +61,7 @@ class _Rewrite:
         start = np.where(forever & (b.start == 0), 0, pos[b.start])
         end = np.where(forever, start + n, start + 1 + (last - start) % n)
         columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
-        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist())
+        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist(), blocking)
 
     def span(self, start: int, last: int) -> int:
         """The end of the arc from `start` through `last`."""
@@ -141,8 +145,9 @@ class _Rewrite:
         if isinstance(what, Replay):
             return self.replay(what, at)
         if what.role == COPY_OUT:
-            return [_NewOp("copy_out", [what.cut.source], [what.cut.host], "d2h", what.role)]
-        return [_NewOp("copy_in", [what.cut.host], [what.cut.target], "h2d", what.role)]
+            return [_NewOp("copy_out", [what.cut.source], [what.cut.host], "d2h", what.role, what.cut.decision.after)]
+        user = what.cut.decision.before % len(self.pos)
+        return [_NewOp("copy_in", [what.cut.host], [what.cut.target], "h2d", what.role, user)]
 
     def replay(self, r: Replay, first: int) -> list[_NewOp]:
         """Make the reruns of a place; a value that nobody wants there lives in scratch."""
@@ -161,7 +166,7 @@ class _Rewrite:
             [self.on_device(v.buffer, at) if v.whole == ON_DEVICE else made[v] for v in row]
             for row in (x.reads, x.writes)
         )
-        return _NewOp(ops.name[x.op], reads, writes, ops.streams[ops.stream[x.op]], RECOMPUTE, x.op)
+        return _NewOp(ops.name[x.op], reads, writes, ops.streams[ops.stream[x.op]], RECOMPUTE, x.op, x.op)
 
     def keep_generators(self, ops: Ops) -> None:
         """Of each random op that runs again the host keeps its generator's state, through the last rerun."""
@@ -174,18 +179,18 @@ class _Rewrite:
 
     def buffers(self) -> Buffers:
         """The buffers of the new trace: old ids first, then the added rows."""
-        old, source = self.trace.buffers, np.array(self.source, np.int64)
+        source = np.array(self.source, np.int64)
         start, end = np.array(self.start, np.int64), np.array(self.end, np.int64)
         crosses, piece = (end > self.n) | (end - start == self.n), source != NONE
-        return Buffers.make(
-            np.where(piece, old.size[source], GENERATOR_BYTES),
-            start,
-            end,
-            persistent=old.persistent[source] & crosses & piece,
-            host=self.host,
-            kind=[GENERATOR if b == NONE else old.kind[b] for b in self.source],
-            of=np.where(piece, old.of[source], UNKNOWN),
-            name=["" if b == NONE else old.name[b] for b in self.source],
+        rows = self.trace.buffers.take(source)
+        return replace(
+            rows,
+            size=np.where(piece, rows.size, GENERATOR_BYTES),
+            start=start,
+            end=end,
+            persistent=rows.persistent & crosses,
+            host=np.array(self.host, np.bool_),
+            kind=tuple(GENERATOR if b == NONE else kind for b, kind in zip(self.source, rows.kind)),
         )
 
     def renumber(self, rows: Csr) -> Csr:
@@ -200,36 +205,32 @@ class _Rewrite:
 
     def ops(self, added: list[_NewOp]) -> Ops:
         """The ops of the new trace, in issue order."""
-        old = self.trace.ops
-        streams = list(dict.fromkeys([*old.streams, *(o.stream for o in added)]))
+        old, count = self.trace.ops, len(self.trace.ops)
+        streams = tuple(dict.fromkeys([*old.streams, *(o.stream for o in added)]))
         order = np.empty(self.n, np.int64)
-        order[self.pos] = np.arange(len(old))
-        order[np.delete(np.arange(self.n), self.pos)] = len(old) + np.arange(len(added))
-        like = np.array([o.like for o in added], np.int64)
+        order[self.pos] = np.arange(count)
+        new = np.delete(np.arange(self.n), self.pos)
+        order[new] = count + np.arange(len(added))
+        ops = old.take(np.append(np.arange(count), np.array([o.like for o in added], np.int64))[order])
 
-        def column(values: np.ndarray, missing: float) -> np.ndarray:
-            return np.concatenate([values, np.where(like >= 0, values[like], missing).astype(values.dtype)])[order]
+        def rows(kept: Csr, more: list[list[int]]) -> Csr:
+            tail = Csr.of(more)
+            return Csr(np.append(kept.ptr, kept.ptr[-1] + tail.ptr[1:]), np.append(kept.idx, tail.idx)).take(order)
 
-        def rows(kept: Csr, new: list[list[int]]) -> Csr:
-            tail = Csr.of(new)
-            ptr = np.concatenate([kept.ptr, kept.ptr[-1] + tail.ptr[1:]])
-            return Csr(ptr, np.concatenate([kept.idx, tail.idx])).take(order)
-
-        names = [*old.name, *(o.name for o in added)]
-        statistics = old.statistics and rows(self.renumber(old.statistics), [[] for _ in added])
-        return Ops.make(
-            rows(self.renumber(old.reads), [o.reads for o in added]),
-            rows(self.renumber(old.writes), [o.writes for o in added]),
-            name=[names[k] for k in order.tolist()],
-            stream=np.concatenate([old.stream, np.array([streams.index(o.stream) for o in added], np.int64)])[order],
+        ops.stream[new] = [streams.index(o.stream) for o in added]
+        ops.role[new] = [o.role for o in added]
+        ops.host[new] = old.host[[o.beside for o in added]]
+        ops.blocking[new] = self.blocking & ops.copies[new]
+        names = list(ops.name)
+        for i, o in zip(new.tolist(), added):
+            names[i] = o.name
+        return replace(
+            ops,
+            name=tuple(names),
+            reads=rows(self.renumber(old.reads), [o.reads for o in added]),
+            writes=rows(self.renumber(old.writes), [o.writes for o in added]),
             streams=streams,
-            duration=column(old.duration, UNKNOWN),
-            flops=column(old.flops, 0),
-            moved=column(old.moved, 0),
-            role=np.concatenate([old.role, np.array([o.role for o in added], np.int64)])[order],
-            of=column(old.of, UNKNOWN),
-            rng=column(old.rng, False),
-            statistics=statistics,
+            statistics=old.statistics and rows(self.renumber(old.statistics), [[] for _ in added]),
         )
 
 
@@ -246,7 +247,7 @@ class Carried(Shown):
     back: I64
 
 
-def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
+def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = False) -> Carried:
     """Return `trace` with the decisions carried out; see `Plan.apply`."""
     place = np.full((2, len(decisions)), -1, np.int64)
     if not decisions:
@@ -256,7 +257,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision]) -> Carried:
     replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
     order = {d: k for k, d in enumerate(decisions)}
     pos, inserted, first, total = issue_order(trace.n, [c for row in cuts.values() for c in row], replays, order)
-    new = _Rewrite.of(trace, cuts, until, pos, total)
+    new = _Rewrite.of(trace, cuts, until, pos, total, blocking)
     for what, index in zip(inserted, first):
         new.settle(what, index)
     for buffer, row in cuts.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.columns import Buffers, Csr
+from gpumem.columns import Csr
 from gpumem.kinds import WORKSPACE
 from gpumem.swap.plan.decisions import Decision, Variant
 from gpumem.trace import Trace
@@ -39,15 +39,8 @@ def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:
     if len({d.op for d in variants}) < len(variants):
         raise ValueError("plan: two variants for one op")
     at = np.array([d.op for d in added], np.int64)
-    none = np.full(len(added), -1, np.int64)
-    buffers = Buffers.make(
-        np.concatenate([size, np.array([d.workspace for d in added], np.int64)]),
-        np.concatenate([b.start, at]),
-        np.concatenate([b.end, at + 1]),
-        persistent=np.concatenate([b.persistent, none == 0]),
-        host=np.concatenate([b.host, none == 0]),
-        kind=[*b.kind, *(WORKSPACE for _ in added)],
-        of=np.concatenate([b.of, none]),
-        name=[*b.name, *("" for _ in added)],
-    )
+    b = replace(b, size=size)
+    buffers = b.take(np.append(np.arange(len(b)), np.full(len(at), -1)))
+    buffers.size[len(b) :], buffers.start[len(b) :], buffers.end[len(b) :] = [d.workspace for d in added], at, at + 1
+    buffers = replace(buffers, kind=(*b.kind, *(WORKSPACE for _ in added)))
     return Trace(buffers, replace(ops, name=tuple(name), duration=duration, writes=Csr.of(writes)), name=trace.name)

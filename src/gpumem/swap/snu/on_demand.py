@@ -58,6 +58,7 @@ def on_demand(
     victim: str = "lru",
     iterations: int = 16,
     seconds: float | None = None,
+    blocking: bool = True,
 ) -> Plan:
     """Return as a plan what swapping on demand does in the steady state within `limit` bytes.
 
@@ -72,6 +73,9 @@ def on_demand(
         How many to follow at most before the state repeats.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
+    blocking : bool
+        Whether the host waits for each copy before it issues the op, as the thesis' does. Without it the same copies
+        are issued at the same places and nobody waits for them but who needs what they move.
 
     Returns
     -------
@@ -90,9 +94,8 @@ def on_demand(
     O(accesses + evictions x buffers) an iteration at worst, mostly O(accesses). With enough pinned memory
     every limit from `floor` on is reached.
 
-    The clock has no host that waits: a copy starts when the link and its memory are free, at the earliest after
-    the copies issued before it, however much later the op for which it is issued. So a system that notices
-    the missing operand only when the op runs loses more time; `follow` says how much at most.
+    A plan whose copies do not block prefetches, as it were: a copy starts when the link and its memory are free, at
+    the earliest after the copies issued before it, however much later the op for which it is issued.
 
     Departures. A load limit has no addresses, so SNU's *contiguous* run of residents is a run in LRU order,
     and free bytes count wherever they are. A buffer without a later access in its lifetime, or before its
@@ -124,7 +127,7 @@ def on_demand(
     evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned, until)
     if load.max() > limit:
         raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, _swaps(seen.gaps, evicted))
+    return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
 
 
 @strict
