@@ -165,7 +165,8 @@ def test_the_file_has_one_buffer_or_op_a_line_and_the_keys_of_the_design(tmp_pat
     file = json.loads((tmp_path / "t.json").read_text())
     assert set(file) == {"meta", "buffers", "ops"}
     assert set(file["meta"]) == {"format", "name", "n_ops", "source", "machine", "capacity", "height"}
-    assert set(file["buffers"][0]) == {"id", "bytes", "start", "end", "persistent", "kind", "space", "offset", "of"}
+    columns = {"id", "bytes", "start", "end", "persistent", "kind", "space", "offset", "of", "shape", "dtype"}
+    assert set(file["buffers"][0]) == columns
     assert set(file["ops"][0]) == {"i", "name", "stream", "reads", "writes", "duration_ns", "role", "of"}
 
 

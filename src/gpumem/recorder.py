@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict, strict_fields
-from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, first
+from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, Shape, first
 from gpumem.kinds import told_statistics
 from gpumem.trace import Trace
 from gpumem.units import human
@@ -37,6 +37,8 @@ class Recording(Shown):
     kind, name : tuple of str
     ops : Ops
         All recorded ops; reads and writes count in blocks.
+    shape, dtype : tuple, optional
+        As columns of `Buffers`.
     """
 
     size: I64
@@ -45,6 +47,8 @@ class Recording(Shown):
     kind: tuple[str, ...]
     name: tuple[str, ...]
     ops: Ops
+    shape: tuple[Shape | None, ...] | None = None
+    dtype: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
@@ -106,6 +110,8 @@ class Recording(Shown):
             kind=[self.kind[j] for j in keep],
             of=keep,
             name=[self.name[j] for j in keep],
+            shape=None if self.shape is None else [self.shape[j] for j in keep],
+            dtype=None if self.dtype is None else [self.dtype[j] for j in keep],
         )
         return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from gpumem.columns import UNKNOWN, Csr, Ops
 from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.io.schema import HOST, Amount, Count, Index, check_positions, decode, hosts, told
 from gpumem.kinds import told_statistics
 from gpumem.recorder import NEVER, Recording
 from gpumem.trace import Trace
@@ -22,6 +23,8 @@ class _Buffer(msgspec.Struct, gc=False):
     free: Count | None
     kind: str = ""
     name: str = ""
+    shape: tuple[Count, ...] | None = None
+    dtype: str = ""
 
 
 class _Op(msgspec.Struct, gc=False):
@@ -35,6 +38,10 @@ class _Op(msgspec.Struct, gc=False):
     duration_ns: Count | None = None
     rng: bool = False
     statistics: list[Count] | None = None
+    attributes: dict[str, Any] | None = None
+    module: str = ""
+    host: str = HOST
+    blocking: bool = False
 
 
 class _Meta(msgspec.Struct):
@@ -92,6 +99,10 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         flops=[o.flops for o in ops],
         moved=[o.bytes for o in ops],
         rng=[o.rng for o in ops],
+        attributes=told((o.attributes for o in ops), None),
+        module=told((o.module for o in ops), ""),
+        blocking=[o.blocking for o in ops],
+        **hosts([o.host for o in ops]),
     )
     kind = tuple(b.kind for b in buffers)
     return Recording(
@@ -101,4 +112,6 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         kind,
         tuple(b.name for b in buffers),
         replace(columns, statistics=told_statistics([o.statistics for o in ops], kind, columns)),
+        shape=told((b.shape for b in buffers), None),
+        dtype=told((b.dtype for b in buffers), ""),
     )

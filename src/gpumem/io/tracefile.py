@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ import numpy as np
 
 from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
 from gpumem.io.files import replacing
-from gpumem.io.schema import Count, Index, check_positions, decode
+from gpumem.io.schema import HOST, Count, Index, check_positions, decode, hosts, told
 from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
@@ -41,6 +41,8 @@ class _Buffer(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_field
     space: Literal["device", "host"]
     offset: Count | None = None
     of: Index | None = UNKNOWN
+    shape: tuple[Count, ...] | None = None
+    dtype: str = ""
 
 
 class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -54,6 +56,10 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=Tr
     of: Index | None = UNKNOWN
     rng: bool = False
     statistics: list[Count] | None = None
+    attributes: Mapping[str, Any] | None = None
+    module: str = ""
+    host: str = HOST
+    blocking: bool = False
 
 
 def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Trace, Placement | None]:
@@ -76,6 +82,10 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
         role=[ROLES.index(x.role) for x in o],
         of=[UNKNOWN if x.of is None else x.of for x in o],
         rng=[x.rng for x in o],
+        attributes=told((x.attributes for x in o), None),
+        module=told((x.module for x in o), ""),
+        blocking=[x.blocking for x in o],
+        **hosts([x.host for x in o]),
     )
     trace = Trace(
         Buffers.make(
@@ -86,6 +96,8 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
             host=[x.space == "host" for x in b],
             kind=kind,
             of=[UNKNOWN if x.of is None else x.of for x in b],
+            shape=told((x.shape for x in b), None),
+            dtype=told((x.dtype for x in b), ""),
         ),
         replace(columns, statistics=told_statistics([x.statistics for x in o], kind, columns)),
         head.n_ops,
@@ -144,14 +156,20 @@ def write(
 
 
 def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]:
-    offset = [NOWHERE] * len(trace.buffers) if placement is None else placement.offset.tolist()
-    for b, at in zip(trace.buffers, offset):
+    table, count = trace.buffers, len(trace.buffers)
+    offset = [NOWHERE] * count if placement is None else placement.offset.tolist()
+    for b, at, shape, dtype in zip(table, offset, table.shape or [None] * count, table.dtype or [""] * count):
         space: Literal["device", "host"] = "host" if b.space == "host" else "device"
-        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, None if at == NOWHERE else at, b.of)
+        place = None if at == NOWHERE else at
+        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, place, b.of, shape, dtype)
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
-    by_kind = statistics_by_kind(trace.buffers.kind, trace.ops).tolist()
+    ops, n = trace.ops, len(trace.ops)
+    by_kind = statistics_by_kind(trace.buffers.kind, ops).tolist()
     kept = [None if row == told else row for row, told in zip(trace.statistics.tolist(), by_kind)]
-    for o, ns, rng, row in zip(trace.ops, duration.tolist(), trace.ops.rng.tolist(), kept):
-        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, rng, row)  # type: ignore[arg-type]
+    host = [ops.hosts[k] for k in ops.host.tolist()]
+    attributes, module = ops.attributes or [None] * n, ops.module or [""] * n
+    rows = zip(ops, duration.tolist(), ops.rng.tolist(), kept, attributes, module, host, ops.blocking.tolist())
+    for o, ns, *more in rows:
+        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, *more)
