@@ -1,0 +1,139 @@
+"""The buffers of a trace: columns inside, a record for each at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpumem._show import Facts, Shown, frame
+from gpumem.columns.csr import taken
+from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, int_column, position
+from gpumem.units import human
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Shape = tuple[int, ...]
+
+SPACES = ("device", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer, as a record for reading."""
+
+    id: int
+    size: int
+    start: int
+    end: int
+    persistent: bool
+    space: str
+    kind: str
+    of: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Buffers(Shown):
+    """Columns over buffers: `size` (bytes), `start`, `end` (steps), `persistent`, `host`, `kind`, `of`, ...
+
+    `persistent`: the value survives the boundary (parameter, optimiser state). `host`: lives in pinned
+    host memory. `of`: the buffer's id in the recorded file; pieces of one buffer share it. `shape`, `dtype`: of the
+    tensor in it, None and "" where nobody told; None altogether in a trace that knows none.
+    """
+
+    size: I64
+    start: I64
+    end: I64
+    persistent: Bool
+    host: Bool
+    kind: tuple[str, ...]
+    of: I64
+    name: tuple[str, ...]
+    shape: tuple[Shape | None, ...] | None = None
+    dtype: tuple[str, ...] | None = None
+
+    @classmethod
+    def make(
+        cls,
+        size: ArrayLike,
+        start: ArrayLike,
+        end: ArrayLike,
+        *,
+        persistent: ArrayLike | None = None,
+        host: ArrayLike | None = None,
+        kind: Sequence[str] | None = None,
+        of: ArrayLike | None = None,
+        name: Sequence[str] | None = None,
+        shape: Sequence[Shape | None] | None = None,
+        dtype: Sequence[str] | None = None,
+    ) -> Buffers:
+        """Build the columns; what is left out is False, `""`, the position, and no shapes."""
+        sizes = int_column(size, "buffers: size")
+        count = len(sizes)
+        return cls(
+            sizes,
+            int_column(start, "buffers: start"),
+            int_column(end, "buffers: end"),
+            column(persistent, count, False, "buffers: persistent"),
+            column(host, count, False, "buffers: host"),
+            ("",) * count if kind is None else tuple(kind),
+            np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
+            ("",) * count if name is None else tuple(name),
+            None if shape is None else tuple(shape),
+            None if dtype is None else tuple(dtype),
+        )
+
+    def take(self, rows: I64) -> Buffers:
+        """Return rows `rows[0]`, `rows[1]`, ...; -1 stands for a new row: no bytes, no lifetime, nothing known of it.
+
+        >>> Buffers.make([8, 9], [0, 1], [3, 2], kind=["param", "temp"]).take(np.array([1, -1, 1])).kind
+        ('temp', '', 'temp')
+        """
+        fresh = Buffers.make([0], [0], [0], of=[UNKNOWN], shape=[None], dtype=[""])
+        return Buffers(*(taken(getattr(self, c), getattr(fresh, c), rows) for c in self.__slots__))
+
+    def _facts(self) -> Facts:
+        host = int(self.size[self.host].sum())
+        device = int(self.size.sum()) - host
+        persistent = int(self.persistent.sum())
+        return {"buffers": len(self), "persistent": persistent, "device": human(device), "host": human(host)}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row a buffer; needs `gpumem[pandas]`.
+
+        `bytes`; `start`, `end` (steps); `persistent`; `space` (`device` or `host`); `kind`; `of` (the buffer's id in
+        the recorded file, `<NA>` where it has none); `name`.
+        """
+        space = [SPACES[int(host)] for host in self.host]
+        rows = {"bytes": self.size, "start": self.start, "end": self.end, "persistent": self.persistent, "space": space}
+        return frame(
+            rows | {"kind": self.kind, "of": self.of, "name": self.name}, index="buffer", absent=UNKNOWN, among=["of"]
+        )
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def __getitem__(self, i: int) -> Buffer:
+        i = position(i, len(self), "buffer")
+        return Buffer(
+            i,
+            int(self.size[i]),
+            int(self.start[i]),
+            int(self.end[i]),
+            bool(self.persistent[i]),
+            SPACES[int(self.host[i])],
+            self.kind[i],
+            int(self.of[i]),
+            self.name[i],
+        )
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """Go through all records; columns become lists first, as single numbers of an array take ten times as long."""
+        space = [SPACES[k] for k in self.host.tolist()]
+        numbers = (column.tolist() for column in (self.size, self.start, self.end, self.persistent))
+        return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name)

@@ -1,0 +1,190 @@
+"""The ops of a trace in issue order: columns inside, a record for each at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpumem._show import Facts, Shown, clipped, frame
+from gpumem.columns.csr import Csr, taken
+from gpumem.columns.numbers import F64, I64, UNKNOWN, Bool, column, int_column, position
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Attributes = Mapping[str, Any]  # of an op, by name
+
+COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
+ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
+NAMES = ("streams", "hosts")  # columns of `Ops` that name what others count
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op, as a record for reading."""
+
+    id: int
+    name: str
+    stream: str
+    role: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    duration: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ops(Shown):
+    """Columns over ops, in issue order.
+
+    `name`; `reads`, `writes` (buffer ids, CSR; an op that changes a buffer in place lists it in both);
+    `stream` (index into `streams`); `duration` (ns, -1 where nobody measured it), `flops`, `moved`
+    (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
+    `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
+    account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
+    `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see `gpumem.simulate`);
+    `attributes` (of the op, as a convolution's stride) and `module` (where it stands in the model), None where no op
+    of the trace has any.
+    """
+
+    name: tuple[str, ...]
+    reads: Csr
+    writes: Csr
+    stream: I64
+    streams: tuple[str, ...]
+    duration: I64
+    flops: F64
+    moved: F64
+    role: I64
+    of: I64
+    rng: Bool
+    statistics: Csr | None
+    host: I64
+    hosts: tuple[str, ...]
+    blocking: Bool
+    attributes: tuple[Attributes | None, ...] | None = None
+    module: tuple[str, ...] | None = None
+
+    @classmethod
+    def make(
+        cls,
+        reads: Csr | Sequence[Sequence[int]],
+        writes: Csr | Sequence[Sequence[int]],
+        *,
+        name: Sequence[str] | None = None,
+        stream: ArrayLike | None = None,
+        streams: Sequence[str] = ("compute",),
+        duration: ArrayLike | None = None,
+        flops: ArrayLike | None = None,
+        moved: ArrayLike | None = None,
+        role: ArrayLike | None = None,
+        of: ArrayLike | None = None,
+        rng: ArrayLike | None = None,
+        statistics: Csr | Sequence[Sequence[int]] | None = None,
+        host: ArrayLike | None = None,
+        hosts: Sequence[str] = ("host",),
+        blocking: ArrayLike | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        module: Sequence[str] | None = None,
+    ) -> Ops:
+        """Build the columns; what is left out is one compute stream of unmeasured ops, handed over by one host."""
+        r = reads if isinstance(reads, Csr) else Csr.of(reads, "ops: reads")
+        w = writes if isinstance(writes, Csr) else Csr.of(writes, "ops: writes")
+        n = len(r)
+        kept = (
+            statistics if statistics is None or isinstance(statistics, Csr) else Csr.of(statistics, "ops: statistics")
+        )
+        return cls(
+            ("",) * n if name is None else tuple(name),
+            r,
+            w,
+            column(stream, n, 0, "ops: stream"),
+            tuple(streams),
+            column(duration, n, UNKNOWN, "ops: duration"),
+            column(flops, n, 0.0, "ops: flops"),
+            column(moved, n, 0.0, "ops: moved"),
+            column(role, n, COMPUTE, "ops: role"),
+            np.arange(n, dtype=np.int64) if of is None else int_column(of, "ops: of"),
+            column(rng, n, False, "ops: rng"),
+            kept,
+            column(host, n, 0, "ops: host"),
+            tuple(hosts),
+            column(blocking, n, False, "ops: blocking"),
+            None if attributes is None else tuple(attributes),
+            None if module is None else tuple(module),
+        )
+
+    def take(self, rows: I64) -> Ops:
+        """Return ops `rows[0]`, `rows[1]`, ...; -1 stands for a new one that touches nothing.
+
+        >>> ops = Ops.make([[0], []], [[], [0]], name=["read", "write"]).take(np.array([1, -1]))
+        >>> ops.name, ops.writes.tolist(), ops.of
+        (('write', ''), [[0], []], array([ 1, -1]))
+        """
+        fresh = Ops.make([[]], [[]], of=[UNKNOWN], statistics=[[]], attributes=[None], module=[""])
+        return Ops(
+            *(
+                getattr(self, c) if c in NAMES else taken(getattr(self, c), getattr(fresh, c), rows)
+                for c in self.__slots__
+            )
+        )
+
+    @property
+    def copies(self) -> Bool:
+        """Which ops are copies between the device and the host, bool[n].
+
+        >>> Ops.make([[0], [1]], [[1], [0]], role=[COPY_OUT, RECOMPUTE]).copies
+        array([ True, False])
+        """
+        mine: Bool = (self.role == COPY_OUT) | (self.role == COPY_IN)
+        return mine
+
+    def _facts(self) -> Facts:
+        measured, streams = int((self.duration != UNKNOWN).sum()), clipped(", ".join(self.streams), 80)
+        return {"ops": len(self), "copies": int(self.copies.sum()), "measured": measured, "on": streams}
+
+    def to_pandas(self) -> DataFrame:
+        """Return a table with a row an op; needs `gpumem[pandas]`.
+
+        `name`; `stream`, `role` (names); `reads`, `writes` (lists of buffers); `duration_ns` (`<NA>` where nobody
+        measured it), `flops`, `moved_bytes`; `rng`; `of` (the op's index in the recorded file, `<NA>` for copies).
+        """
+        rows: dict[str, Any] = {
+            "name": self.name,
+            "stream": [self.streams[k] for k in self.stream.tolist()],
+            "role": [ROLES[k] for k in self.role.tolist()],
+            "reads": self.reads.tolist(),
+            "writes": self.writes.tolist(),
+            "duration_ns": self.duration,
+            "flops": self.flops,
+            "moved_bytes": self.moved,
+            "rng": self.rng,
+            "of": self.of,
+        }
+        return frame(rows, index="op", absent=UNKNOWN, among=["duration_ns", "of"])
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def __getitem__(self, i: int) -> Op:
+        i = position(i, len(self), "op")
+        return Op(
+            i,
+            self.name[i],
+            self.streams[self.stream[i]],
+            ROLES[self.role[i]],
+            tuple(self.reads[i].tolist()),
+            tuple(self.writes[i].tolist()),
+            int(self.duration[i]),
+            int(self.of[i]),
+        )
+
+    def __iter__(self) -> Iterator[Op]:
+        """Go through all records; see `Buffers`."""
+        stream, role = [self.streams[k] for k in self.stream.tolist()], [ROLES[k] for k in self.role.tolist()]
+        rows = (map(tuple, csr.tolist()) for csr in (self.reads, self.writes))
+        return map(Op, range(len(self)), self.name, stream, role, *rows, self.duration.tolist(), self.of.tolist())
