@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,14 @@ from gpumem.columns import RECOMPUTE
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
-from gpumem.papers.autoswap import batch_table, profile_table
+from gpumem.papers.autoswap import batch_table, limit_table, profile_table
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series
 from gpumem.report.plot import recorded
 from gpumem.simulate import simulate
-from gpumem.swap.autoswap.planner import autoswap, candidates, load_min
+from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.plan import Plan
@@ -428,7 +429,9 @@ def test_bench_prints_json_and_writes_files(cli: Cli, file: Path, table: object,
     assert knee["achieved"] == pytest.approx((PEAK - knee["limit"]) / (PEAK / 2))
     assert found["table2"] == []  # neither a VGG nor a ResNet
     nine, eleven = found["fig9"][0], found["fig11"][0]
-    assert [s["name"] for s in nine["series"]] == ["doa", "aoa", "wdoa", "swdoa"]  # no bayes in the table of planners
+    ours = [*SCORES]  # no bayes in the table of planners
+    assert [s["name"] for s in nine["series"]] == [*ours, *(f"{name}, 1 target" for name in ours)]
+    assert [s["style"] for s in nine["series"]] == ["line"] * 4 + ["dashed"] * 4
     assert all(s["x"] == pytest.approx([90, 75, 60], abs=1e-4) for s in nine["series"])
     assert [s["name"] for s in eleven["series"]] == ["autoswap"]
     names = {p.name for p in (tmp_path / "out").iterdir()}
@@ -457,10 +460,14 @@ def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:
     trace, limits = net(), [18 * MIB, 9 * MIB]
     base, placed = simulate(trace, GTX), best_fit(trace)
     scores = {s["name"]: s["y"] for s in found["fig9"][0]["series"]}
-    for score in ("doa", "aoa", "wdoa", "swdoa"):
-        plans = [autoswap(trace, GTX, limit, score=score, peaks="all").apply(trace) for limit in limits]
+    for name, (score, targets) in {
+        **{score: (score, TARGETS) for score in SCORES},
+        **{f"{score}, 1 target": (score, (1.0,)) for score in SCORES},
+    }.items():
+        ways = [partial(autoswap, trace, GTX, limit, score=score, peaks="all", targets=targets) for limit in limits]
+        plans = [way().apply(trace) for way in ways]
         costs = [100 * simulate(s, GTX, capacity=limit).overhead(base) for s, limit in zip(plans, limits)]
-        assert scores[score] == [*(pytest.approx(cost) for cost in costs), None]  # 5 MiB are below the floor
+        assert scores[name] == [*(pytest.approx(cost) for cost in costs), None]  # 5 MiB are below the floor
     (series,) = found["fig11"][0]["series"]
     heights, times = best_fit, simulate(trace, GTX, placed)
     swapped = [autoswap(trace, GTX, limit, peaks="all").apply(trace) for limit in limits]
@@ -469,6 +476,40 @@ def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:
         for s in swapped
     }
     assert list(zip(series["x"], series["y"])) == [pytest.approx(p) for p in sorted(points)]
+
+
+def test_what_the_paper_quotes_is_said_to_be_quoted_and_of_its_own_nets_only(cli: Cli, tmp_path: Path) -> None:
+    marks = {}
+    for name in ("vgg16", "vgg11", "resnet9", "net"):
+        write(tmp_path / "net.json", replace(net(), name=name))
+        args = ["--what", "fig9,fig11", "--limits", "75%", "--planner", "autoswap", "--no-check", "--json"]
+        found = cli("bench", "swap", tmp_path / "net.json", *args).json
+        for part in ("fig9", "fig11"):
+            drawn = [s for s in found[part][0]["series"] if s["style"] in ("point", "at most")]
+            assert all(s["name"].startswith("quoted, ") for s in drawn)
+            marks[name, part] = {(round(s["x"][0], 1), s["y"][0]) for s in drawn}
+    combined = {(33.3, 0.0), (60.0, 15.0)}
+    assert marks == {
+        ("vgg16", "fig9"): {(69.1, 0.0), (43.3, 20.0)},  # 447 and 280 of 647 MB
+        ("vgg16", "fig11"): {(40.0, 30.0), *combined},  # MXNet-memonger, on VGGs only
+        ("vgg11", "fig9"): set(),
+        ("vgg11", "fig11"): {(40.0, 30.0), *combined},
+        ("resnet9", "fig9"): set(),
+        ("resnet9", "fig11"): combined,
+        ("net", "fig9"): set(),
+        ("net", "fig11"): set(),
+    }
+
+
+def test_figure_9_as_a_table_has_limits_in_percent_and_mb_and_says_what_is_quoted() -> None:
+    series = (Series("doa", [75.0, 50.0], [0.0, None]), Series("quoted, below", [43.21], [20.0], "at most"))
+    figure = Figure("fig9", "", "", "", series, ("MB", 2.0))
+    assert [line.split() for line in limit_table(figure).splitlines()] == [
+        ["limit", "%", "MB", "doa"],
+        ["75.0", "150", "0.00"],
+        ["50.0", "100", "-"],
+        ["quoted,", "below:", "20", "%", "at", "a", "limit", "of", "43.2", "%"],
+    ]
 
 
 def test_figure_10_by_hand(cli: Cli, file: Path) -> None:

@@ -1,7 +1,8 @@
 """The tables and figures of the papers, measured here and shown next to what was published.
 
 `smartpool` has Table I of SmartPool (Zhang et al. 2019, section VI-A), `autoswap` figures 8 to 11 and Table II of
-AutoSwap (section VI-B), `tensile` Tables 1 and 2 and figure 6 of TENSILE. `gpumem bench` prints them.
+AutoSwap (section VI-B), `quoted` what the text of these two says of its tables and figures, `tensile` Tables 1 and 2
+and figure 6 of TENSILE. `gpumem bench` prints them.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +10,6 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.papers import autoswap as autoswap, smartpool as smartpool, tensile as tensile
+    from gpumem.papers import autoswap as autoswap, quoted as quoted, smartpool as smartpool, tensile as tensile
 
 face(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -12,12 +11,12 @@ from typing import Any
 from gpumem._strict import strict
 from gpumem.evaluate.call_cost import costs
 from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
+from gpumem.papers import quoted
 from gpumem.pool import Allocator, CnMem, Native, SmartPool, best_fit
 from gpumem.report import columns
 from gpumem.trace import Trace
 
 MIB = 2**20
-PAPER = {"vgg11": 0.133}  # below CnMem, as far as section VI-A quotes Table I
 QUOTED = "paper: SmartPool up to 13.3 % below CnMem (VGG11), and itself at most at 1.016 (VGG13)"
 FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 
@@ -28,7 +27,6 @@ def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
     (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
     fits = {"cnmem": partial(CnMem), "cnmem_first_fit": partial(CnMem, fit="first")}
     cnmem, first = by_allocators(trace, fits, progress)
-    net = re.match(r"(vgg|resnet)\d+", trace.name)
     return {
         "net": trace.name,
         "peak_load": trace.peak_load,
@@ -37,7 +35,7 @@ def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
         "smartpool": smartpool.ratio,
         "below_cnmem": _below(smartpool, cnmem),
         "below_cnmem_first_fit": _below(smartpool, first),
-        "paper_below_cnmem": PAPER.get(net[0]) if net else None,
+        "paper_below_cnmem": quoted.BELOW_CNMEM.get(quoted.net_of(trace.name)[1]),
     }
 
 
@@ -50,7 +48,7 @@ def means(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     figures = ("native", "cnmem", "cnmem_first_fit", "smartpool", "below_cnmem", "below_cnmem_first_fit")
     found = []
     for family, name in FAMILIES.items():
-        mine = [r for r in rows if re.match(rf"{family}\d+", r["net"])]
+        mine = [r for r in rows if quoted.net_of(r["net"])[0] == family]
         if mine:
             averages = {key: fmean(r[key] for r in mine) for key in figures}
             found.append({"net": f"{name}, mean of {len(mine)}", **averages})

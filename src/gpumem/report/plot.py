@@ -38,26 +38,47 @@ _COLOURS = {
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _MIB = 2**20
 _SIZE = (10, 4.5)  # inches
+_MARK = {"linestyle": "", "color": "black", "markersize": 8, "clip_on": False, "zorder": 3}
+_STYLES: dict[str, dict[str, Any]] = {
+    "line": {},
+    "dashed": {"linestyle": "--", "marker": ""},
+    "point": {**_MARK, "marker": "D"},
+    "at most": {**_MARK, "marker": "v"},
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Series(Shown):
-    """One curve: its name, and as many `y` as `x`; None where there is no value."""
+    """One curve: its name, and as many `y` as `x`; None where there is no value.
+
+    `style`: `line`, `dashed` (the k-th has the colour of the k-th line), or marks: `point`, and `at most` for a `y`
+    that the value lies below.
+    """
 
     name: str
     x: list[float]
     y: list[float | None]
+    style: str = "line"
+
+    @property
+    def marks(self) -> bool:
+        """Whether these are single points, not a curve."""
+        return self.style in ("point", "at most")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Figure(Shown):
-    """Curves in one picture; `name` is for files, `x` and `y` say what the axes are."""
+    """Curves in one picture; `name` is for files, `x` and `y` say what the axes are.
+
+    `above`: the label of a second axis of `x`, and how many of its units are 1 on the first.
+    """
 
     name: str
     title: str
     x: str
     y: str
     series: tuple[Series, ...]
+    above: tuple[str, float] | None = None
 
     def row(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -151,10 +172,17 @@ def recorded(trace: Trace) -> I64:
 def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
     """Draw the curves of a figure; points without a value are left out. `ax` as in `profile`."""
     ax = _axes(ax)
-    for series in figure.series:
-        y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-        ax.plot(series.x, y, marker="" if len(y) > 50 else "o", markersize=3, label=series.name)
+    for style, look in _STYLES.items():
+        for k, series in enumerate(s for s in figure.series if s.style == style):
+            y = np.array([np.nan if v is None else v for v in series.y], np.float64)
+            own = {"color": f"C{k}", "marker": "" if len(y) > 50 else "o", "markersize": 3} | look
+            ax.plot(series.x, y, label=series.name, **own)
     ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
+    if figure.above is not None:
+        label, units = figure.above
+        ax.secondary_xaxis("top", functions=(partial(np.multiply, units), partial(np.multiply, 1 / units))).set_xlabel(
+            label
+        )
     ax.legend(fontsize="small")
     return ax
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PARTS = {
     "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
     "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
-    "fig9": "Figure 9: overhead in % by load limit in % of the peak load, capacity clock",
+    "fig9": "Figure 9: overhead in % by load limit, capacity clock; `1 target` is the paper's rule, the rest ours",
     "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
-    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock",
+    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock; or quoted",
     "table2": "Table II: the largest reduction of the load in % at no more than 0.5 % overhead",
 }
 LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
