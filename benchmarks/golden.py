@@ -43,7 +43,8 @@ def machines(trace: Trace) -> dict[str, Machine]:
 def planners(trace: Trace, machine: str) -> dict[str, Callable[..., object]]:
     """Swap planners by name; the slow ones on small traces only."""
     table: dict[str, Callable[..., object]] = dict(swap.PLANNERS)
-    cheap = {name: table[name] for name in ("on-demand", "heuristic", "vdnn-all", "vdnn-conv", "checkpoint", "tensile")}
+    usual = ("on-demand", "on-demand-nonblocking", "heuristic", "vdnn-all", "vdnn-conv", "checkpoint", "tensile")
+    cheap = {name: table[name] for name in usual}
     scores = SCORES if machine == "gtx1080ti" else SCORES[:1]
     found = cheap | {f"autoswap-{score}": partial(table["autoswap"], score=score) for score in scores}
     if trace.n <= 1000:

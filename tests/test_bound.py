@@ -53,6 +53,16 @@ def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
     assert stall(trace, target, swapped, capacity) >= least_stall(trace, target, capacity).stall_ns
 
 
+def test_while_an_op_waits_for_its_host_copies_run() -> None:
+    trace, slow = bundled("mlp3"), GTX.with_(host_ns=1e6)
+    sure, limit = zero_stall_limit(trace, slow), trace.peak_load * 9 // 10
+    assert zero_stall_limit(trace, GTX.with_(copy_host_ns=1e6)) == zero_stall_limit(trace, GTX)  # makes plans slower
+    line = simulate(autoswap(trace, slow, limit, peaks="all", threshold=1).apply(trace), slow, capacity=limit)
+    assert line.overhead(simulate(trace, slow)) == 0.0
+    assert sure.limit == floor(trace)[1] <= limit < zero_stall_limit(trace, GTX).limit
+    assert least_stall(trace, slow, limit).stall_ns == 0 < least_stall(trace, GTX, limit).stall_ns
+
+
 @given(st.data())
 def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
     trace = data.draw(traces(streams=1, max_ops=12))

@@ -37,6 +37,14 @@ def test_the_table_says_who_was_planned_and_what_it_costs(cli: Cli) -> None:
     assert "Plans were made anew" in lines[-1]
 
 
+def test_without_a_limit_jobs_share_what_the_machine_has_available(cli: Cli, tmp_path: Path) -> None:
+    path, link = tmp_path / "card.json", {"latency_ns": 9000, "ns_per_byte": 0.1}
+    card = {"name": "card", "capacity": 2**33, "reserved": 2**29, "out": link, "into": link}
+    path.write_text(json.dumps(card | {"flops": 1e13, "bandwidth": 5e11}))
+    ran = cli("jobs", "mlp3", "--machine", path, "--iterations", "2", "--planner", "none")
+    assert ran.out.splitlines()[0] == "1 jobs by none on card, limit of 7.50 GiB"
+
+
 def test_the_log_is_written_line_by_line(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     assert cli("jobs", "mlp3", "--iterations", "2", "--log", log).status == 0

@@ -212,6 +212,17 @@ def test_a_machine_may_come_from_a_json_file(tmp_path: Path) -> None:
     assert machine_of(str(path)) == wanted.with_(duplex=False, pinned=5, launch_ns=1, flops_efficiency=1.0)
 
 
+def test_a_file_says_what_a_program_cannot_have_and_what_the_host_takes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(FILE | {"reserved": GIB // 2, "host_ns": 5e3, "copy_host_ns": 1e4}))
+    machine = machine_of(str(path))
+    assert (machine.reserved, machine.available, machine.capacity) == (GIB // 2, 15 * GIB // 2, 8 * GIB)
+    assert (machine.host_ns, machine.copy_host_ns) == (5e3, 1e4)
+    path.write_text(json.dumps(FILE | {"reserved": 8 * GIB}))
+    with pytest.raises(ValueError, match="machine 'mine': reserved 8589934592 leaves nothing of 8589934592 bytes"):
+        machine_of(str(path))
+
+
 def test_a_file_needs_no_suffix_and_a_preset_no_file(tmp_path: Path) -> None:
     path = tmp_path / "mine"
     path.write_text(json.dumps(FILE))

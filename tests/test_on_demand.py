@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem._hosts import Hosts
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulate import baseline, simulate
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.planners import PLANNERS
 from gpumem.swap.snu.on_demand import VICTIMS, follow, on_demand
 from gpumem.trace import Trace
 
@@ -29,6 +32,19 @@ def three() -> Trace:
     """X: 0, 2, 6. Y: 1, 5. Z: 3, 4. All of 4 bytes, so the load is 4 8 8 12 12 8 4."""
     ops = Ops.make([[], [], [0], [], [2], [1], [0]], [[0], [1], [], [2], [], [], []])
     return Trace(Buffers.make([4, 4, 4], [0, 1, 3], [7, 6, 5]), ops)
+
+
+def three_at_work() -> Trace:
+    """The same, each op for 100 ns."""
+    trace = three()
+    trace.ops.duration[:] = 100
+    return trace
+
+
+def never_drained(patch: pytest.MonkeyPatch) -> None:
+    """From here on a blocking copy is handed over at once; the host still waits for its end."""
+    make = Hosts.make
+    patch.setattr(Hosts, "make", lambda *given: make(*given)._replace(drains=np.zeros(given[0].n, np.bool_)))
 
 
 def weight(*, written: bool) -> Trace:
@@ -75,6 +91,29 @@ def test_a_write_makes_a_buffer_dirty_again(machine: Machine) -> None:
     assert plan.swaps == (Swap(0, 0, 3, 1, 3, 0), Swap(0, 3, 6, 4, 6, 3))
     roles = [op.role for op in plan.apply(trace).ops]
     assert (roles.count("copy_out"), roles.count("copy_in")) == (1, 2)
+
+
+def test_blocking_changes_the_flag_and_no_decision(machine: Machine) -> None:
+    plan, free = on_demand(three(), machine, 8), on_demand(three(), machine, 8, blocking=False)
+    assert (plan.blocking, free.blocking) == (True, False)
+    assert replace(plan, blocking=False) == free
+    assert PLANNERS["on-demand"](three(), machine, 8) == plan
+    assert PLANNERS["on-demand-nonblocking"](three(), machine, 8) == free
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json().replace(', "blocking": true', "")) == free  # a file of before
+
+
+def test_computation_stands_still_during_each_copy(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 7 ops of 100 ns. Y goes out (5 ns) before op 3 and comes back (3 ns) before op 5, for which Z makes room at 500
+    trace, plan = three_at_work(), on_demand(three_at_work(), machine, 8)
+    line = simulate(plan.apply(trace), machine, capacity=8)
+    assert line.start.tolist() == [0, 100, 200, 300, 305, 405, 505, 508, 608]
+    assert line.makespan == 700 + sum(line.stalls.values()) == 708
+    free = simulate(replace(plan, blocking=False).apply(trace), machine, capacity=8)
+    assert (free.makespan, free.stalls["copy"], free.issued) == (703, 3, None)  # out during op 2
+    # a host that waits for the end of each copy, but not before it, is far ahead: the queue hides the copy-out
+    never_drained(monkeypatch)
+    assert simulate(plan.apply(trace), machine, capacity=8).makespan == 703
 
 
 def test_what_blocking_copies_cost_at_most(machine: Machine) -> None:
@@ -229,6 +268,22 @@ def test_transfers_are_those_of_the_rewritten_trace(data: st.DataObject) -> None
         assert copies == len(ops)
         assert moved == sum(swapped.buffers[swapped.ops[i].writes[0]].size for i in ops)
     assert seen.copies_out + seen.dropped == len(swaps) == seen.copies_in
+
+
+@given(st.data())
+def test_blocking_costs_all_copies_one_after_the_other(data: st.DataObject) -> None:
+    trace, machine = data.draw(traces(streams=1)), data.draw(machines())
+    limit = data.draw(st.integers(max(floor(trace)[1], 1), max(trace.peak_load, 1)))
+    try:
+        plan = on_demand(trace, machine, limit)
+    except NotReached:
+        return
+    swapped = plan.apply(trace)
+    line, base = simulate(swapped, machine, capacity=limit), baseline(trace, machine, swapped)
+    copies = machine.durations(swapped)[swapped.ops.copies].sum()
+    assert line.makespan == base.makespan + copies == simulate(trace, machine).makespan + copies
+    free = simulate(replace(plan, blocking=False).apply(trace), machine, capacity=limit)
+    assert base.makespan <= free.makespan <= line.makespan
 
 
 def whole_line(trace: Trace, percent: int, victim: str) -> None:

@@ -12,9 +12,9 @@ from hypothesis import assume, given, strategies as st
 from gpumem import check
 from gpumem.columns import RECOMPUTE
 from gpumem.errors import Infeasible, NotReached
-from gpumem.io import read
+from gpumem.io import bundled, read
 from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulate import baseline, hosted, simulate
 from gpumem.swap import PLANNERS, Plan
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.limits import floor
@@ -40,7 +40,9 @@ def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
     check.budget(swapped, limit, host=target.pinned)
     line = simulate(swapped, target, capacity=limit)
     if trace.n < 1000:
-        check.timeline(swapped, line, target.durations(swapped), capacity=limit, duplex=target.duplex)
+        handing = target.host_costs(swapped) if hosted(swapped, target) else None
+        ns, duplex = target.durations(swapped), target.duplex
+        check.timeline(swapped, line, ns, capacity=limit, duplex=duplex, handing=handing)
     return line.makespan
 
 
@@ -49,6 +51,8 @@ def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
 def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: st.DataObject) -> None:
     trace = data.draw(st.one_of(traces(), steps()))
     target = machine_of(data, pinned=data.draw(st.sampled_from([0, 20, 10_000])))
+    ns, copy_ns = data.draw(st.sampled_from([(0, 0), (0, 0), (0, 7), (3, 0), (15, 15)]))
+    target = target.with_(host_ns=ns, copy_host_ns=copy_ns)
     assume(trace.peak_load > 1)
     limit = data.draw(st.integers(1, trace.peak_load))
     try:
@@ -59,11 +63,23 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
     except NotReached as stop:
         assert stop.reached > limit
         return
-    makespan = judged(trace, target, plan, limit)
-    if (plan.apply(trace).ops.role == RECOMPUTE).any():
+    makespan, swapped = judged(trace, target, plan, limit), plan.apply(trace)
+    if (swapped.ops.role == RECOMPUTE).any():
         return  # the bound is for swaps
     least = least_stall(trace, target, limit).stall_ns
-    assert makespan + 0.5 >= simulate(trace, target).makespan + least
+    assert makespan + 0.5 >= baseline(trace, target, swapped).makespan + least
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_every_planner_works_with_a_host_that_takes_its_time(name: str) -> None:
+    trace, slow = bundled("mlp3"), GTX.with_(host_ns=40e3, copy_host_ns=20e3)
+    for percent in (97, 90):
+        limit = trace.peak_load * percent // 100
+        try:
+            plan = quick(name)(trace, slow, limit)
+        except NotReached:
+            continue
+        judged(trace, slow, plan, limit)
 
 
 @pytest.mark.slow

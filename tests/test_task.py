@@ -107,6 +107,13 @@ def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
         planned.score = "mine"  # type: ignore[misc]
 
 
+def test_without_a_limit_the_pool_is_what_the_machine_has_available() -> None:
+    card = Machine.named("gtx1080ti").with_(capacity=PEAK, reserved=PEAK // 4)
+    planned = gpumem.plan(net(), card, planner="heuristic")
+    assert planned.pool == card.available == PEAK - PEAK // 4
+    assert planned.plan.swaps and planned.placement.height <= card.available
+
+
 def test_by_a_load_the_capacity_clock_judges_and_the_placed_clock_is_there_too() -> None:
     found = gpumem.plan(net(), "gtx1080ti", load="75%")
     assert found.after.timeline.makespan == simulate(found.trace, found.machine, capacity=found.load).makespan

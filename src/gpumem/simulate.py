@@ -35,7 +35,7 @@ from gpumem.timeline import CAUSES, HOST, NONE, Timeline
 from gpumem.trace import Trace
 from gpumem.units import human
 
-__all__ = ["hosted", "simulate"]
+__all__ = ["baseline", "hosted", "simulate"]
 
 
 @strict
@@ -123,6 +123,34 @@ def simulate(
         stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
         issued=issued - ran.start.min() if len(issued) else None,
     )
+
+
+@strict
+def baseline(trace: Trace, machine: Machine, planned: Trace, placement: Placement | None = None) -> Timeline:
+    """Run `trace` as what the overhead of `planned`, a rewrite of it, is measured against: by the same host.
+
+    Where the copies of a plan block, the host is on in `planned` and may be off without the plan. Then it is on in
+    both, so that the last computing op of an iteration blocks in both. On a single stream, and with ops that cost the
+    host nothing, that makes no difference.
+
+    Parameters
+    ----------
+    trace, machine, placement
+        As in `simulate`.
+    planned : Trace
+        The rewritten one.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap import on_demand
+    >>> trace, machine = bundled("vgg16"), Machine.named("gtx1080ti")
+    >>> swapped = on_demand(trace, machine, trace.peak_load * 7 // 10).apply(trace)
+    >>> line = simulate(swapped, machine, capacity=swapped.peak_load)
+    >>> f"{line.overhead(baseline(trace, machine, swapped)):.1%}"
+    '71.0%'
+    """
+    return simulate(trace, machine, placement, sync=hosted(planned, machine) or None)
 
 
 def _check(trace: Trace, placement: Placement | None, capacity: int | None, iterations: int) -> None:

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
         peaks = sum(job.trace.peak_load for job in jobs)
-        capacity = target.capacity if args.limit is None else amount(args.limit, peaks, "--limit")
+        capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
         clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown)
         progress("running the jobs without a plan")
         before = clock(jobs, capacity=max(peaks, 1), policy=Policy(unmanaged, threshold=args.threshold))

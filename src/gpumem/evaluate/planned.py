@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.report import Report, Run, human, human_ns, percent, plot
+from gpumem.simulate import baseline, hosted
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -74,6 +76,12 @@ class Planned(Shown):
     def overhead(self) -> float:
         """How much longer an iteration takes, as a fraction, by the clock that judges."""
         return self.after.timeline.overhead(self.before.timeline)
+
+    @property
+    def placed_overhead(self) -> float:
+        """The same by the placed clock, whatever the limit: `placed` against the placed unswapped trace."""
+        base = baseline(self.before.trace, self.machine, self.trace, self.before.placement)
+        return self.placed.overhead(base)
 
     def __repr__(self) -> str:
         r, goal = self.report().row(), "pool" if self.load is None else "load"
@@ -148,9 +156,11 @@ class Planned(Shown):
         ns, size, until = self.machine.durations(trace), max(trace.n, len(trace.buffers)), Deadline.within(seconds)
 
         def timelines() -> None:
-            check.timeline(trace, self.placed, ns, placement=after.placement, duplex=duplex)
+            handing = self.machine.host_costs(trace) if hosted(trace, self.machine) else None
+            hold = partial(check.timeline, trace, duration=ns, duplex=duplex, handing=handing)
+            hold(line=self.placed, placement=after.placement)
             if self.load is not None:
-                check.timeline(trace, after.timeline, ns, capacity=self.load, duplex=duplex)
+                hold(line=after.timeline, capacity=self.load)
 
         asked: list[Callable[[], None]] = [
             lambda: check.placement(trace, after.placement),

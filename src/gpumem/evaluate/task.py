@@ -20,7 +20,7 @@ from gpumem.machine import Machine
 from gpumem.names import choices, meant
 from gpumem.placement import Placement
 from gpumem.report import Run
-from gpumem.simulate import simulate
+from gpumem.simulate import baseline, simulate
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
@@ -77,7 +77,7 @@ class Case(Shown):
     ) -> Case:
         """Place the unswapped trace in a part of the time; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
-            pool = machine.capacity
+            pool = machine.available
         usual = "best-fit" if pool is None else "search"
         fit = function_of(usual if placer is None else placer, pools.PLANNERS, "placer")
         fit = partial(fit, **taken(fit, {"alignment": alignment}))
@@ -146,7 +146,8 @@ class Case(Shown):
     def planned(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
         """Put together what was found, not checked yet."""
         placed = judged if self.load is None else simulate(found.trace, self.machine, found.placement)
-        before, after = Run(self.trace, self.placement, self.line), Run(found.trace, found.placement, judged)
+        base = baseline(self.trace, self.machine, found.trace, None if self.load is not None else self.placement)
+        before, after = Run(self.trace, self.placement, base), Run(found.trace, found.placement, judged)
         limits = self.pool, self.load, found.load_limit
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
 
@@ -184,7 +185,8 @@ def plan(
     pool, load : int or str, optional
         Bytes, or a text such as `"300MiB"` or `"70%"` (of the peak load). `pool` is the size of the pool, and the
         placed clock judges. `load` is the papers' limit, of the load, and the capacity clock judges. With both, the
-        pool must fit and the capacity clock judges; with neither, the pool is the machine's memory.
+        pool must fit and the capacity clock judges; with neither, the pool is what the
+        machine has available.
     planner : str or callable
         A name in `swap.PLANNERS`, or `planner(trace, machine, limit, **options) -> Plan`.
     score : str or sequence of str, optional

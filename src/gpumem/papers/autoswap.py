@@ -120,11 +120,11 @@ def reductions(study: Study, limits: list[int], planners: Planners) -> Figure:
     For VGGs and ResNets with what the paper's text quotes, of others' systems too: we measured none of those.
     """
     case = study.case
-    base, whole = simulate(case.trace, case.machine, case.placement), case.placement.height
+    whole = case.placement.height
     series = []
     for name, planner in planners.items():
         found = (one for limit in limits if (one := study.at(limit, name, planner)) is not None)
-        points = {(100 * (1 - one.placement.height / whole), 100 * one.placed.overhead(base)) for one in found}
+        points = {(100 * (1 - one.placement.height / whole), 100 * one.placed_overhead) for one in found}
         ordered = sorted(p for p in points if math.isfinite(p[1]))
         series.append(Series(name, [x for x, _ in ordered], [y for _, y in ordered]))
     series += quoted.figure11(case.trace.name)
@@ -155,11 +155,10 @@ def _schemes(study: Study, limits: list[int], planners: Planners) -> list[int]:
     """The footprints of figure 10 for one batch size; each overhead is judged by the placed clock of its footprint."""
     case, unchecked = study.case, replace(study, check=False)
     (cnmem,) = by_allocators(case.trace, {"cnmem": CnMem}, study.progress)
-    base = simulate(case.trace, case.machine, case.placement)
     found = [unchecked.at(limit, name, planner) for name, planner in planners.items() for limit in limits]
     swapped = []
     for most in OVERHEADS:
-        cheap = [r for r in found if r is not None and r.placed.overhead(base) <= most]
+        cheap = [r for r in found if r is not None and r.placed_overhead <= most]
         lowest = min(cheap, key=lambda r: r.placement.height, default=None)
         if lowest is None or lowest.placement.height >= case.placement.height:
             swapped.append(case.placement.height)  # no swap is a plan as well

@@ -102,8 +102,10 @@ def zero_stall_limit(
     of the peak leave for nothing; what is held after its last access counts as free; the iterations of a
     cycle are averaged. Kept from whole buffers: none is away before a whole copy-out since its access could
     have ended, nor later than a whole copy-in needs.
-    The pinned budget is no constraint here, which lowers the bound at most. With several compute streams, or
-    copies in the trace itself, only the static bound is returned.
+    The pinned budget is no constraint here, which lowers the bound at most. It is for a host that hands over ops for
+    nothing; copies that block or cost the host time only make plans slower. With a `host_ns`, several compute
+    streams, or copies in the trace itself, only the static bound is returned: while an op waits for its host a copy
+    may run.
 
     O(gaps x breakpoints) variables; HiGHS solves 30,000 of them in 3 s. Certified by the dual: any prices give a
     valid bound, so the solver's tolerances do not matter.
@@ -117,7 +119,7 @@ def zero_stall_limit(
     (0.998, True)
     """
     peak, least = trace.peak_load, static_floor(trace)[1]
-    if not peak or not _one_stream(trace):
+    if not peak or not _in_a_row(trace, machine):
         return Bound(least, 0, peak, 0, False)
     value, breaks, settled = _refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
     limit = ceil(value * peak * (1 - SAFETY))
@@ -154,14 +156,16 @@ def least_stall(
     peak, (op, needs) = trace.peak_load, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)
-    if peak <= limit or not _one_stream(trace):
+    if peak <= limit or not _in_a_row(trace, machine):
         return Bound(limit, 0, peak, 0, peak <= limit)
     value, breaks, settled = _refine(relax(trace, machine, stalls=True), peak, limit, rounds, size, progress)
     return Bound(limit, max(floor(value * (1 - SAFETY) + 1e-6), 0), peak, breaks, settled)
 
 
-def _one_stream(trace: Trace) -> bool:
-    return len(np.unique(trace.ops.stream)) == 1 and bool((trace.ops.role == COMPUTE).all())
+def _in_a_row(trace: Trace, machine: Machine) -> bool:
+    """Whether unswapped ops follow one another without a wait, be it for another stream or for the host."""
+    alone = len(np.unique(trace.ops.stream)) == 1 and bool((trace.ops.role == COMPUTE).all())
+    return alone and not machine.host_ns
 
 
 def _refine(

@@ -18,7 +18,7 @@ from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
 from gpumem.swap.windows import Windows, windows
-from gpumem.timeline import Timeline
+from gpumem.timeline import HOST, Timeline
 from gpumem.trace import Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
@@ -158,7 +158,7 @@ class Annealing:
             if (d.buffer, d.after) in place:
                 toggle(self.p, self.now, place[d.buffer, d.after])
         computes = plan.apply(self.trace).ops.role == COMPUTE
-        self.now.stall[:] = line.wait[computes]
+        self.now.stall[:] = np.where(line.cause == HOST, 0, line.wait)[computes]  # the host is in `p.begin`
         self.limits[0], self.limits[2:] = self.limits[1], FAR
         for weight, part in WEIGHTS:
             self.anneal(share * part, FAR, weight, WARM, FROZEN)

@@ -131,7 +131,7 @@ def lowest(
     if stall > 0:
         found.a_little_stall(0.4, int(stall * found.p.turn))
         reached.append((found.plan(), int(found.limits[2])))
-    base = simulate(trace, machine)
+    base = simulate(trace, machine)  # by the same host: these plans do not block
     kept = [(Plan.of(trace), trace.peak_load)]
     for plan, limit in reached:
         swapped = plan.apply(trace)

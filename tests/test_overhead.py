@@ -1,0 +1,74 @@
+"""Overheads compare two runs with the same host, in each place that gives one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import gpumem
+from gpumem.columns import Buffers, Ops
+from gpumem.errors import NotReached
+from gpumem.evaluate import knee, overhead_at
+from gpumem.evaluate.knee import knee_of
+from gpumem.machine import Machine
+from gpumem.simulate import baseline, simulate
+from gpumem.swap.plan import Plan, Swap
+from gpumem.trace import Trace
+
+from .conftest import tiny_machine
+
+
+def pipelined() -> Trace:
+    """Op 0 on one stream makes X and Y, op 1 needs room, op 2 on another reads both: iterations overlap, 100 ns each.
+
+    Once the host waits for op 2 they do not, and an iteration takes 190.
+    """
+    ops = Ops.make([[], [], [0, 1]], [[0, 1], [2], []], duration=[90, 10, 100], stream=[0, 0, 1], streams=["a", "b"])
+    return Trace(Buffers.make([40, 40, 40], [0, 0, 1], [3, 3, 2]), ops, name="pipelined")
+
+
+SWAP = Swap(buffer=1, after=0, before=2, release=1, prefetch=2)  # out 3 + 20 ns, in 2 + 10 ns
+LIMIT = 80
+
+
+def by_hand(trace: Trace, machine: Machine, limit: int, *, blocking: bool) -> Plan:
+    if limit < LIMIT:
+        raise NotReached(LIMIT, limit)
+    return Plan.of(trace, [SWAP], blocking=blocking)
+
+
+def test_a_base_has_the_host_of_the_run_that_it_is_for() -> None:
+    trace, machine = pipelined(), tiny_machine()
+    free, waits = (by_hand(trace, machine, LIMIT, blocking=blocking).apply(trace) for blocking in (False, True))
+    assert baseline(trace, machine, free).makespan == simulate(trace, machine).makespan == 100
+    assert baseline(trace, machine, waits).makespan == simulate(trace, machine, sync=True).makespan == 190
+    assert simulate(waits, machine, capacity=LIMIT).makespan == 90 + 23 + 10 + 12 + 100
+    slow = machine.with_(host_ns=1)  # the host is on without a plan as well
+    assert (
+        baseline(trace, slow, waits).makespan == baseline(trace, slow, free).makespan == simulate(trace, slow).makespan
+    )
+
+
+def test_runs_with_different_hosts_are_not_compared() -> None:
+    trace, machine = pipelined(), tiny_machine()
+    off, on = simulate(trace, machine), simulate(trace, machine, sync=True)
+    with pytest.raises(ValueError, match=r"^overhead: the host is on in the run and off in the base; baseline\(\) has"):
+        on.overhead(off)
+    with pytest.raises(ValueError, match=r"^overhead: the host is on in the base and off in the run"):
+        off.overhead(on)
+
+
+@pytest.mark.parametrize("blocking, base", [(True, 190), (False, 100)])
+def test_every_overhead_is_against_that_base(blocking: bool, base: int) -> None:
+    trace, machine, planner = pipelined(), tiny_machine(), partial(by_hand, blocking=blocking)
+    cost = 235 / base - 1
+    assert overhead_at(trace, machine, planner, LIMIT) == cost
+    assert knee(trace, machine, planner, free=cost, step=1 / 3).overhead == cost
+    assert knee_of(trace, machine, lambda *given: (planner(*given, LIMIT), LIMIT)).overhead == cost
+    planned = gpumem.plan(trace, machine, load=LIMIT, planner=planner, placer="best-fit")
+    assert planned.overhead == planned.report().row()["overhead"] == cost
+    assert planned.before.timeline.makespan == base
+    placed = baseline(trace, machine, planned.trace, planned.before.placement)
+    assert planned.placed_overhead == planned.placed.makespan / placed.makespan - 1
+    assert (placed.issued is not None) == blocking
