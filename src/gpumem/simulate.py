@@ -98,12 +98,14 @@ def simulate(
     computes = ~trace.ops.copies
     ends: list[int] = []  # T(k): when all of iterations 0..k has ended
     stalls: list[I64] = []
+    leads: list[int] = []
     seen: dict[bytes, int] = {}
     cycle = 0
     for k in range(iterations):
         clock.advance()
         ends.append(max(int(clock.steps.end.max()), ends[-1] if ends else 0))
         stalls.append(_by_cause(clock.steps, computes))
+        leads.append(clock.hosts.lead(ends[-1]))
         state = clock.state(ends[-1])
         if state in seen:
             cycle = k - seen[state]
@@ -122,6 +124,7 @@ def simulate(
         cycle=cycle,
         stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
         issued=issued - ran.start.min() if len(issued) else None,
+        gain=_mean(leads[last] - leads[since], last - since) if last else 0,
     )
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpumem._show import Facts, Shown, frame
 from gpumem._strict import strict
 from gpumem.columns import I64, position
+from gpumem.names import one_of
 from gpumem.trace import Trace
 from gpumem.units import human_ns
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 NONE, DATA, COPY, MEMORY, HOST = range(5)
 CAUSES = ("none", "data", "copy", "memory", "host")
+FREED = ("scheduled", "completed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,9 @@ class Timeline(Shown):
         host on.
     issued : int64[n], optional
         When each op was handed over, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
+    gain : int
+        Nanoseconds by which the host gets further ahead of the device in an iteration, the mean over the regime; above
+        0 only where nothing lets it wait.
     """
 
     start: I64
@@ -67,6 +74,7 @@ class Timeline(Shown):
     cycle: int
     stalls: dict[str, int]
     issued: I64 | None = None
+    gain: int = 0
 
     def _facts(self) -> Facts:
         stalls = ", ".join(f"{human_ns(ns)} for {cause}" for cause, ns in self.stalls.items() if ns)
@@ -110,3 +118,106 @@ class Timeline(Shown):
         if not base.makespan:
             return 0.0 if not self.makespan else float("inf")
         return self.makespan / base.makespan - 1
+
+    @strict
+    def memory_over_time(self, trace: Trace, freed: str = "scheduled") -> tuple[I64, I64]:
+        """Return the device memory that is taken during one steady iteration, as the host hands ops over.
+
+        A buffer is taken when the op that starts it is issued. It is given back when the last op that touches it is
+        issued (`freed="scheduled"`), or when all that touch it have ended (`"completed"`). A dead tail is not held; a
+        buffer that nobody touches is held through its arc, as if the last op of that touched it. Eternal buffers are
+        always there.
+
+        At one instant, what an op takes comes before what the same op gives back, and what has ended by then is given
+        back before an op that is issued later takes. With `"scheduled"` that is issue order, so the peak is at most
+        that of `trace.load()`, and the same where no lifetime has a dead tail.
+
+        Parameters
+        ----------
+        trace : Trace
+            That this is a run of.
+        freed : str
+            One of `FREED`.
+
+        Returns
+        -------
+        time, bytes : int64[k]
+            `bytes[j]` from `time[j]` to `time[j + 1]`, the last to `makespan`; nanoseconds from the first start of the
+            iteration, modulo the makespan, ascending from 0. Equal times are steps of no length: what ops at one
+            instant take and give back in turn.
+
+        Raises
+        ------
+        ValueError
+            The host is off, `freed` is none of `FREED`, the trace is another; or it is freed at completion while the
+            host gains in every iteration: then more is taken in each than in the one before.
+
+        Notes
+        -----
+        O(accesses log accesses). Iterations before and after are the one shown, a makespan apart, and count where they
+        overlap it. That is exact where `cycle` is 1; with a longer cycle, or none, neighbours differ and the curve is
+        that of the iteration shown.
+
+        References
+        ----------
+        Shi et al., Waterwave, section 3.1 and figure 2.
+
+        Examples
+        --------
+        >>> from gpumem import Machine, simulate
+        >>> from gpumem.columns import Buffers, Ops
+        >>> ops = Ops.make([[], [0], [1]], [[0], [1], []], duration=[10, 10, 10])
+        >>> trace = Trace(Buffers.make([8, 4], [0, 1], [2, 3]), ops)
+        >>> line = simulate(trace, Machine.named("p100").with_(host_ns=1))
+        >>> [column.tolist() for column in line.memory_over_time(trace)]
+        [[0, 1, 1, 2], [8, 12, 4, 0]]
+        >>> [column.tolist() for column in line.memory_over_time(trace, freed="completed")]
+        [[0, 1, 20, 30], [8, 12, 4, 0]]
+        """
+        self.check_fits(trace)
+        one_of("freed", freed, FREED)
+        if self.issued is None:
+            told = (
+                "nothing says when ops are issued; simulate with sync=True, or on a machine with host_ns, turns it on"
+            )
+            raise ValueError(f"memory_over_time: the host is off, so {told}")
+        if freed == "completed" and self.cycle and self.gain > 0:
+            told = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
+            raise ValueError(f"memory_over_time: {told}; simulate with sync=True lets it wait for the last op")
+        taken, given, last = self._lifetimes(trace, self.issued, freed)
+        b, eternal = trace.buffers, trace.eternal
+        mine = ~b.host & ~eternal & (b.size > 0)
+        time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([b.start[mine], last[mine]])
+        size = np.concatenate([b.size[mine], -b.size[mine]])
+        turn = time // self.makespan if self.makespan else at // trace.n
+        time, at = time - turn * self.makespan, at - turn * trace.n
+        always = int(b.size[eternal & ~b.host].sum()) - int((size * turn).sum())
+        return _steps(time, at, size, always)
+
+    def _lifetimes(self, trace: Trace, issued: I64, freed: str) -> tuple[I64, I64, I64]:
+        """Return when each buffer is taken and given back, and by which op: from `n` on, one of the next iteration."""
+        b, touched = trace.buffers, trace.accesses().op
+        idle = np.flatnonzero(np.diff(touched.ptr) == 0)
+        buffer, op = np.concatenate([touched.rows(), idle]), np.concatenate([touched.idx, b.end[idle] - 1])
+        at = b.start[buffer] + (op - b.start[buffer]) % trace.n
+        taken, last = issued[b.start], b.start.copy()
+        np.maximum.at(last, buffer, at)
+        given = taken.copy()
+        if freed == "scheduled":
+            buffer, at = np.arange(len(b)), last
+        when = (issued if freed == "scheduled" else self.end)[at % trace.n] + at // trace.n * self.makespan
+        np.maximum.at(given, buffer, when)
+        return taken, given, last
+
+
+def _steps(time: I64, at: I64, change: I64, always: int) -> tuple[I64, I64]:
+    """Add up changes by time, then op; of one op what it takes (a change above 0), then what it gives back."""
+    order = np.lexsort((change < 0, at, time))
+    time, at, change = time[order], at[order], change[order]
+    held = always + np.cumsum(change)
+    differs = (np.diff(time) != 0) | (np.diff(at) != 0) | (np.diff(change < 0) != 0)
+    ends = np.flatnonzero(np.append(differs, True)[: len(time)])
+    time, held = time[ends], held[ends]
+    if not len(time) or time[0] > 0:
+        time, held = np.append(0, time), np.append(held[-1] if len(held) else always, held)
+    return time, held
