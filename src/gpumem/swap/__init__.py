@@ -21,7 +21,12 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.accounts import Times as Times
     from gpumem.swap.autoswap import autoswap as autoswap, bayes as bayes
-    from gpumem.swap.baselines import capuchin as capuchin, checkpoint as checkpoint, vdnn as vdnn
+    from gpumem.swap.baselines import (
+        capuchin as capuchin,
+        checkpoint as checkpoint,
+        vdnn as vdnn,
+        vdnn_dyn as vdnn_dyn,
+    )
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
     from gpumem.swap.gaps import Gaps as Gaps, Spans as Spans, gaps as gaps
     from gpumem.swap.limits import fits as fits

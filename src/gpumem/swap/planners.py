@@ -10,6 +10,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
+from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
 from gpumem.swap.plan import Plan
 from gpumem.swap.search.planner import search
 from gpumem.swap.snu.heuristic import heuristic
@@ -24,6 +25,7 @@ PLANNERS: dict[str, Callable[..., Plan]] = {
     "heuristic": heuristic,
     "vdnn-all": partial(vdnn, layers="all"),
     "vdnn-conv": partial(vdnn, layers="conv"),
+    "vdnn-dyn": vdnn_dyn,
     "capuchin": capuchin,
     "checkpoint": checkpoint,
     "search": search,

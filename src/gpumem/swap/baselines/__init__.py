@@ -1,7 +1,7 @@
 """What the papers compare themselves with: a file each, all with the signature of a planner.
 
-`vdnn` offloads feature maps layer by layer, `capuchin` swaps or recomputes by measured times (`hybrid` chooses, `msps`
-orders recomputations), `checkpoint` recomputes segments.
+`vdnn` offloads feature maps layer by layer, `vdnn_dyn` chooses whose, and algorithms of convolutions, `capuchin` swaps
+or recomputes by measured times (`hybrid` chooses, `msps` orders recomputations), `checkpoint` recomputes segments.
 """
 
 from typing import TYPE_CHECKING
@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from gpumem.swap.baselines.capuchin import capuchin as capuchin
     from gpumem.swap.baselines.checkpoint import checkpoint as checkpoint
     from gpumem.swap.baselines.vdnn import vdnn as vdnn
+    from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn as vdnn_dyn
 
 face(__name__)

@@ -86,16 +86,21 @@ def vdnn(
         return Plan.of(trace)
     if until.over():  # there is one plan only, made in no time
         raise NotReached(trace.peak_load, limit, hint=LATE)
+    plan = Plan.of(trace, offloads(trace, machine, limit, layers, strict))
+    if (load := plan.apply(trace).peak_load) > limit:
+        hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
+        raise NotReached(load, limit, hint=hint)
+    return plan
+
+
+def offloads(trace: Trace, machine: Machine, limit: int, layers: str, strict: bool) -> list[Swap]:
+    """Return the swaps of a policy, as `vdnn` says, wherever they leave the load."""
     found = feature_maps(trace)
     host = Pinned(trace, found.gaps, machine.pinned)
     chosen = found.offloaded(layers, host)
     maps, prefetch = found.gaps.where(chosen), found.prefetch(chosen)
     release = maps.after + 1 if strict else _held(trace, machine, maps, prefetch, limit)
-    plan = Plan.of(trace, host.settle(Swap.each(maps, release, prefetch)))
-    if (load := plan.apply(trace).peak_load) > limit:
-        hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
-        raise NotReached(load, limit, hint=hint)
-    return plan
+    return host.settle(Swap.each(maps, release, prefetch))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

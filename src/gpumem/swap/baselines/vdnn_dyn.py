@@ -1,0 +1,104 @@
+"""vDNN's dynamic policy: who offloads, and which algorithms convolutions run, so that it just fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import I64
+from gpumem.deadline import Deadline
+from gpumem.errors import NotReached
+from gpumem.machine import Machine
+from gpumem.swap.baselines.vdnn import offloads
+from gpumem.swap.gaps import around
+from gpumem.swap.limits import fits
+from gpumem.swap.plan import Plan, Swap, Variant
+from gpumem.trace import Trace
+
+Menu = Mapping[int, Sequence[Variant]]
+NOBODY = ""  # a policy that offloads nothing
+LARGE = 2**62  # bytes
+PASSES = ((NOBODY, False), ("conv", False), ("all", False), ("conv", True), ("all", True))  # who offloads; downgraded?
+
+
+@strict
+def vdnn_dyn(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    algorithms: Menu | None = None,
+    strict: bool = True,
+    seconds: float | None = None,
+) -> Plan:
+    """Plan as vDNN's dynamic policy does: the first of its passes that fits.
+
+    Parameters
+    ----------
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    algorithms : mapping, optional
+        Of an op's position, the ways to run it. Without any, only who offloads is chosen.
+    strict : bool
+        As in `vdnn`.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
+
+    Notes
+    -----
+    The passes: nobody offloads, then convolutions, then all layers, each op by its fastest algorithm; then
+    convolutions and all layers again, where an op that does not fit is downgraded, to the fastest algorithm that
+    does. At last that is the one with the smallest workspace: the paper's memory-optimal fallback. A workspace is
+    there during its op only, so ops are downgraded one by one. `Infeasible` counts the smallest workspaces.
+    O(n + accesses) and a rewrite, for each pass.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.swap.baselines.vdnn import vdnn
+    >>> trace, machine = bundled("resnet18"), Machine.named("gtx1080ti")
+    >>> for percent, layers in ((70, "conv"), (50, "all")):
+    ...     limit = trace.peak_load * percent // 100
+    ...     vdnn_dyn(trace, machine, limit) == vdnn(trace, machine, limit, layers=layers)
+    True
+    True
+
+    References
+    ----------
+    Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
+    """
+    until = Deadline.within(seconds)
+    menu = {} if algorithms is None else algorithms
+    lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
+    if fits(lean, limit) and trace.peak_load <= limit:
+        return Plan.of(trace)
+    lowest = trace.peak_load
+    for layers, downgraded in until.each(PASSES):
+        swaps = offloads(trace, machine, limit, layers, strict) if layers else []
+        room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
+        plan = Plan.of(trace, [*swaps, *(_fastest(ways, int(room[op])) for op, ways in menu.items())])
+        if (load := plan.apply(trace).peak_load) <= limit:
+            return plan
+        lowest = min(lowest, load)
+    raise NotReached(lowest, limit, hint=until.hint("vDNN offloads what layers read, and nothing else"))
+
+
+def _small(way: Variant) -> tuple[int, int]:
+    return way.workspace, way.duration
+
+
+def _fastest(ways: Sequence[Variant], room: int) -> Variant:
+    """The fastest way whose workspace exceeds the smallest by at most `room` bytes."""
+    least = min(ways, key=_small)
+    return min(
+        (w for w in ways if w.workspace <= least.workspace + max(room, 0)), key=lambda w: (w.duration, w.workspace)
+    )
+
+
+def _room(lean: Trace, swaps: Sequence[Swap], limit: int) -> I64:
+    """Return the bytes below the limit at each op, with the smallest workspaces and these swaps."""
+    rows = np.array([(s.release, s.prefetch, lean.buffers.size[s.buffer]) for s in swaps], np.int64).reshape(-1, 3)
+    room: I64 = limit - (lean.load() - around(rows[:, 0], rows[:, 1], rows[:, 2], lean.n))
+    return room
