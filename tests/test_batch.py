@@ -89,6 +89,16 @@ def test_by_hand() -> None:
     assert found.ops.moved.tolist() == pytest.approx([500.0, 150.0])
 
 
+def test_shapes_follow_the_batch_where_it_stays_whole() -> None:
+    shape = [(10, 2, 5), (5, 10), None, (), (4,)]
+    kind = ["activation", "param", "temp", "act_grad", "input"]
+    buffers = Buffers.make([400, 200, 8, 4, 16], [0] * 5, [1] * 5, kind=kind, shape=shape)
+    trace = Trace(buffers, Ops.make([[0, 1, 2, 3, 4]], [[]]))
+    assert rebatch(trace, 2.5).buffers.shape == ((25, 2, 5), (5, 10), None, (), (10,))
+    assert rebatch(trace, 0.3).buffers.shape == ((3, 2, 5), (5, 10), None, (), None)
+    assert rebatch(rebatch(trace, 0.5), 2).buffers.shape == trace.buffers.shape
+
+
 def test_a_size_beyond_float64_stays_exact() -> None:
     trace = Trace(Buffers.make([2**53 + 1], [0], [1], kind=["temp"]), Ops.make([[0]], [[]]))
     assert rebatch(trace, 1.0).buffers.size[0] == 2**53 + 1

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import F64, I64, UNKNOWN, Bool, int_column
+from gpumem.columns import F64, I64, UNKNOWN, Bool, Shape, int_column
 from gpumem.kinds import PER_SAMPLE
 from gpumem.trace import Trace
 
@@ -29,7 +29,8 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     -------
     Trace
         The same ops and lifetimes. Sizes of buffers that depend on the batch are `factor` times as large, rounded
-        to whole bytes, and at least 1 where they were.
+        to whole bytes, and at least 1 where they were. So is the first dimension of their shapes; where that is not
+        whole, the shape is not known.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def rebatch(trace: Trace, factor: float) -> Trace:
         raise ValueError(
             f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(PER_SAMPLE))})"
         )
-    buffers = replace(b, size=_times(b.size, factor, grows))
+    buffers = replace(b, size=_times(b.size, factor, grows), shape=_longer(b.shape, factor, grows))
     touched = trace.accesses().op
     row = touched.rows()
     of_batch = np.zeros(len(ops), np.bool_)
@@ -73,6 +74,18 @@ def rebatch(trace: Trace, factor: float) -> Trace:
         duration=_times(ops.duration, factor, of_batch & (ops.duration != UNKNOWN)),
     )
     return Trace(buffers, changed, trace.n, name=trace.name)
+
+
+def _longer(shapes: tuple[Shape | None, ...] | None, factor: float, which: Bool) -> tuple[Shape | None, ...] | None:
+    """Multiply the first dimension of some of the shapes."""
+    if shapes is None:
+        return None
+    found = list(shapes)
+    for j in np.flatnonzero(which).tolist():
+        if shape := shapes[j]:
+            first = round(shape[0] * factor)
+            found[j] = (first, *shape[1:]) if math.isclose(first, shape[0] * factor) else None
+    return tuple(found)
 
 
 def _times(values: I64, factor: float, which: Bool) -> I64:
