@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.errors import Infeasible, NotReached
-from gpumem.io import bundled, read
+from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap import Plan, Variant, vdnn, vdnn_dyn
@@ -18,7 +17,7 @@ from gpumem.swap.baselines.vdnn_dyn import Menu
 from gpumem.swap.limits import floor
 from gpumem.trace import Trace
 
-from .conftest import shared, tiny_machine
+from .conftest import tiny_machine
 from .test_vdnn import net, nets
 
 TINY = tiny_machine()
