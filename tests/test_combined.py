@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpumem import check, plot
@@ -133,6 +135,24 @@ def test_the_chrome_trace_has_every_op_on_its_stream(tmp_path: Path) -> None:
     assert [tracks[e["tid"]] for e in spans] == [o.stream for o in swapped.ops]
     assert [e["ts"] * 1000 for e in spans] == pytest.approx(line.start.tolist())
     assert [e["dur"] * 1000 for e in spans] == pytest.approx((line.end - line.start).tolist())
+
+
+def test_the_chrome_trace_has_a_track_for_each_host() -> None:
+    trace = bundled("mlp3")
+    trace = replace(trace, ops=replace(trace.ops, hosts=("main", "copies"), host=np.arange(trace.n) % 2))
+    line = simulate(trace, GTX.with_(host_ns=3e4))
+    events = chrome.events(trace, line)
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["compute", "host main", "host copies"]
+    spans = [e for e in events if e["ph"] == "X"]
+    ran, issued = ([e for e in spans if e["cat"] == cat] for cat in ("compute", "issue"))
+    handed = line.issued - (line.issued[0] - 30_000)  # the first host begins at time 0
+    assert [e["args"]["issued_us"] for e in ran] == pytest.approx((handed / 1000).tolist())
+    assert sorted((e["args"]["op"], e["tid"], e["dur"]) for e in issued) == [(i, 1 + i % 2, 30) for i in range(trace.n)]
+    for host in (1, 2):  # it hands over or waits, from first to last
+        mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == host)
+        assert [end for _, end in mine[:-1]] == pytest.approx([begin for begin, _ in mine[1:]])
+        assert mine[-1][1] - mine[0][0] == pytest.approx(line.makespan / 1000)
+    assert min(e["ts"] for e in spans) == 0
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:

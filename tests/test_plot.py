@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def drawings(trace: Trace) -> list[Callable[..., Any]]:
         partial(plot.profile, trace, trace, trace.peak_load),
         partial(plot.layout, trace, placed),
         partial(plot.streams, trace, line),
+        partial(plot.memory, trace, gpumem.simulate(trace, Machine.named("v100"), sync=True)),
         partial(plot.curves, curve),
     ]
 
@@ -101,6 +103,24 @@ def test_streams_say_what_their_colours_mean() -> None:
     for shown, told in ((trace, ["compute"]), (again, ["compute", "recompute"])):
         legend = plot.streams(shown, gpumem.simulate(shown, Machine.named("v100"))).get_legend()
         assert [text.get_text() for text in legend.get_texts()] == told
+
+
+def test_streams_have_a_row_for_each_host_that_hands_over() -> None:
+    trace = gpumem.bundled("mlp3")
+    two = replace(trace, ops=replace(trace.ops, hosts=("main", "copies"), host=np.arange(trace.n) % 2))
+    drawn = plot.streams(two, gpumem.simulate(two, Machine.named("v100"), sync=True))
+    assert [text.get_text() for text in drawn.get_yticklabels()] == ["main", "copies", "compute"]
+    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["compute", "hands over", "waits"]
+    ahead = gpumem.simulate(trace, Machine.named("v100").with_(host_ns=1), sync=False)
+    far = replace(ahead, issued=ahead.issued - 10**12)
+    assert plot.streams(trace, far).get_xlim()[0] == -far.makespan / 1e6
+
+
+def test_memory_shows_both_ways_to_free() -> None:
+    trace = gpumem.bundled("mlp3")
+    line = gpumem.simulate(trace, Machine.named("v100").with_(host_ns=1e4))
+    low, high = (max(curve.get_ydata()) for curve in plot.memory(trace, line).lines)
+    assert low < high == line.memory_over_time(trace, "completed")[1].max() / 2**20
 
 
 def test_what_does_not_belong_together_is_said_so() -> None:

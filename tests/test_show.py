@@ -197,6 +197,9 @@ def test_plans_placements_and_timelines_become_tables() -> None:
     line = planned().placed.to_pandas()
     assert list(line) == ["start_ns", "end_ns", "wait_ns", "cause"] and len(line) == planned().trace.n
     assert set(line.cause) <= {"none", "data", "copy", "memory"}
+    hosted = gpumem.simulate(planned().trace, Machine.named("v100"), sync=True)
+    assert hosted.to_pandas().issued_ns.tolist() == hosted.issued.tolist() == [span.issued for span in hosted]
+    assert "issued_ns" not in line and planned().placed[0].issued is None
     both = planned().to_pandas()
     assert both.index.tolist() == ["before", "after"]
     assert both.loc["after", "peak_load_bytes"] == planned().trace.peak_load

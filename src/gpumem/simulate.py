@@ -124,6 +124,7 @@ def simulate(
         cycle=cycle,
         stalls={CAUSES[c]: _mean(int(sum(s[c] for s in stalls[since + 1 :])), max(last - since, 1)) for c in causes},
         issued=issued - ran.start.min() if len(issued) else None,
+        handing=clock.hosts.cost if len(issued) else None,
         gain=_mean(leads[last] - leads[since], last - since) if last else 0,
     )
 

@@ -25,13 +25,17 @@ FREED = ("scheduled", "completed")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One op of a timeline: `[start, end)` in ns, how long it waited beyond its stream, and for what."""
+    """One op of a timeline: `[start, end)` in ns, how long it waited beyond its stream, and for what.
+
+    `issued` is when its host handed it over, None with the host off.
+    """
 
     op: int
     start: int
     end: int
     wait: int = 0
     cause: str = "none"
+    issued: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -60,6 +64,8 @@ class Timeline(Shown):
         host on.
     issued : int64[n], optional
         When each op was handed over, in nanoseconds as `start`; below 0 where the host leads. None with the host off.
+    handing : int64[n], optional
+        How long its host took to hand each op over, in nanoseconds, up to `issued`.
     gain : int
         Nanoseconds by which the host gets further ahead of the device in an iteration, the mean over the regime; above
         0 only where nothing lets it wait.
@@ -74,6 +80,7 @@ class Timeline(Shown):
     cycle: int
     stalls: dict[str, int]
     issued: I64 | None = None
+    handing: I64 | None = None
     gain: int = 0
 
     def _facts(self) -> Facts:
@@ -84,17 +91,19 @@ class Timeline(Shown):
     def to_pandas(self) -> DataFrame:
         """Return a table with a row an op; needs `gpumem[pandas]`.
 
-        `start_ns`, `end_ns`, `wait_ns`, and `cause`: what it waited for, one of `CAUSES`.
+        `start_ns`, `end_ns`, `wait_ns`, and `cause`: what it waited for, one of `CAUSES`; with the host on `issued_ns`.
         """
         cause = [CAUSES[k] for k in self.cause.tolist()]
-        return frame({"start_ns": self.start, "end_ns": self.end, "wait_ns": self.wait, "cause": cause}, index="op")
+        rows = {"start_ns": self.start, "end_ns": self.end, "wait_ns": self.wait, "cause": cause}
+        return frame(rows if self.issued is None else rows | {"issued_ns": self.issued}, index="op")
 
     def __len__(self) -> int:
         return len(self.start)
 
     def __getitem__(self, i: int) -> Span:
         i = position(i, len(self), "op")
-        return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]])
+        issued = None if self.issued is None else int(self.issued[i])
+        return Span(i, int(self.start[i]), int(self.end[i]), int(self.wait[i]), CAUSES[self.cause[i]], issued)
 
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
@@ -118,6 +127,31 @@ class Timeline(Shown):
         if not base.makespan:
             return 0.0 if not self.makespan else float("inf")
         return self.makespan / base.makespan - 1
+
+    @strict
+    def handed(self, trace: Trace) -> list[list[Span]]:
+        """Return what each host does in the iteration: a span an op that it hands over. No hosts while the host is off.
+
+        `[start, end)` is the time that takes, `wait` how long the host waited right before, be it for an op that blocks
+        or for the turn of other hosts; for its first op, from its last one in the iteration before.
+
+        >>> from gpumem import Machine, bundled, simulate
+        >>> line = simulate(bundled("mlp3"), Machine.named("p100").with_(host_ns=1e5))
+        >>> line.handed(bundled("mlp3"))[0][1]
+        Span(op=1, start=0, end=100000, wait=0, cause='none', issued=100000)
+        """
+        self.check_fits(trace)
+        if self.issued is None or self.handing is None:
+            return []
+        rows: list[list[Span]] = [[] for _ in trace.ops.hosts]
+        for k, spans in enumerate(rows):
+            mine = np.flatnonzero(trace.ops.host == k)
+            issued = self.issued[mine]
+            begin = issued - self.handing[mine]
+            wait = begin - np.concatenate([issued[-1:] - (self.makespan - self.gain), issued[:-1]])
+            columns = (column.tolist() for column in (mine, begin, issued, np.maximum(wait, 0)))
+            spans += [Span(i, start, end, waited, issued=end) for i, start, end, waited in zip(*columns)]
+        return rows
 
     @strict
     def memory_over_time(self, trace: Trace, freed: str = "scheduled") -> tuple[I64, I64]:

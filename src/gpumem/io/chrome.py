@@ -14,22 +14,42 @@ from gpumem.trace import Trace
 
 @strict
 def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
-    """Return one complete event an op (microseconds), a track a stream, and a counter of the device load."""
+    """Return one complete event an op (microseconds), a track a stream, and a counter of the device load.
+
+    With the host on there is a track a host too: what it hands over, and where it waits. Time 0 is then when the first
+    host begins.
+    """
     timeline.check_fits(trace)
+    handed = timeline.handed(trace)
+    zero = min([0, *(span.start for host in handed for span in host)])
+    tracks = [*trace.ops.streams, *(f"host {name}" for name in trace.ops.hosts[: len(handed)])]
     rows: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": stream}}
-        for k, stream in enumerate(trace.ops.streams)
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": name}} for k, name in enumerate(tracks)
     ]
     load = trace.load().tolist()
     for op, span, held in zip(trace.ops, timeline, load):
         args: dict[str, Any] = {"op": op.id, "of": op.of, "reads": list(op.reads), "writes": list(op.writes)}
         if span.wait and span.cause != CAUSES[0]:
             args |= {"waited_us": span.wait / 1000, "for": span.cause}
+        if span.issued is not None:
+            args["issued_us"] = (span.issued - zero) / 1000
         tid = trace.ops.streams.index(op.stream)
-        times = {"ts": span.start / 1000, "dur": (span.end - span.start) / 1000}
-        rows.append({"ph": "X", "name": op.name, "cat": op.role, "pid": 0, "tid": tid, **times, "args": args})
-        rows.append({"ph": "C", "name": "device load", "pid": 0, "ts": span.start / 1000, "args": {"bytes": held}})
+        rows.append(_complete(op.name, op.role, tid, span.start - zero, span.end - zero, args))
+        time = (span.start - zero) / 1000
+        rows.append({"ph": "C", "name": "device load", "pid": 0, "ts": time, "args": {"bytes": held}})
+    for tid, host in enumerate(handed, len(trace.ops.streams)):
+        for k, span in enumerate(host):
+            name, begin = trace.ops.name[span.op], span.start - zero
+            rows.append(_complete(name, "issue", tid, begin, span.end - zero, {"op": span.op}))
+            if span.wait:  # that before the first op is shown where the iteration ends
+                until = begin if k else begin + timeline.makespan - timeline.gain
+                rows.append(_complete("waits", "wait", tid, until - span.wait, until, {"before": span.op}))
     return rows
+
+
+def _complete(name: str, cat: str, tid: int, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
+    times = {"ts": start / 1000, "dur": (end - start) / 1000}
+    return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, **times, "args": args}
 
 
 @strict

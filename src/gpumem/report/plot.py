@@ -19,7 +19,7 @@ from gpumem.io import replacing
 from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
 from gpumem.placement import Placement
 from gpumem.report.plan import Run
-from gpumem.timeline import Timeline
+from gpumem.timeline import FREED, Timeline
 from gpumem.trace import Trace
 from gpumem.units import amount
 
@@ -36,6 +36,7 @@ _COLOURS = {
     ACT_GRAD: "#dd8452",
 }
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
+_HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
 _MIB = 2**20
 _SIZE = (10, 4.5)  # inches
 _MARK = {"linestyle": "", "color": "black", "markersize": 8, "clip_on": False, "zorder": 3}
@@ -215,21 +216,55 @@ def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axe
 
 @strict
 def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
-    """Draw one steady iteration: a bar an op, coloured by its role, a row a stream. `ax` as in `profile`."""
+    """Draw one steady iteration: a bar an op, coloured by its role, a row a stream. `ax` as in `profile`.
+
+    With the host on, rows above show what each host hands over and where it waits, from one iteration ahead at most.
+    """
     timeline.check_fits(trace)
     ax = _axes(ax)
+    handed = timeline.handed(trace)
+    for k, host in enumerate(handed):
+        turn = timeline.makespan - timeline.gain  # the wait before the first op is drawn where the iteration ends
+        waits = [(s.start - s.wait + turn * (s is host[0]), s.wait) for s in host if s.wait]
+        _bars(ax, k, waits, _HOST["waits"])
+        _bars(ax, k, [(s.start, s.end - s.start) for s in host], _HOST["hands over"])
     for k in range(len(trace.ops.streams)):
         mine = np.flatnonzero(trace.ops.stream == k)
-        bars = [(timeline.start[i] / 1e6, (timeline.end[i] - timeline.start[i]) / 1e6) for i in mine.tolist()]
-        colours = [_ROLES[trace.ops[i].role] for i in mine.tolist()]
-        ax.broken_barh(bars, (k - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
-    for role in (role for k, role in enumerate(ROLES) if (trace.ops.role == k).any()):
-        ax.plot([], [], "s", color=_ROLES[role], label=role)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(ROLES), fontsize="small")
-    ax.set_yticks(range(len(trace.ops.streams)), trace.ops.streams)
+        bars = [*zip(timeline.start[mine].tolist(), (timeline.end - timeline.start)[mine].tolist())]
+        _bars(ax, len(handed) + k, bars, [_ROLES[ROLES[role]] for role in trace.ops.role[mine].tolist()])
+    shown = {role: _ROLES[role] for k, role in enumerate(ROLES) if (trace.ops.role == k).any()}
+    for label, colour in (shown | (_HOST if handed else {})).items():
+        ax.plot([], [], "s", color=colour, label=label)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(ROLES) + len(_HOST), fontsize="small")
+    rows = [*trace.ops.hosts[: len(handed)], *trace.ops.streams]
+    ax.set_yticks(range(len(rows)), rows)
+    if handed:
+        ax.set_xlim(left=max(ax.get_xlim()[0], -timeline.makespan / 1e6))
     ax.set(xlabel="ms", title=f"{trace.name}: {timeline.makespan / 1e6:.2f} ms an iteration")
     ax.invert_yaxis()
     return ax
+
+
+@strict
+def memory(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
+    """Draw the memory over the time of a steady iteration, freed as ops are scheduled and as they complete.
+
+    `ax` as in `profile`, errors as of `Timeline.memory_over_time`.
+    """
+    ax = _axes(ax)
+    for freed in FREED:
+        time, held = timeline.memory_over_time(trace, freed)
+        ends, last = np.append(time, timeline.makespan) / 1e6, np.append(held, held[-1:]) / _MIB
+        ax.step(ends, last, where="post", label=f"freed when {freed}")
+    ax.set(xlabel="ms", ylabel="device memory (MiB)", title=trace.name, ylim=(0, None))
+    ax.legend()
+    return ax
+
+
+def _bars(ax: Axes, row: int, bars: list[tuple[int, int]], colours: str | list[str]) -> None:
+    """Draw bars into a row: when each begins and how long it is, in nanoseconds."""
+    ms = [(begin / 1e6, length / 1e6) for begin, length in bars]
+    ax.broken_barh(ms, (row - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
 
 
 def _axes(ax: Axes | None) -> Axes:
