@@ -20,7 +20,7 @@ from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.timeline import Timeline
+from gpumem.timeline import COPY, HOST, Timeline
 from gpumem.trace import Trace
 
 from .conftest import objects, tiny_machine
@@ -266,6 +266,28 @@ def test_a_timeline_must_be_exact() -> None:
         check.timeline(trace, replace(line, makespan=line.makespan + 1), duration, placement=placement)
     with objects("wait", "waits"):
         check.timeline(trace, replace(line, wait=line.wait + 1), duration, placement=placement)
+    for i in range(trace.n):
+        with objects("cause", f"op {i}: waits .* the naive clock says (none|copy or data or memory)"):
+            cause = np.where(np.arange(trace.n) == i, np.where(line.wait == 0, COPY, HOST), line.cause)
+            check.timeline(trace, replace(line, cause=cause), duration, placement=placement)
+
+
+def test_a_timeline_must_be_issued_as_its_hosts_can() -> None:
+    trace, placement, _, machine = placed_net()
+    duration, handing = machine.durations(trace), np.full(trace.n, 3)
+    line = simulate(trace, machine.with_(host_ns=3, copy_host_ns=3), placement)
+    check.timeline(trace, line, duration, placement=placement, handing=handing)
+    with objects("issue", "the host is on, the naive clock says it is not"):
+        check.timeline(trace, line, duration, placement=placement)
+    with objects("issue", "the host is off, the naive clock says it is not"):
+        check.timeline(trace, replace(line, issued=None), duration, placement=placement, handing=handing)
+    assert line.issued is not None
+    with objects("issue", "op 0: issues .* ns, the naive clock says"):
+        check.timeline(trace, replace(line, issued=line.issued - 1), duration, placement=placement, handing=handing)
+    late = np.flatnonzero(line.cause == HOST)
+    with objects("cause", f"op {late[0]}: .* cause 'copy', the naive clock says host"):
+        cause = np.where(line.cause == HOST, COPY, line.cause)
+        check.timeline(trace, replace(line, cause=cause), duration, placement=placement, handing=handing)
 
 
 def test_a_timeline_of_another_clock_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -96,14 +96,14 @@ class Steps(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """Times of the last iteration, and all that the next one depends on."""
+    """Times of the last iteration, all that the next one depends on, and what that was after earlier ones."""
 
     steps: Steps
     memory: Reservations
     hosts: Hosts
     turn: int = 0
-    lead: int = 0  # of the hosts over the device, at the end of the last iteration whose state was asked for
-    leads_since: int = 0  # the iteration since which they gain in every one and delay nothing
+    coupled: int = 0  # the last iteration in which a host delayed an op, or could
+    seen: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # states, with their iterations and leads
 
     def advance(self) -> None:
         """Run one more iteration."""
@@ -117,15 +117,22 @@ class Clock:
         """No later op can start before this."""
         return int(self.steps.ready[self.steps.busy].min())
 
-    def state(self, origin: int) -> bytes:
-        """Return all that later iterations depend on, relative to `origin`; ask after each iteration.
+    def cycle(self, origin: int) -> int:
+        """Return after how many iterations the last one repeats, 0 where it is new; `origin` is the latest end so far.
 
-        A host that gains in every turn on what it hands over to is *ahead*: how far makes no difference any more.
+        While nobody blocks and no op is issued too late, neither the hosts nor the device knows of the other, and how
+        far the hosts are ahead makes no difference. If that is no less than when all else was the same, it will be no
+        less the next time, so it never will.
         """
-        lead, ahead = self.hosts.lead(origin), self.hosts.leads()
-        if not (ahead and lead > self.lead):
-            self.leads_since, ahead = self.turn, False
-        self.lead = lead
+        if not self.hosts.free:
+            self.coupled = self.turn
+        lead = self.hosts.lead(origin)
+        state = self._state(origin) + (f"free since {self.coupled}" if self.hosts.free else f"{lead}").encode()
+        before, then = self.seen.setdefault(state, (self.turn, lead))
+        return self.turn - before if lead >= then else 0
+
+    def _state(self, origin: int) -> bytes:
+        """Return all that later iterations depend on, relative to `origin`, but for the lead of the hosts."""
         m, now = self.memory, self._now
         used = int(m.state[_HEAP])
         order = np.lexsort((m.bytes[:used], m.time[:used]))
@@ -136,8 +143,7 @@ class Clock:
             [m.state[_FREE], max(int(m.state[_RESERVED]), now) - origin],
             m.time[:used][order] - origin,
             m.bytes[:used][order],
-            self.hosts.since(now, origin, ahead),
-            [self.leads_since if ahead else -1],
+            self.hosts.apart(now, origin),
         )
         return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
 
@@ -194,10 +200,11 @@ def _advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
             h = host[i]
             if drains[i] and ended[h] > clock[h]:
                 clock[h] = held[h] = ended[h]
-            last, until = max(last, clock[h] + cost[i]), max(until, held[h])
+            if clock[h] + cost[i] > last:
+                last, until = clock[h] + cost[i], max(until, held[h])
             issued[i] = last
             if last > t:
-                t, reason = last, COPY if until >= t else HOST
+                t, reason = last, COPY if until > t else HOST
                 late += 1
         start[i] = t
         end[i] = t + duration[i]

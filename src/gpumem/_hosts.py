@@ -20,20 +20,20 @@ class Hosts(NamedTuple):
     """
 
     cost: I64  # of each op: ns to hand it over
-    host: I64  # of each op
+    host: I64  # of each op, among those that hand over any
     blocks: Bool  # of each op: its host goes on when it has ended
     drains: Bool  # of each op: it is handed over when all that its host handed over before has ended
     issued: I64  # of each op: when it was handed over last
     clock: I64  # of each host: where it is
     ended: I64  # of each host: the latest end of what it has handed over
     held: I64  # of each host: until when a blocking copy has held it; -1 before the first
-    state: I64  # when the last op was handed over, until when a copy held that, ops that waited for a host only
+    state: I64  # when the last op was handed over, until when a copy held that back, how many ops were issued too late
 
     @classmethod
     def make(cls, trace: Trace, machine: Machine, sync: bool | None) -> Hosts:
         """Set all hosts to 0; see `simulate` for `sync`."""
         ops = trace.ops
-        if not (hosted(trace, machine) if sync is None else sync or hosted(trace, machine)):
+        if not (sync or hosted(trace, machine)):
             nothing, never = np.zeros(0, np.int64), np.zeros(0, np.bool_)
             return cls(nothing, nothing, never, never, nothing, nothing, nothing, nothing, nothing)
         blocks = ops.blocking.copy()
@@ -41,33 +41,34 @@ class Hosts(NamedTuple):
         if sync is not False and len(computing):
             blocks[computing[-1]] = True
         drains, issued = ops.blocking & ops.copies, np.zeros(trace.n, np.int64)
-        clock, ended = np.zeros((2, len(ops.hosts)), np.int64)
-        held, state = np.full(len(ops.hosts), -1, np.int64), np.array([0, -1, 0], np.int64)
-        return cls(machine.host_costs(trace), ops.host, blocks, drains, issued, clock, ended, held, state)
+        used, host = np.unique(ops.host, return_inverse=True)  # one that hands over nothing stays behind for ever
+        clock, ended = np.zeros((2, len(used)), np.int64)
+        held, state = np.full(len(used), -1, np.int64), np.array([0, -1, 0], np.int64)
+        return cls(machine.host_costs(trace), host.astype(np.int64), blocks, drains, issued, clock, ended, held, state)
 
-    def leads(self) -> bool:
-        """Whether no op of the last iteration was delayed by a host, and none waits for an op."""
+    @property
+    def free(self) -> bool:
+        """Whether the host and the device went each at its own pace: nobody blocks, and no op was issued too late."""
         return len(self.cost) > 0 and self.state[LATE] == 0 and not self.blocks.any()
 
     def lead(self, origin: int) -> int:
         """By how many ns the last op was handed over before `origin`."""
         return origin - int(self.state[LAST]) if len(self.cost) else 0
 
-    def since(self, now: int, origin: int, leads: bool) -> I64:
-        """Return all that later iterations depend on, relative to `origin`; to one another where the host `leads`."""
+    def apart(self, now: int, origin: int) -> I64:
+        """Return all that later iterations depend on but for the lead: clocks beside one another, holds that matter."""
         if not len(self.cost):
             return self.cost
-        last = int(self.state[LAST])
-        held = np.maximum(np.append(self.held, self.state[HELD]), now) - origin
-        return np.concatenate([self.clock - last, held, [0 if leads else last - origin]])
+        held = np.maximum(np.append(self.held, self.state[HELD]), now)
+        return np.concatenate([self.clock - self.state[LAST], held - origin])
 
 
 def hosted(trace: Trace, machine: Machine) -> bool:
-    """Return whether the host is on: handing over an op takes time, or some op blocks.
+    """Return whether the host is on: handing over some op takes time, or some op blocks.
 
     >>> from gpumem.io import bundled
     >>> trace, machine = bundled("mlp3"), Machine.named("p100")
     >>> hosted(trace, machine), hosted(trace, machine.with_(host_ns=1))
     (False, True)
     """
-    return bool(machine.host_ns or machine.copy_host_ns or trace.ops.blocking.any())
+    return bool(machine.host_costs(trace).any() or trace.ops.blocking.any())

@@ -99,18 +99,13 @@ def simulate(
     ends: list[int] = []  # T(k): when all of iterations 0..k has ended
     stalls: list[I64] = []
     leads: list[int] = []
-    seen: dict[bytes, int] = {}
     cycle = 0
-    for k in range(iterations):
+    while not cycle and len(ends) < iterations:
         clock.advance()
         ends.append(max(int(clock.steps.end.max()), ends[-1] if ends else 0))
         stalls.append(_by_cause(clock.steps, computes))
         leads.append(clock.hosts.lead(ends[-1]))
-        state = clock.state(ends[-1])
-        if state in seen:
-            cycle = k - seen[state]
-            break
-        seen[state] = k
+        cycle = clock.cycle(ends[-1])
     ran, last, issued = clock.steps, len(ends) - 1, clock.hosts.issued
     since = last - cycle if cycle else last // 2
     causes = [c for c in range(len(CAUSES)) if c != NONE and (c != HOST or len(issued))]

@@ -48,4 +48,5 @@ def everything(
     if limit is not None:
         budget(rewritten, limit, host=host)
     data_flow(original, rewritten)
-    timeline(rewritten, line, machine.durations(rewritten), placement=placed, duplex=machine.duplex)
+    duration, handing = machine.durations(rewritten), machine.host_costs(rewritten)
+    timeline(rewritten, line, duration, placement=placed, duplex=machine.duplex, handing=handing)

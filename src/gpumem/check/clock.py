@@ -34,7 +34,8 @@ def timeline(
     duration : int64[n]
         Nanoseconds of each op.
     handing : int64[n], optional
-        Nanoseconds that the host needs to hand over each op; without it the host is off, unless some op blocks.
+        Nanoseconds that the host needs to hand over each op (`machine.host_costs(trace)`), none by default. Where it
+        needs none and no op blocks, the host is off.
     sync : bool, optional
         As of the clock.
     placement, capacity
@@ -55,18 +56,19 @@ def timeline(
         raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
     hosts = _Hosts(trace, handing, sync)
-    start, end, issued = _run(trace, duration, placement, capacity, duplex, count, hosts)
+    start, end, issued, late = _run(trace, duration, placement, capacity, duplex, count, hosts)
     origin = start[line.first].min()
     waits = _waits(trace, start, end, duplex)[line.first]
     rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
     if (line.issued is not None) != hosts.on:
-        raise CheckError("host", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not")
+        raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not")
     if line.issued is not None:
         rules.append(("issue", line.issued, issued[line.first] - origin))
     for rule, have, want in rules:
         if (i := first(have != want)) >= 0:
             raise CheckError(rule, f"op {i}: {rule}s {have[i]} ns, the naive clock says {want[i]}", ops=[i])
     _check_regime(line, end)
+    _check_causes(line, late[line.first])
 
 
 def _one_each(trace: Trace, duration: I64) -> I64:
@@ -90,6 +92,15 @@ def _check_regime(line: Timeline, end: I64) -> None:
         makespan = Fraction(int(done[begin] - done[half]), begin - half) if begin else Fraction(int(done[0]))
     if round(makespan) != line.makespan:
         raise CheckError("makespan", f"makespan: {line.makespan} ns, the naive clock says {round(makespan)}")
+
+
+def _check_causes(line: Timeline, late: list[str]) -> None:
+    """A cause where there is a wait, and that of the host where it came last; of the others none is the host."""
+    for span, host in zip(line, late):
+        allowed = {host} if host else {"data", "copy", "memory"} if span.wait else {"none"}
+        if span.cause not in allowed:
+            told = f"op {span.op}: waits {span.wait} ns, cause {span.cause!r}, the naive clock says"
+            raise CheckError("cause", f"{told} {' or '.join(sorted(allowed))}", ops=[span.op])
 
 
 @strict
@@ -135,14 +146,15 @@ def _run(
     duplex: bool,
     iterations: int,
     hosts: _Hosts,
-) -> tuple[I64, I64, I64]:
-    """Start, end and issue of every op in every iteration."""
+) -> tuple[I64, I64, I64, list[list[str]]]:
+    """Start, end and issue of every op in every iteration; what held the issue that an op waited for, else ''."""
     n = trace.n
     waits_for = _conflicts(trace, placement)
     memory = _Memory(trace, capacity) if capacity is not None else None
     engine = _engines(trace, duplex)
     ready: dict[int, int] = {}
     start, end, issued = np.zeros((3, iterations, n), np.int64)
+    late = [[""] * n for _ in range(iterations)]
     for k in range(iterations):
         for i in range(n):
             times = [ready.get(engine[i], 0)]
@@ -154,13 +166,15 @@ def _run(
                 times.append(memory.reserve(k * n + i))
             if hosts.on:
                 issued[k, i] = hosts.issue(i)
+                if issued[k, i] > max(times):
+                    late[k][i] = "copy" if hosts.copying > max(times) else "host"
                 times.append(int(issued[k, i]))
             start[k, i] = max(times)
             end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
             hosts.ended(i, int(end[k, i]))
             if memory:
                 memory.touch(k * n + i, int(end[k, i]))
-    return start, end, issued
+    return start, end, issued, late
 
 
 def _engines(trace: Trace, duplex: bool) -> list[int]:
@@ -223,21 +237,25 @@ class _Hosts:
         self.of, self.blocks = trace.ops.host.tolist(), trace.ops.blocking.tolist()
         self.copy = [op.role in ("copy_in", "copy_out") for op in ops]
         self.drains = [copy and waits for copy, waits in zip(self.copy, self.blocks)]
-        self.on = bool(sync) or handing is not None or any(self.blocks)
+        self.on = bool(sync) or any(self.cost) or any(self.blocks)
         computing = [op.id for op in ops if not self.copy[op.id]]
         if self.on and sync is not False and computing:
             self.blocks[computing[-1]] = True
         self.at: dict[int, int] = {}
         self.ends: dict[int, list[int]] = {}
+        self.held: dict[int, int] = {}  # until when a blocking copy has held it
         self.before = 0  # when the op before was issued
+        self.copying = 0  # until when a copy held a host that this waited for
 
     def issue(self, i: int) -> int:
         """Hand over op `i`; return when."""
         host = self.of[i]
         here = self.at.get(host, 0)
-        if self.drains[i]:
-            here = max([here, *self.ends.get(host, [])])
-        self.before = self.at[host] = max(here + self.cost[i], self.before)
+        if self.drains[i] and (drained := max(self.ends.get(host, [0]))) > here:
+            here = self.held[host] = drained
+        if here + self.cost[i] > self.before:
+            self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, 0))
+        self.at[host] = self.before
         return self.before
 
     def ended(self, i: int, end: int) -> None:
@@ -245,6 +263,8 @@ class _Hosts:
         self.ends.setdefault(self.of[i], []).append(end)
         if self.blocks[i]:
             self.at[self.of[i]] = end
+        if self.drains[i]:
+            self.held[self.of[i]] = end
 
 
 class _Memory:

@@ -18,7 +18,9 @@ RULES = {
     # time
     "duration": "every op and every copy takes the time it should",
     "start": "an op starts once its engine is free and its hazards are over, no earlier and no later",
+    "issue": "an op is issued when its host has come to it, in the order of the trace; while the host is off none is",
     "wait": "an op's wait is the time that its engine stood idle for it",
+    "cause": "an op that waits says for what: the host, or the copy that held it, where its issue came last",
     "cycle": "the steady state repeats where the timeline says so",
     "makespan": "the makespan is that of the steady state",
     # the log of jobs

@@ -18,7 +18,7 @@ from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.report import Report, Run, human, human_ns, percent, plot
-from gpumem.simulate import baseline, hosted
+from gpumem.simulate import baseline
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -153,10 +153,10 @@ class Planned(Shown):
         says so, as it does about time. With a load both timelines are held against theirs.
         """
         before, after, trace, duplex = self.before.trace, self.after, self.trace, self.machine.duplex
-        ns, size, until = self.machine.durations(trace), max(trace.n, len(trace.buffers)), Deadline.within(seconds)
+        ns, handing = self.machine.durations(trace), self.machine.host_costs(trace)
+        size, until = max(trace.n, len(trace.buffers)), Deadline.within(seconds)
 
         def timelines() -> None:
-            handing = self.machine.host_costs(trace) if hosted(trace, self.machine) else None
             hold = partial(check.timeline, trace, duration=ns, duplex=duplex, handing=handing)
             hold(line=self.placed, placement=after.placement)
             if self.load is not None:

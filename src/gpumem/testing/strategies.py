@@ -13,7 +13,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("gpumem.testing.strategies needs Hypothesis: pip install 'gpumem[test]'") from missing
 
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import COMPUTE, COPY_IN, COPY_OUT, UNKNOWN, Buffers, Ops
 from gpumem.testing.patterns import UNITS
 from gpumem.testing.request import Allocate, Free
 from gpumem.trace import Trace
@@ -101,6 +101,7 @@ def traces(
     streams: int = 2,
     sizes: st.SearchStrategy[int] = SIZES,
     host: bool = False,
+    hosts: int = 0,
 ) -> Trace:
     """Draw a valid trace with ops of measured durations.
 
@@ -112,6 +113,9 @@ def traces(
         Compute streams at most.
     host : bool
         Whether some buffers may lie on the host; no op touches these.
+    hosts : int
+        Host threads at most that hand over the ops. With any, ops may block, and some are copies, on streams `d2h` and
+        `h2d`, whose time a machine's link gives; 0 is for one thread, nothing that blocks and no copies.
 
     Returns
     -------
@@ -140,6 +144,9 @@ def traces(
         pieces[1] = pieces[0]
     alive = [[b for b, (s, e, _) in enumerate(pieces) if (i - s) % n < e - s and not rows[b][5]] for i in range(n)]
     access = [{here[k // 3 % len(here)]: _HOW[k % 3] for k in step[0] if here} for here, step in zip(alive, steps)]
+    start, end = [s for s, *_ in pieces], [e for _, e, _ in pieces]
+    persistent = [kept and (e > n or e - s == n) for s, e, kept in pieces]
+    buffers = Buffers.make([row[4] for row in rows], start, end, persistent=persistent, host=[row[5] for row in rows])
     ops = Ops.make(
         [[b for b in sorted(mine) if "r" in mine[b]] for mine in access],
         [[b for b in sorted(mine) if "w" in mine[b]] for mine in access],
@@ -148,10 +155,39 @@ def traces(
         stream=[stream for *_, stream in steps],
         streams=[f"compute{s}" for s in range(streams)],
     )
-    start, end = [s for s, *_ in pieces], [e for _, e, _ in pieces]
-    persistent = [kept and (e > n or e - s == n) for s, e, kept in pieces]
-    buffers = Buffers.make([row[4] for row in rows], start, end, persistent=persistent, host=[row[5] for row in rows])
-    return Trace(buffers, ops, name="random")
+    trace = Trace(buffers, ops, name="random")
+    return draw(_handed_over(trace, hosts)) if hosts else trace
+
+
+@st.composite
+def _handed_over(draw: st.DrawFn, trace: Trace, hosts: int) -> Trace:
+    """Draw who hands over the ops, which ops block, and some that copy the first buffer they touch, out or in."""
+    b, o, n = trace.buffers, trace.ops, trace.n
+    kinds = draw(st.lists(st.tuples(st.integers(0, hosts - 1), _KIND, _KIND), min_size=n, max_size=n))
+    reads, writes = o.reads.tolist(), o.writes.tolist()
+    role, stream, there = [COMPUTE] * n, o.stream.tolist(), [list(column) for column in (b.size, b.start, b.end)]
+    for i, (_, _, kind) in enumerate(kinds):
+        if kind > 3 and (device := sorted({*reads[i], *writes[i]})):
+            role[i], pinned = (COPY_OUT, COPY_IN)[kind - 4], len(there[0])
+            reads[i], writes[i] = ([device[0]], [pinned]) if kind == 4 else ([pinned], [device[0]])
+            stream[i] = len(o.streams) + kind - 4
+            for column, value in zip(there, (int(b.size[device[0]]), i, i + 1)):
+                column.append(value)
+    more = len(there[0]) - len(b)
+    ops = Ops.make(
+        reads,
+        writes,
+        name=o.name,
+        duration=[UNKNOWN if role[i] else int(o.duration[i]) for i in range(n)],
+        stream=stream,
+        streams=(*o.streams, "d2h", "h2d"),
+        role=role,
+        host=[which for which, *_ in kinds],
+        hosts=[f"host{k}" for k in range(hosts)],
+        blocking=[kind == 5 for _, kind, _ in kinds],
+    )
+    persistent, host = [*b.persistent.tolist(), *[False] * more], [*b.host.tolist(), *[True] * more]
+    return Trace(Buffers.make(*there, persistent=persistent, host=host), ops, name=trace.name)
 
 
 def request_sizes(max_size: int) -> st.SearchStrategy[int]:
