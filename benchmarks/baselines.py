@@ -14,10 +14,11 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.report import columns
-from gpumem.simulate import simulate
+from gpumem.simulate import baseline, simulate
 from gpumem.swap import Plan, capuchin, checkpoint, heuristic, vdnn
 from gpumem.swap.limits import floor
-from gpumem.swap.snu import follow, on_demand
+from gpumem.swap.snu import on_demand
+from gpumem.swap.snu.on_demand import VICTIMS
 from gpumem.trace import Trace
 
 MACHINE = Machine.named("gtx1080ti")
@@ -33,7 +34,8 @@ def overhead(trace: Trace, planner: Planner, limit: int) -> str:
         swapped = planner(trace, MACHINE, limit).apply(trace)
     except (Infeasible, NotReached):
         return "-"
-    return f"{100 * simulate(swapped, MACHINE, capacity=limit).overhead(simulate(trace, MACHINE)):.1f}"
+    base = baseline(trace, MACHINE, swapped)
+    return f"{100 * simulate(swapped, MACHINE, capacity=limit).overhead(base):.1f}"
 
 
 def lowest(trace: Trace, planner: Planner) -> list[str]:
@@ -44,12 +46,6 @@ def lowest(trace: Trace, planner: Planner) -> list[str]:
     except NotReached as stop:
         load = stop.reached
     return [f"{100 * load / trace.peak_load:.1f}", overhead(trace, planner, load)]
-
-
-def blocking(trace: Trace, victim: str, limit: int) -> str:
-    """Return the overhead on demand if computation stood still during each copy, in %."""
-    copies = follow(trace, MACHINE, limit, victim=victim).copies_ns
-    return f"{100 * copies / simulate(trace, MACHINE).makespan:.0f}"
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -79,12 +75,10 @@ def main() -> None:
     for name in SNU:
         for percent in (80, 60, 40):
             trace, limit = traces[name], traces[name].peak_load * percent // 100
-            plans = [partial(on_demand, victim="lru"), partial(on_demand, victim="snu"), heuristic]
-            lru, snu, planned = (overhead(trace, plan, limit) for plan in plans)
-            waits = [blocking(trace, victim, limit) for victim in ("lru", "snu")]
-            rows.append([name, str(percent), f"{lru} ({waits[0]})", f"{snu} ({waits[1]})", planned])
-    head = ["trace", "limit %", "on demand, lru", "on demand, snu", "heuristic"]
-    table("Swapping on demand (with blocking copies) and the thesis' heuristic: overhead in %", head, rows)
+            demand = [partial(on_demand, victim=v, blocking=b) for v in VICTIMS for b in (True, False)]
+            rows.append([name, str(percent), *(overhead(trace, plan, limit) for plan in [*demand, heuristic])])
+    head = ["trace", "limit %", *(name for v in VICTIMS for name in (v, f"{v}, not blocking")), "heuristic"]
+    table("Swapping on demand, by victim, and the thesis' heuristic: overhead in %", head, rows)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def add_limits(p: Parser, otherwise: str = "") -> Group:
 
 def add_options(p: Parser, seed: str = SEED) -> None:
     """Add the options that `make` reads."""
-    how = add_limits(p, "; default: the machine's memory")
+    how = add_limits(p, "; default: what the machine has available")
     how.add_argument("--planner", default="autoswap", metavar="NAME", help="swap planner (default: %(default)s)")
     score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
     how.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
