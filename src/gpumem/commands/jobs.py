@@ -38,7 +38,9 @@ def add(commands: Commands) -> None:
     p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
     limits = p.add_argument_group("what to plan for")
     limits.add_argument(
-        "--limit", metavar="SIZE", help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)"
+        "--limit",
+        metavar="SIZE",
+        help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
     )
     limits.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
     limits.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
