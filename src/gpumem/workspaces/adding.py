@@ -1,0 +1,180 @@
+"""Put workspaces into a trace, by a table of algorithms and a rule that chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import UNKNOWN, Csr
+from gpumem.kinds import WORKSPACE
+from gpumem.names import meant
+from gpumem.trace import Trace
+from gpumem.units import human
+from gpumem.workspaces.shapes import Convolution, convolutions
+from gpumem.workspaces.table import TABLE, Algorithm
+
+FASTEST, NONE = "fastest", "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What an op may be run by: the algorithm's name, its time over that of the fastest, workspace in bytes.
+
+    A backward op has one algorithm for each gradient, as `winograd + fft`; these run one after the other.
+    """
+
+    name: str
+    time: float
+    workspace: int
+
+
+@strict
+def offers(trace: Trace, op: int, table: Sequence[Algorithm] = TABLE) -> tuple[Offer, ...]:
+    """Return what an op may be run by: the fastest first, each further one slower and with less workspace.
+
+    Parameters
+    ----------
+    trace : Trace
+        With shapes, see `convolutions`.
+    op : int
+    table : sequence of Algorithm
+
+    Returns
+    -------
+    tuple of Offer
+        None for an op that is no convolution, or one whose shapes fit none.
+
+    Raises
+    ------
+    ValueError
+        A buffer of the op has no shape; the table has no algorithm for one of its convolutions.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> for offer in offers(bundled("vgg16"), 7):
+    ...     print(f"{offer.name:18}{offer.time:5.2f}{offer.workspace:11,}")
+    winograd           1.00    262,144
+    implicit-gemm      2.25          0
+    """
+    return _offers(trace, op, convolutions(trace).get(op, ()), table)
+
+
+def _offers(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[Algorithm]) -> tuple[Offer, ...]:
+    if not done:
+        return ()
+    by_each = []
+    for c in done:
+        fitting = [Offer(a.name, a.time(c), a.workspace(c)) for a in table if a.fits(c)]
+        if not fitting:
+            raise ValueError(f"{_told(trace, op)}: the table has no algorithm for {c}")
+        by_each.append(_best(fitting))
+    together = _best([_one_after_the_other(chosen) for chosen in product(*by_each)])
+    fastest = together[0].time
+    return tuple(replace(offer, time=offer.time / fastest if fastest else 1.0) for offer in together)
+
+
+def _one_after_the_other(chosen: Sequence[Offer]) -> Offer:
+    name = " + ".join(offer.name for offer in chosen)
+    return Offer(name, sum(offer.time for offer in chosen), max(offer.workspace for offer in chosen))
+
+
+def _best(among: Sequence[Offer]) -> list[Offer]:
+    """Those that no other one beats in both time and workspace, the fastest first."""
+    found: list[Offer] = []
+    for offer in sorted(among, key=lambda offer: (offer.time, offer.workspace)):
+        if not found or offer.workspace < found[-1].workspace:
+            found.append(offer)
+    return found
+
+
+def _told(trace: Trace, op: int) -> str:
+    ops = trace.ops
+    reads, writes = (", ".join(map(str, rows[op].tolist())) for rows in (ops.reads, ops.writes))
+    return f"op {op} {ops.name[op]!r} (buffers {reads} to {writes})"
+
+
+@strict
+def add(trace: Trace, table: Sequence[Algorithm] = TABLE, *, rule: str | int = FASTEST) -> Trace:
+    """Give each convolution the workspace of the algorithm that it is run by.
+
+    Parameters
+    ----------
+    trace : Trace
+        With shapes, see `convolutions`. What it has as durations and flops are taken as those of the fastest algorithm.
+    table : sequence of Algorithm
+        What there is to choose from.
+    rule : {"fastest", "none"} or int
+        The fastest algorithm of each op; the fastest whose workspace is at most so many bytes; no workspaces at all.
+
+    Returns
+    -------
+    Trace
+        The same ops and buffers, and after these one buffer of kind `workspace` for each convolution that needs one,
+        which its op alone writes. A slower algorithm than the fastest makes an op's duration (where it was measured),
+        flops and bytes moved larger by the ratio of the times. The trace itself where no op gets a workspace.
+
+    Raises
+    ------
+    ValueError
+        A convolution whose buffers have no shapes, or for which the table has no algorithm, or none within the bytes;
+        a rule that is none.
+
+    Notes
+    -----
+    A convolution that has a workspace keeps it, so adding twice is adding once. One whose shapes fit no convolution is
+    left as it is; `convolutions` lists it with an empty row. O(ops + accesses + convolutions * algorithms**2).
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> trace = bundled("vgg16")
+    >>> [add(trace, rule=rule).peak_load for rule in ("none", 2**20, "fastest")]
+    [484472336, 484472336, 536966672]
+    """
+    _check_rule(rule)
+    if rule == NONE:
+        return trace
+    taken = {op: _chosen(trace, op, done, table, rule) for op, done in convolutions(trace).items() if done}
+    own = set(trace.ops.writes.rows()[[trace.buffers.kind[j] == WORKSPACE for j in trace.ops.writes.idx]].tolist())
+    taken = {op: offer for op, offer in taken.items() if op not in own and (offer.workspace or offer.time != 1)}
+    return _with(trace, taken) if taken else trace
+
+
+def _check_rule(rule: str | int) -> None:
+    if isinstance(rule, str) and rule not in (FASTEST, NONE):
+        known = f"{FASTEST!r}, {NONE!r} and a number of bytes"
+        raise ValueError(f"rule: {rule!r:.60} is unknown; there are {known}{meant(rule, (FASTEST, NONE))}")
+    if not isinstance(rule, str) and rule < 0:
+        raise ValueError(f"rule: {rule} bytes are fewer than none")
+
+
+def _chosen(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[Algorithm], rule: str | int) -> Offer:
+    fitting = _offers(trace, op, done, table)
+    if isinstance(rule, str):
+        return fitting[0]
+    for offer in fitting:
+        if offer.workspace <= rule:
+            return offer
+    least = human(fitting[-1].workspace)
+    raise ValueError(f"{_told(trace, op)}: no algorithm of the table does with {human(rule)}, the least is {least}")
+
+
+def _with(trace: Trace, taken: dict[int, Offer]) -> Trace:
+    b, ops = trace.buffers, trace.ops
+    old, at = len(b), np.array([*taken], np.int64)
+    buffers = b.take(np.append(np.arange(old), np.full(len(at), -1)))
+    buffers.size[old:], buffers.start[old:], buffers.end[old:] = [o.workspace for o in taken.values()], at, at + 1
+    kind, name = (*b.kind, *(WORKSPACE for _ in taken)), (*b.name, *(offer.name for offer in taken.values()))
+    slower = np.ones(len(ops))
+    slower[at] = [offer.time for offer in taken.values()]
+    duration = np.where(ops.duration == UNKNOWN, UNKNOWN, np.rint(ops.duration * slower).astype(np.int64))
+    writes = Csr.grouped(
+        np.append(ops.writes.rows(), at), np.append(ops.writes.idx, old + np.arange(len(at))), len(ops)
+    )
+    changed = replace(ops, writes=writes, duration=duration, flops=ops.flops * slower, moved=ops.moved * slower)
+    return Trace(replace(buffers, kind=kind, name=name), changed, trace.n, name=trace.name)

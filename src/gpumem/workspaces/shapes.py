@@ -1,0 +1,262 @@
+"""The convolutions of a trace, read from the shapes of the buffers that an op touches.
+
+PyTorch's `convolution` reads image and filter, and writes the output; `convolution_backward` reads the output's
+gradient, image and filter, and writes the gradients that are asked for. A file has the shape of the first tensor seen
+on a buffer, and an op may touch another view of it: so the filter, which nobody views, says how many channels there
+are, and the other two are held against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from gpumem._strict import strict
+from gpumem.columns import Attributes, Shape
+from gpumem.kinds import WORKSPACE
+from gpumem.trace import Trace
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
+OTHER_WAY = {FORWARD: INPUT_GRADIENT, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: WEIGHT_GRADIENT}
+OPS = {"convolution": False, "convolution_backward": True}  # is it backward?
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of an element
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution of a batch of images, with as many dimensions of space as `filter` has.
+
+    `direction`: `forward`, `input gradient` or `weight gradient`; a transposed convolution is the input gradient of the
+    convolution that it transposes, and its input gradient is that one's forward. `batch`; `inputs`, `outputs`:
+    channels of all groups; `image`, `output`, `filter`: their extent in space; `stride`, `padding`, `dilation`: per
+    dimension; `groups`; `itemsize`: bytes of an element.
+
+    >>> c = Convolution("forward", 100, 64, 128, (16, 16), (16, 16), (3, 3), (1, 1), (1, 1))
+    >>> c.products, c.image_bytes, c.filter_bytes, c.output_bytes
+    (1887436800, 6553600, 294912, 13107200)
+    """
+
+    direction: str
+    batch: int
+    inputs: int
+    outputs: int
+    image: Shape
+    output: Shape
+    filter: Shape
+    stride: Shape
+    padding: Shape
+    dilation: Shape = (1, 1)
+    groups: int = 1
+    itemsize: int = 4
+
+    def __str__(self) -> str:
+        sides = ((self.batch, self.inputs, *self.image), (self.outputs, self.inputs // self.groups, *self.filter))
+        image, weights = ("x".join(map(str, side)) for side in sides)
+        return f"{self.direction} of {image} by {weights}, stride {'x'.join(map(str, self.stride))}"
+
+    @property
+    def products(self) -> int:
+        """Multiplications of the plain method."""
+        return self.batch * self.weights * math.prod(self.output)
+
+    @property
+    def weights(self) -> int:
+        """Elements of the filter."""
+        return self.outputs * (self.inputs // self.groups) * math.prod(self.filter)
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of the images."""
+        return self.batch * self.inputs * math.prod(self.image) * self.itemsize
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.batch * self.outputs * math.prod(self.output) * self.itemsize
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of the filter."""
+        return self.weights * self.itemsize
+
+
+@strict
+def convolutions(trace: Trace) -> dict[int, tuple[Convolution, ...]]:
+    """Return what each convolution of a trace computes.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its buffers have shapes. PyTorch's attributes of an op (`stride`, `padding`, `dilation`, `groups`, `transposed`,
+        `output_mask`) are used where they are there, and else inferred.
+
+    Returns
+    -------
+    dict
+        By op: one convolution, of a backward op one for each gradient that it writes; none where the shapes fit no
+        convolution.
+
+    Raises
+    ------
+    ValueError
+        A buffer that a convolution touches has no shape; the message names both.
+
+    Notes
+    -----
+    Inferred are: groups, as the image's channels over those of the filter; stride and padding, as the smallest stride
+    for which some padding of at most half the filter explains the extent of image and output, equal paddings on both
+    sides before unequal ones; no dilation; transposed, where the channels say so, or say nothing and the output is at
+    least twice as large as the input. O(ops).
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> found = convolutions(bundled("vgg16"))
+    >>> len(found)
+    26
+    >>> print(*found[max(found)], sep="\\n")
+    weight gradient of 100x3x32x32 by 64x3x3x3, stride 1x1
+    """
+    stems = (name.rpartition("::")[2].partition(".")[0] for name in trace.ops.name)
+    found: dict[int, tuple[Convolution, ...]] = {}
+    forward: dict[tuple[int, int], Convolution | None] = {}  # by image and filter
+    for op, stem in enumerate(stems):
+        if stem in OPS:
+            _check_shapes(trace, op)
+            found[op] = _backward(trace, op, forward) if OPS[stem] else _forward(trace, op, forward)
+    return found
+
+
+def _check_shapes(trace: Trace, op: int) -> None:
+    b, ops = trace.buffers, trace.ops
+    for j in (*ops.reads[op].tolist(), *ops.writes[op].tolist()):
+        if b.kind[j] != WORKSPACE and (b.shape is None or b.shape[j] is None):
+            raise ValueError(f"op {op} {ops.name[op]!r}: buffer {j} has no shape, and a workspace depends on shapes")
+
+
+def _written(trace: Trace, op: int) -> list[int]:
+    return [j for j in trace.ops.writes[op].tolist() if trace.buffers.kind[j] != WORKSPACE]
+
+
+def _attributes(trace: Trace, op: int) -> Attributes:
+    return (trace.ops.attributes and trace.ops.attributes[op]) or {}
+
+
+def _forward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | None]) -> tuple[Convolution, ...]:
+    reads, writes = trace.ops.reads[op].tolist(), _written(trace, op)
+    if len(reads) < 2 or not writes:
+        return ()
+    x, w = reads[:2]
+    known[x, w] = c = _read(trace, x, w, writes[0], _attributes(trace, op))
+    return () if c is None else (c,)
+
+
+def _backward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | None]) -> tuple[Convolution, ...]:
+    """Its convolutions: those of the op that it is the gradient of, where that is in the trace, the other ways."""
+    reads, writes = trace.ops.reads[op].tolist(), _written(trace, op)
+    if len(reads) < 3:
+        return ()
+    (y, x, w), given = reads[:3], _attributes(trace, op)
+    c = known.get((x, w)) or _read(trace, x, w, y, given)
+    if c is None:
+        return ()
+    shapes = trace.buffers.shape or ()
+    made = _gradients([shapes[j] or () for j in writes], shapes[w] or (), given)
+    return tuple(replace(c, direction=OTHER_WAY[way] if c.direction == INPUT_GRADIENT else way) for way in made)
+
+
+def _gradients(written: Sequence[Shape], weights: Shape, given: Attributes) -> list[str]:
+    """Which gradients an op writes: that of the filter has its shape, that of the bias one dimension."""
+    if "output_mask" in given:
+        return [what for what, asked in zip((INPUT_GRADIENT, WEIGHT_GRADIENT), given["output_mask"]) if asked]
+    rest = list(written)
+    made = []
+    if weights in rest:
+        rest.reverse()  # a square layer's input gradient may have the filter's shape, and comes first
+        rest.remove(weights)
+        made.append(WEIGHT_GRADIENT)
+    return [*([INPUT_GRADIENT] if any(len(shape) > 1 for shape in rest) else []), *made]
+
+
+def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Convolution | None:
+    """The forward convolution by image `j`, filter and output `i`; None where their shapes do not go together."""
+    b = trace.buffers
+    x, w, y = ((b.shape and b.shape[k]) or () for k in (j, weights, i))
+    if len(w) < 3 or not all(min(shape, default=0) > 0 for shape in (x, w, y)):
+        return None
+    outputs, each, *extent = w
+    transposed = bool(given["transposed"]) if "transposed" in given else _transposed(x, w, y)
+    image, output = (y, x) if transposed else (x, y)
+    fits = len(image) == len(w) and image[1] % each == 0 and outputs % (image[1] // each) == 0
+    groups = int(given.get("groups", image[1] // each if fits else 1))
+    inputs, rank = groups * each, len(extent)
+    batch = [s[0] for s, channels in ((image, inputs), (output, outputs)) if len(s) == len(w) and s[1] == channels]
+    spaces = _spaces((image, inputs), (output, outputs), batch[0], rank) if batch else None
+    if spaces is None:
+        return None
+    dilation = _each(given.get("dilation", 1), rank)
+    stride, padding = zip(*(_fitted(*dims) for dims in zip(*spaces, extent, dilation)))
+    stride, padding = (_each(given.get(key, it), rank) for key, it in (("stride", stride), ("padding", padding)))
+    itemsize = BYTES.get(b.dtype[weights] if b.dtype else "") or max(1, int(b.size[weights]) // math.prod(w))
+    way = INPUT_GRADIENT if transposed else FORWARD
+    shape = (batch[0], inputs, outputs, *spaces, tuple(extent), stride, padding, dilation, groups, itemsize)
+    return Convolution(way, *shape)
+
+
+def _transposed(x: Shape, w: Shape, y: Shape) -> bool:
+    """Whether channels say that `x` is what the filter's first dimension belongs to."""
+
+    def fits(image: Shape, output: Shape) -> bool:
+        return len(image) == len(w) == len(output) and image[1] % w[1] == 0 and output[1] == w[0]
+
+    larger = [after > before for before, after in zip(x[2:], y[2:])]
+    twice = [after >= 2 * before for before, after in zip(x[2:], y[2:])]
+    return fits(y, x) and all(twice if fits(x, y) else larger)
+
+
+def _spaces(image: tuple[Shape, int], output: tuple[Shape, int], batch: int, rank: int) -> tuple[Shape, Shape] | None:
+    """The extents of image and output in space; what one view does not say, the other and the sizes do."""
+    found = [_space(shape, channels, batch, rank) for shape, channels in (image, output)]
+    for k, (shape, channels) in enumerate((image, output)):
+        if found[k] is None and (like := found[1 - k]) is not None:
+            found[k] = _alike(math.prod(shape), batch * channels, like)
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def _space(shape: Shape, channels: int, batch: int, rank: int) -> Shape | None:
+    """The extent that a tensor's shape tells: as it is, with the channels elsewhere, or with more of them beside."""
+    if len(shape) != rank + 2 or shape[0] != batch:
+        return None
+    if shape[1] != channels and channels in shape[2:]:
+        rest = list(shape[1:])
+        rest.remove(channels)
+        return tuple(rest)
+    return shape[2:] if shape[1] >= channels else None
+
+
+def _alike(elements: int, planes: int, like: Shape) -> Shape | None:
+    """The extent of so many planes of so many elements, in the proportions of another."""
+    scale = (elements / planes / math.prod(like)) ** (1 / len(like))
+    space = tuple(max(1, round(d * scale)) for d in like)
+    return space if math.prod(space) * planes == elements else None
+
+
+def _fitted(image: int, output: int, extent: int, dilation: int) -> tuple[int, int]:
+    """The stride and the padding of one dimension that make so many outputs of so many inputs."""
+    reach = dilation * (extent - 1)
+    for stride in count(1):
+        for both in (*range(0, reach + 2, 2), *range(1, reach + 1, 2)):  # on both sides, equal ones first
+            if image + both >= reach + 1 and (image + both - reach - 1) // stride + 1 == output:
+                return stride, -(-both // 2)
+        if stride > image + reach:
+            return max(1, round(image / output)), 0
+    raise AssertionError("unreachable")
+
+
+def _each(value: Any, rank: int) -> Shape:
+    """One number a dimension, of one number for all or of a list."""
+    numbers = tuple(value) if hasattr(value, "__iter__") else (value,)
+    return tuple(int(v) for v in (numbers * rank if len(numbers) == 1 else numbers))
