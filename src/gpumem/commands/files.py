@@ -8,8 +8,10 @@ from pathlib import Path
 
 import gpumem
 from gpumem import io
+from gpumem.commands.parser import Group
 from gpumem.commands.progress import Progress, tell
-from gpumem.names import nearest
+from gpumem.names import meant, nearest
+from gpumem.units import amount, human
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
 
@@ -67,8 +69,36 @@ def _instead(file: str, names: Sequence[str]) -> str:
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 
-def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress) -> gpumem.Trace:
-    """Read a trace to plan for; say so where it brings the durations of another machine."""
+def add_workspaces(p: Group) -> None:
+    """Add the option that `with_workspaces` reads."""
+    told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
+    p.add_argument("--workspaces", default="none", metavar="fastest|none|SIZE", help=told)
+
+
+def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
+    """Add workspaces as `--workspaces` says, and tell how many and how large."""
+    rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_load)
+    if rule == "none":
+        return trace
+    from gpumem import workspaces
+
+    larger = workspaces.add(trace, rule=rule)
+    sizes = larger.buffers.size[len(trace.buffers) :]
+    unread = sum(not done for done in workspaces.convolutions(trace).values())
+    beside = f"; {unread} whose shapes fit no convolution have none" if unread else ""
+    tell(f"{trace.name}: workspaces of {len(sizes)} ops, the largest {human(int(sizes.max(initial=0)))}{beside}")
+    return larger
+
+
+def _bytes(text: str, whole: int) -> int:
+    if not text[:1].isdecimal():
+        known = ("fastest", "none")
+        raise ValueError(f"--workspaces: {text!r:.60} is neither fastest nor none nor bytes{meant(text, known)}")
+    return amount(text, whole, "--workspaces", least=0)
+
+
+def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress, workspaces: str = "none") -> gpumem.Trace:
+    """Read a trace to plan for; say so where it brings the durations of another machine, or is given workspaces."""
     progress(f"reading {source}")
     loaded = io.load(source)
     trace, timed = loaded.trace, loaded.meta.get("machine") or machine.name
@@ -76,9 +106,11 @@ def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress) -> 
         raise ValueError(f"{source}: a bare instance has no ops to swap between; see gpumem pool")
     if timed != machine.name:
         tell(f"{source} holds the durations of {timed}; {machine.name} only gives those of new copies")
-    return trace
+    return with_workspaces(trace, workspaces)
 
 
-def traces_of(files: Sequence[str], machine: gpumem.Machine, progress: Progress) -> list[gpumem.Trace]:
+def traces_of(
+    files: Sequence[str], machine: gpumem.Machine, progress: Progress, workspaces: str = "none"
+) -> list[gpumem.Trace]:
     """Read traces to plan for; the bundled ones where none are named."""
-    return [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]
+    return [read_with_ops(source_of(file), machine, progress, workspaces) for file in files or io.BUNDLED]

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from gpumem.commands.args import check_folder, machine_of, out_folder
-from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress
@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
     )
     p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     add_options(p)
+    add_workspaces(p)
     p.add_argument("--out", metavar="DIR", help="write plan, rewritten trace, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")
     p.set_defaults(run=run)
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.out)
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
-        planned = make(read_with_ops(source, target, progress), target, args, progress)
+        planned = make(read_with_ops(source, target, progress, args.workspaces), target, args, progress)
     if args.out is not None:
         with out_folder(args.out) as folder:
             planned.write(folder, source.name)

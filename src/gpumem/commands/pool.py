@@ -9,7 +9,7 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, pool
-from gpumem.commands.files import FILE, source_of
+from gpumem.commands.files import FILE, add_workspaces, source_of, with_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress, complain
@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--planner", default="best-fit", metavar="NAME[,NAME]|all", help="default: %(default)s")
     p.add_argument("--allocator", metavar="NAME[,NAME]|all", help="replay through online allocators as well")
     add_search(p)
+    add_workspaces(p)
     p.add_argument(
         "--capacity", metavar="SIZE", help="bytes the pool may have; exit status 3 if some file fits with no planner"
     )
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         for path in progress.over(args.file):
             progress(f"placing {path}")
-            trace = io.load(source_of(path)).trace
+            trace = with_workspaces(io.load(source_of(path)).trace, args.workspaces)
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
             found = evaluate.by_planners(trace, planners, options, progress, alignment=args.alignment)
             found += evaluate.by_allocators(trace, allocators, progress)

@@ -11,7 +11,7 @@ from typing import Any
 import gpumem
 from gpumem import evaluate, io, report, swap
 from gpumem.commands.args import check_folder, machine_of, out_folder
-from gpumem.commands.files import FILE, read_with_ops, source_of
+from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_limits, add_own, goals, own_options
 from gpumem.commands.progress import Progress, tell
@@ -34,6 +34,7 @@ def add(commands: Commands) -> None:
     how = add_limits(p)
     how.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
     add_own(how)
+    add_workspaces(p)
     p.add_argument("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes")
     p.add_argument("--json", action="store_true", help="print a list of rows")
     p.set_defaults(run=run)
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
     target, source = machine_of(args.machine), source_of(args.file)
     with Progress() as progress:
-        trace = read_with_ops(source, target, progress)
+        trace = read_with_ops(source, target, progress, args.workspaces)
         options = own_options(args, planners, trace.peak_load)
         until = Deadline.within(options.pop("seconds", None))
         case = evaluate.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import product
 from typing import Any
 
 from gpumem._strict import strict
@@ -247,13 +247,11 @@ def _alike(elements: int, planes: int, like: Shape) -> Shape | None:
 def _fitted(image: int, output: int, extent: int, dilation: int) -> tuple[int, int]:
     """The stride and the padding of one dimension that make so many outputs of so many inputs."""
     reach = dilation * (extent - 1)
-    for stride in count(1):
-        for both in (*range(0, reach + 2, 2), *range(1, reach + 1, 2)):  # on both sides, equal ones first
-            if image + both >= reach + 1 and (image + both - reach - 1) // stride + 1 == output:
+    for pads in (range(0, reach + 2, 2), range(1, reach + 1, 2)):  # of both sides together, equal ones first
+        for stride, both in product(range(1, image + 1), pads):
+            if image + both > reach and (image + both - reach - 1) // stride + 1 == output:
                 return stride, -(-both // 2)
-        if stride > image + reach:
-            return max(1, round(image / output)), 0
-    raise AssertionError("unreachable")
+    return max(1, round(image / output)), 0
 
 
 def _each(value: Any, rank: int) -> Shape:

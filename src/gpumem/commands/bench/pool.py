@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpumem import evaluate, io, papers, pool
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import source_of
+from gpumem.commands.files import source_of, with_workspaces
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress
@@ -40,7 +40,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     files, folder = _files(args)
     for path in progress.over([*files, *folder]):
         progress(f"reading {path}")
-        trace, bare = io.load(path).trace, path in folder
+        trace, bare = with_workspaces(io.load(path).trace, args.workspaces), path in folder
         if "table1" in parts and not bare:
             results["table1"].append(papers.smartpool.ratios(trace, progress))
         if "instances" in parts and (bare or args.file or not folder):

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpumem import io, report
 from gpumem.commands.args import check_folder, out_folder
+from gpumem.commands.files import add_workspaces
 from gpumem.commands.parser import Commands, Parser
 from gpumem.commands.progress import Progress
 from gpumem.names import choices
@@ -56,6 +57,7 @@ class Suite:
         """Add the suite's arguments."""
         p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
         self.options(p)
+        add_workspaces(p)
         p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
         quick = f"within a minute, to try it out: {self.quick}".replace("%", "%%")
         p.add_argument("--quick", action="store_true", help=quick)
@@ -70,6 +72,7 @@ class Suite:
         seed = getattr(args, "seed", "none, nothing is random")
         head = report.header(args.command, "each planner's own" if seed is None else seed).splitlines()
         head += [f"# quick: {self.quick}"] if args.quick else []
+        head += [] if args.workspaces == "none" else [f"# workspaces: {args.workspaces}"]
         with Progress() as progress:
             results = self.measure(args, parts, progress)
         more = {name: rows for name, rows in results.items() if name not in self.parts}

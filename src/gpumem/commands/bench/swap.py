@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
     machine, factors = machine_of(args.machine), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
-    traces = traces_of(args.trace, machine, progress)
+    traces = traces_of(args.trace, machine, progress, args.workspaces)
     results: Results = {part: [] for part in PARTS}
     for trace, limits in progress.over([(trace, _limits(args, trace)) for trace in traces]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)

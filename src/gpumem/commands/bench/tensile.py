@@ -54,7 +54,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     turns, rounds = (FEW, SOME) if args.quick else (ITERATIONS, ROUNDS)
     paper = papers.tensile
     setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds)
-    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress)
+    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress, args.workspaces)
 
     @cache  # one task is in both tables
     def methods(which: int, count: int) -> list[dict[str, Any]]:
