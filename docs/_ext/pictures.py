@@ -131,6 +131,13 @@ def checkpoint_cuts(ax: Axes) -> None:
     forward_values(ax, made_by("papers/recompute.md")["cuts"])
 
 
+@picture(height=3)
+def waterwave(ax: Axes) -> None:
+    """Memory freed when ops are scheduled, and when they have completed."""
+    made = made_by("papers/waterwave.md")
+    gpumem.plot.memory(made["trace"], made["line"], ax=ax)
+
+
 def draw_all(app: Sphinx) -> None:
     """Draw them all into `_pictures`."""
     folder = Path(app.srcdir) / "_pictures"
