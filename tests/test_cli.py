@@ -462,6 +462,32 @@ def test_a_typo_in_a_machine_file_is_found(cli: Cli, net_file: Path, tmp_path: P
     assert "key: 'pined' is unknown; there are " in line and line.endswith("did you mean 'pinned'?")
 
 
+@pytest.mark.parametrize("command", ["plan", "swap", "bound", "jobs", "run", "bench swap", "bench tensile"])
+def test_what_is_wrong_with_the_host_of_a_machine_is_one_line(cli: Cli, net_file: Path, command: str) -> None:
+    for option, value, why in (
+        ("--host-ns", "-1", "-1.0 is not finite and >= 0"),
+        ("--copy-host-ns", "nan", "nan is not finite and >= 0"),
+        ("--host-ns", "inf", "inf is not finite and >= 0"),
+        ("--reserved", "11GiB", "11GiB leaves nothing of 11.00 GiB"),
+        ("--reserved", "much", "'much' is not an amount; write bytes, 300MiB, 1.5GiB or 70%"),
+    ):
+        limit = ["--limit", "70%"] if command == "swap" else []
+        line = cli.refuses(*command.split(), net_file, "--machine", "gtx1080ti", *limit, option, value)
+        assert line == f"gpumem: error: {option}: {why}"
+
+
+def test_a_host_that_would_take_for_ever_is_one_line(cli: Cli, net_file: Path) -> None:
+    line = cli.refuses("plan", net_file, "--limit", "2GiB", "--host-ns", "1e15")
+    assert line.startswith("gpumem: error: machine 'gtx1080ti': to hand over ")
+    assert line.endswith(" ops takes too long to count in ns")
+
+
+def test_the_host_is_on_where_its_time_is_given(cli: Cli, net_file: Path) -> None:
+    off, on = (cli("plan", net_file, "--limit", "75%", "--json", *more).json for more in ([], ["--host-ns", "1e8"]))
+    assert "host" not in off["stalls"] and on["stalls"]["host"] > 0
+    assert on["makespan_before_ns"] >= 1e8 * on["ops"] > off["makespan_before_ns"]
+
+
 def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, tmp_path: Path) -> None:
     cli("plan", net_file, "--limit", "100%", "--machine", "v100", "--out", tmp_path / "out")
     ran = cli("plan", tmp_path / "out" / "trace.json.gz", "--limit", "100%", "--machine", "p40")

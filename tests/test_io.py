@@ -627,6 +627,8 @@ BAD_RECORDING: list[tuple[str, Json, str]] = [
     ("ops.4.bytes", -0.5, r"ops\[4\].bytes: expected `float` >= 0.0 \(found -0.5\)"),
     ("ops.4.duration_ns", -1, r"ops\[4\].duration_ns: expected `int` >= 0 \(found -1\)"),
     ("ops.4.duration_ns", 2**53, r"op 1: duration 9007199254740992 ns is not in \[0, 2\*\*53\)"),
+    ("ops.4.host", 3, r"ops\[4\].host: expected `str`, got `int` \(found 3\)"),
+    ("ops.4.blocking", "yes", r"ops\[4\].blocking: expected `bool`, got `str` \(found \"yes\"\)"),
     # lifetimes
     ("buffers.1.alloc", -2, r"buffers\[1\].alloc: expected `int` >= -1 \(found -2\)"),
     ("buffers.1.alloc", 6, r"buffers\[1\]: alloc 6 and free 1 are not a lifetime within 6 ops"),
@@ -710,6 +712,10 @@ BAD_TRACE: list[tuple[str, Json, str]] = [
     ("ops.3.statistics", [9], r"op 3: statistics buffer 9, but there are 3 buffers"),
     ("ops.3.statistics", [-1], r"ops\[3\].statistics\[0\]: expected `int` >= 0 \(found -1\)"),
     ("ops.1.rng", "no", r"ops\[1\].rng: expected `bool`, got `str`"),
+    ("ops.1.host", 3, r"ops\[1\].host: expected `str`, got `int` \(found 3\)"),
+    ("ops.1.host", None, r"ops\[1\].host: expected `str`, got `null`"),
+    ("ops.1.blocking", "yes", r"ops\[1\].blocking: expected `bool`, got `str` \(found \"yes\"\)"),
+    ("ops.1.blocking", 1, r"ops\[1\].blocking: expected `bool`, got `int` \(found 1\)"),
     ("ops", [], r"buffers\[|meta.n_ops|empty"),
 ]
 

@@ -160,7 +160,7 @@ def test_rates_and_capacity_are_positive_and_finite(what: str, value: float) -> 
         GTX.with_(**{what: value})
 
 
-@pytest.mark.parametrize("what", ["launch_ns", "pinned"])
+@pytest.mark.parametrize("what", ["launch_ns", "pinned", "host_ns", "copy_host_ns"])
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf])
 def test_overheads_and_budgets_are_finite_and_not_negative(what: str, value: float) -> None:
     with refused(what, value, "is not finite and >= 0"):
@@ -239,6 +239,9 @@ def test_a_file_needs_no_suffix_and_a_preset_no_file(tmp_path: Path) -> None:
         (json.dumps(FILE | {"capacity": 1.5}), r"machine.capacity: expected `int`, got `float` \(found 1.5\)"),
         (json.dumps(FILE | {"flops": "fast"}), r'machine.flops: expected `float`, got `str` \(found "fast"\)'),
         (json.dumps(FILE | {"flops": -1}), "machine 'mine': flops -1.0 is not positive"),
+        (json.dumps(FILE | {"host_ns": -5}), "machine 'mine': host_ns -5.0 is not finite and >= 0"),
+        (json.dumps(FILE | {"copy_host_ns": "5us"}), r'machine.copy_host_ns: expected `float`, .*\(found "5us"\)'),
+        (json.dumps(FILE | {"reserved": -1}), "machine 'mine': reserved -1 is not finite and >= 0"),
         (json.dumps(FILE | {"out": {"latency_ns": 1}}), "machine.out: object missing required field `ns_per_byte`"),
         (json.dumps(FILE | {"into": {"latency_ns": -1, "ns_per_byte": 1}}), "machine.into: link: latency_ns -1.0 is"),
         (json.dumps(FILE | {"bandwith": 1}), "machine: key: 'bandwith' is unknown; .*; did you mean 'bandwidth'"),

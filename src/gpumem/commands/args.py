@@ -8,11 +8,35 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gpumem
 from gpumem import io, report
+from gpumem.commands.parser import Group
 from gpumem.commands.progress import tell
 from gpumem.names import one_of, unknown
+from gpumem.units import amount, human
+
+
+def add_machine(p: Group, default: str) -> None:
+    """Add the machine, and what of it a run may have otherwise."""
+    p.add_argument("--machine", default=default, help="preset or JSON file (default: %(default)s)")
+    p.add_argument("--host-ns", type=float, metavar="NS", help="host time to hand over an op (mostly 0: none)")
+    p.add_argument("--copy-host-ns", type=float, metavar="NS", help="host time to hand over a copy (mostly 0)")
+    p.add_argument("--reserved", metavar="SIZE", help="device memory that no program has, as the context (mostly 0)")
+
+
+def target_of(args: argparse.Namespace) -> gpumem.Machine:
+    """Return the machine that the options of `add_machine` describe."""
+    machine = machine_of(args.machine)
+    costs = [name for name in ("host_ns", "copy_host_ns") if getattr(args, name) is not None]
+    finite(args, *costs)
+    changes: dict[str, Any] = {name: getattr(args, name) for name in costs}
+    if args.reserved is not None:
+        changes["reserved"] = amount(args.reserved, machine.capacity, "--reserved", least=0)
+        if changes["reserved"] >= machine.capacity:
+            raise ValueError(f"--reserved: {args.reserved} leaves nothing of {human(machine.capacity)}")
+    return machine.with_(**changes)
 
 
 def machine_of(text: str) -> gpumem.Machine:
@@ -45,7 +69,7 @@ def finite(args: argparse.Namespace, *options: str) -> None:
     """Refuse options that are negative or no finite number."""
     for name in options:
         if not 0 <= getattr(args, name) < math.inf:
-            raise ValueError(f"--{name}: {getattr(args, name)} is not finite and >= 0")
+            raise ValueError(f"--{name.replace('_', '-')}: {getattr(args, name)} is not finite and >= 0")
 
 
 def check_folder(out: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import gpumem
 from gpumem import report, swap
-from gpumem.commands.args import machine_of
+from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import SIZE
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
         examples=["gpumem bound vgg16 --machine gtx1080ti", "gpumem bound vgg16 --load-limit 60%"],
     )
     p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
-    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    add_machine(p, "gtx1080ti")
     p.add_argument("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}")
     add_workspaces(p)
     p.add_argument("--json", action="store_true", help="print one JSON object")
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
-    target, source = machine_of(args.machine), source_of(args.file)
+    target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")

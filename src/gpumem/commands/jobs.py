@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import evaluate, io, latency, papers, report
-from gpumem.commands.args import finite, machine_of, one_word
+from gpumem.commands.args import add_machine, finite, one_word, target_of
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands, Group
 from gpumem.commands.planning import SIZE, of_use
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
         metavar="SIZE",
         help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
     )
-    limits.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
+    add_machine(limits, "rtx2080ti")
     limits.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
     slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
     limits.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
 
-    target = machine_of(args.machine)
+    target = target_of(args)
     if args.half_duplex:
         target = target.with_(duplex=False)
     planner = _planner(args)

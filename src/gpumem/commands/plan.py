@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumem.commands.args import check_folder, machine_of, out_folder
+from gpumem.commands.args import check_folder, out_folder, target_of
 from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan swaps and a placement, simulate the iteration with and without them, check, and report."""
     check_folder(args.out)
-    target, source = machine_of(args.machine), source_of(args.file)
+    target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
         planned = make(read_with_ops(source, target, progress, args.workspaces), target, args, progress)
     if args.out is not None:

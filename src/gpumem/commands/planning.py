@@ -10,7 +10,7 @@ from typing import Any
 
 import gpumem
 from gpumem import pool, swap
-from gpumem.commands.args import one_word
+from gpumem.commands.args import add_machine, one_word
 from gpumem.commands.parser import Group, Parser
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
@@ -27,7 +27,7 @@ def add_limits(p: Parser, otherwise: str = "") -> Group:
     limits = p.add_argument_group("what to plan for")
     limits.add_argument("--limit", metavar="SIZE", help=f"size of the pool: {SIZE} (placed clock{otherwise})")
     limits.add_argument("--load-limit", metavar="SIZE", help=f"the papers' limit, of the load: {SIZE} (capacity clock)")
-    limits.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    add_machine(limits, "gtx1080ti")
     how = p.add_argument_group("how to plan")
     how.add_argument("--pool", metavar="NAME", help="pool planner (default: search for a pool limit, else best-fit)")
     how.add_argument("--alignment", type=int, default=256, metavar="N", help="of offsets, bytes (default: %(default)s)")

@@ -11,7 +11,7 @@ from typing import Any
 import gpumem
 from gpumem import evaluate, execute, io, models, pool, report
 from gpumem.commands import doctor
-from gpumem.commands.args import machine_of, one_word
+from gpumem.commands.args import one_word, target_of
 from gpumem.commands.files import FILE, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.load_limit is not None:
         raise ValueError("--load-limit: a run needs addresses, so only --limit, the size of the pool, applies")
     device = _device(args)
-    target = machine_of(args.machine)
+    target = target_of(args)
     with Progress() as progress:
         found = _compared(args, device, target, progress)
     print(json.dumps(found.row()) if args.json else found.table())

@@ -10,7 +10,7 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, report, swap
-from gpumem.commands.args import check_folder, machine_of, out_folder
+from gpumem.commands.args import check_folder, out_folder, target_of
 from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_limits, add_own, goals, own_options
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load: --limit 70%")
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
-    target, source = machine_of(args.machine), source_of(args.file)
+    target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         options = own_options(args, planners, trace.peak_load)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import gpumem
 from gpumem import evaluate, papers, report, swap
-from gpumem.commands.args import machine_of
+from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
@@ -48,7 +48,7 @@ def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
     p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
-    p.add_argument("--machine", default="gtx1080ti", help="preset or JSON file (default: %(default)s)")
+    add_machine(p, "gtx1080ti")
     p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
     p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
     p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
-    machine, factors = machine_of(args.machine), _factors(args)
+    machine, factors = target_of(args), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress, args.workspaces)
     results: Results = {part: [] for part in PARTS}

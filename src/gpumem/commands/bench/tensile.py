@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from gpumem import papers, report
-from gpumem.commands.args import finite, machine_of
+from gpumem.commands.args import add_machine, finite, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
@@ -31,7 +31,7 @@ QUICK = f"{FEW} iterations, {TWO} tasks, {SOME} rounds of the bound, only {' and
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
-    p.add_argument("--machine", default="rtx2080ti", help="preset or JSON file (default: %(default)s)")
+    add_machine(p, "rtx2080ti")
     p.add_argument("--tasks", type=int, help=f"of table2: up to so many copies (default: {TASKS})")
     p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
     p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
@@ -47,7 +47,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     if not 1 <= tasks <= 100:
         raise ValueError(f"--tasks: {tasks} is not in 1..100")
     finite(args, "slowdown")
-    machine = machine_of(args.machine)
+    machine = target_of(args)
     machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
     if args.launch_ns is not None:
         machine = machine.with_(launch_ns=args.launch_ns)
