@@ -30,6 +30,7 @@ from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint
+from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.units import exact, human
@@ -401,6 +402,14 @@ def test_a_real_bound(cli: Cli) -> None:
     trace = gpumem.bundled("mlp3")
     row = cli("bound", "mlp3", "--json").json
     assert 0.9 * trace.peak_load < row["zero_stall_limit"] <= trace.peak_load == row["peak_load"]
+
+
+def test_a_bound_says_what_it_leaves_out_for_a_host_that_takes_its_time(cli: Cli) -> None:
+    ran = cli("bound", "mlp3", "--host-ns", "1e6", "--load-limit", "90%", "--json")
+    (said,) = ran.err
+    assert said.startswith("gpumem: gtx1080ti: an op takes its host 1.00 ms; for such a machine a bound says only what")
+    assert (ran.json["zero_stall_limit"], ran.json["least_stall_ns"]) == (floor(gpumem.bundled("mlp3"))[1], 0)
+    assert not cli("bound", "mlp3", "--copy-host-ns", "1e6", "--json").err
 
 
 # --- bench -----------------------------------------------------------------------------------------------

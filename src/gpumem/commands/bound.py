@@ -12,7 +12,7 @@ from gpumem import report, swap
 from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
-from gpumem.commands.planning import SIZE
+from gpumem.commands.planning import SIZE, tell_bound
 from gpumem.commands.progress import Progress
 from gpumem.units import amount
 
@@ -36,6 +36,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
     target, source = target_of(args), source_of(args.file)
+    tell_bound(target)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")

@@ -15,7 +15,7 @@ from gpumem.commands.parser import Group, Parser
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.names import choice, choices
-from gpumem.units import amount
+from gpumem.units import amount, human_ns
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 SEED = "of planners that draw random numbers"
@@ -132,3 +132,10 @@ def make(
     if not args.no_check:
         planned.checked.told(tell)
     return planned
+
+
+def tell_bound(machine: gpumem.Machine) -> None:
+    """Say so where bounds are less than they are elsewhere: see `swap.zero_stall_limit`."""
+    if machine.host_ns:
+        host = f"{machine.name}: an op takes its host {human_ns(round(machine.host_ns))}"
+        tell(f"{host}; for such a machine a bound says only what some op holds whatever is swapped")

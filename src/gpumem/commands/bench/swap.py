@@ -14,7 +14,7 @@ from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_own, own_options
+from gpumem.commands.planning import add_own, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.names import chosen
@@ -65,6 +65,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress, args.workspaces)
     results: Results = {part: [] for part in PARTS}
+    if "knees" in parts or "table2" in parts:
+        tell_bound(machine)
     for trace, limits in progress.over([(trace, _limits(args, trace)) for trace in traces]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
         case = evaluate.Case.of(trace, machine, load=trace.peak_load)
