@@ -1,7 +1,7 @@
 """AutoSwap's figure 9: overhead over load limits and scores, and the most that costs nothing.
 
 Load limit and capacity clock, batch 100, the paper's hardware (`gtx1080ti`). `--bayes` adds the score whose weights
-Bayesian optimization finds.
+Bayesian optimization finds. `no plan` is what an iteration costs before there is one: on demand, each copy blocking.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import argparse
 from _bench import SHARED, header
 
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate import overhead_at
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap import on_demand
 from gpumem.swap.autoswap.bayes import bayes
 from gpumem.swap.autoswap.planner import PEAKS, autoswap
 from gpumem.swap.autoswap.scores import SCORES
@@ -42,11 +44,12 @@ def table(trace: Trace, machine: Machine, peaks: str, scores: list[str]) -> None
     """Print a line a limit, a column a score, then the knee of each."""
     base = simulate(trace, machine)
     print(f"\n## {trace.name}: peak load {trace.peak_load / 2**20:.1f} MiB, peaks={peaks}: overhead in %\n")
-    print(f"{'limit %':>8}" + "".join(f"{s:>8}" for s in scores) + f"{'best':>8}")
+    print(f"{'limit %':>8}" + "".join(f"{s:>8}" for s in [*scores, "best", "no plan"]))
     for percent in range(90, 25, -5):
         row = [overhead(trace, machine, base, percent, s, peaks) for s in scores]
         best = min((x for x in row if x is not None), default=None)
-        print(f"{percent:>8}" + "".join(f"{'-' if x is None else format(100 * x, '.2f'):>8}" for x in [*row, best]))
+        row += [best, overhead_at(trace, machine, on_demand, int(trace.peak_load * percent / 100))]
+        print(f"{percent:>8}" + "".join(f"{'-' if x is None else format(100 * x, '.2f'):>8}" for x in row))
     knees = [knee(trace, machine, base, s, peaks) for s in SCORES]
     print(
         f"{'free':>8}"
