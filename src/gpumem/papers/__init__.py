@@ -1,8 +1,9 @@
 """The tables and figures of the papers, measured here and shown next to what was published.
 
 `smartpool` has Table I of SmartPool (Zhang et al. 2019, section VI-A), `autoswap` figures 8 to 11 and Table II of
-AutoSwap (section VI-B), `quoted` what the text of these two says of its tables and figures, `tensile` Tables 1 and 2
-and figure 6 of TENSILE. `gpumem bench` prints them.
+AutoSwap (section VI-B), `quoted` what the text of these two says of its tables and figures, `singa` what SINGA, in which
+both were measured, holds where PyTorch does not; `tensile` has Tables 1 and 2 and figure 6 of TENSILE. `gpumem bench`
+prints them.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,12 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.papers import autoswap as autoswap, quoted as quoted, smartpool as smartpool, tensile as tensile
+    from gpumem.papers import (
+        autoswap as autoswap,
+        quoted as quoted,
+        singa as singa,
+        smartpool as smartpool,
+        tensile as tensile,
+    )
 
 face(__name__)
