@@ -1,9 +1,9 @@
 """The tables and figures of the papers, measured here and shown next to what was published.
 
 `smartpool` has Table I of SmartPool (Zhang et al. 2019, section VI-A), `autoswap` figures 8 to 11 and Table II of
-AutoSwap (section VI-B), `quoted` what the text of these two says of its tables and figures, `singa` what SINGA, in which
-both were measured, holds where PyTorch does not; `tensile` has Tables 1 and 2 and figure 6 of TENSILE. `gpumem bench`
-prints them.
+AutoSwap (section VI-B), `quoted` what the text of these two says of its tables and figures, `singa` what SINGA, in
+which both were measured, holds where PyTorch does not; `tensile` has Tables 1 and 2 and figure 6 of TENSILE. `gpumem
+bench` prints them.
 """
 
 from typing import TYPE_CHECKING
