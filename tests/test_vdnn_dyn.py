@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem import check
+from gpumem import check, workspaces
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Machine
@@ -34,10 +35,10 @@ def chain() -> Trace:
     return net(["input", "conv", "relu", "conv", "fc"])
 
 
-def reached(trace: Trace, **options: object) -> int:
+def reached(trace: Trace, machine: Machine, *, layers: str) -> int:
     """The load that a static policy gets to."""
     try:
-        vdnn(trace, TINY, floor(trace)[1], **options)  # type: ignore[arg-type]
+        vdnn(trace, machine, floor(trace)[1], layers=layers)
     except NotReached as stop:
         return stop.reached
     return floor(trace)[1]
@@ -45,7 +46,7 @@ def reached(trace: Trace, **options: object) -> int:
 
 def test_whoever_fits_first_offloads() -> None:
     trace = chain()
-    conv, everything = reached(trace, layers="conv"), reached(trace)
+    conv, everything = reached(trace, TINY, layers="conv"), reached(trace, TINY, layers="all")
     assert everything < conv < trace.peak_load
     assert vdnn_dyn(trace, TINY, trace.peak_load) == Plan.of(trace)
     assert vdnn_dyn(trace, TINY, trace.peak_load - 1) == vdnn(trace, TINY, trace.peak_load - 1, layers="conv")
@@ -66,9 +67,9 @@ def test_the_fastest_algorithms_first_then_only_what_does_not_fit_is_downgraded(
     load = trace.load()
     assert (int(load[1]), int(load[3]), trace.peak_load) == (16, 32, 42)
     static = {limit: vdnn(trace, TINY, limit, layers="conv") for limit in (41, 34)}
-    for limit, workspaces in ((41, {1: 12, 3: 9}), (34, {1: 12, 3: 9})):
+    for limit, taken in ((41, {1: 12, 3: 9}), (34, {1: 12, 3: 9})):
         plan = vdnn_dyn(trace, TINY, limit, algorithms=menu)
-        assert plan.swaps == static[limit].swaps and algorithms(plan) == workspaces
+        assert plan.swaps == static[limit].swaps and algorithms(plan) == taken
     least = static[34].apply(trace).peak_load
     wide = {1: ways(1, (20, 0), (10, 100)), 3: ways(3, (20, 0), (15, 4), (10, 100))}
     plan = vdnn_dyn(trace, TINY, least, algorithms=wide)
@@ -126,3 +127,30 @@ def test_on_bundled_nets_it_is_the_policy_that_suffices(name: str) -> None:
     for percent, layers in ((90, "conv"), (65, "all")):
         limit = trace.peak_load * percent // 100
         assert vdnn_dyn(trace, GTX, limit) == vdnn(trace, GTX, limit, layers=layers)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18"])
+def test_with_workspaces_it_gets_where_the_static_policies_do_not(name: str) -> None:
+    trace = workspaces.add(bundled(name))
+    static = min(reached(trace, GTX, layers=layers) for layers in ("conv", "all"))
+    plan = vdnn_dyn(trace, GTX, static - 1)
+    downgraded = [d for d in plan.decisions if isinstance(d, Variant)]
+    durations = GTX.durations(trace)
+    for way in downgraded:
+        called = trace.ops.name[way.op]
+        ran = trace.buffers.name[trace.ops.writes[way.op][-1]]
+        offered = {f"{called}.{o.name}": o for o in workspaces.offers(trace, way.op)}
+        before, after = offered[f"{called}.{ran}"], offered[way.name]
+        assert way.workspace == after.workspace < before.workspace
+        assert way.duration == round(durations[way.op] * after.time / before.time)
+    swapped = plan.apply(trace)
+    assert downgraded and swapped.peak_load < static
+    check.data_flow(Plan.of(trace, downgraded).apply(trace), swapped)
+
+
+def test_what_the_table_does_not_know_is_left_as_it_is() -> None:
+    trace = chain()
+    own = Plan.of(trace, ways(1, (20, 4))).apply(trace)  # a workspace, but no shapes, and of nobody's table
+    limit = own.peak_load - 1
+    known = replace(own, buffers=replace(own.buffers, shape=((1,),) * len(own.buffers)))
+    assert vdnn_dyn(own, TINY, limit) == vdnn_dyn(own, TINY, limit, algorithms={}) == vdnn_dyn(known, TINY, limit)

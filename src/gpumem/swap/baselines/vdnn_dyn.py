@@ -10,12 +10,14 @@ from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
+from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.trace import Trace
+from gpumem.workspaces import offers
 
 Menu = Mapping[int, Sequence[Variant]]
 NOBODY = ""  # a policy that offloads nothing
@@ -40,7 +42,9 @@ def vdnn_dyn(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it. Without any, only who offloads is chosen.
+        Of an op's position, the ways to run it; one called as the op is the way that it runs now. Left out, they
+        are what `gpumem.workspaces` offers the ops that have a workspace by its table. Without any, only who offloads
+        is chosen.
     strict : bool
         As in `vdnn`.
     seconds : float, optional
@@ -70,7 +74,7 @@ def vdnn_dyn(
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
     """
     until = Deadline.within(seconds)
-    menu = {} if algorithms is None else algorithms
+    menu = _offered(trace, machine) if algorithms is None else algorithms
     lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
@@ -78,11 +82,30 @@ def vdnn_dyn(
     for layers, downgraded in until.each(PASSES):
         swaps = offloads(trace, machine, limit, layers, strict) if layers else []
         room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
-        plan = Plan.of(trace, [*swaps, *(_fastest(ways, int(room[op])) for op, ways in menu.items())])
+        chosen = [_fastest(ways, int(room[op])) for op, ways in menu.items()]
+        plan = Plan.of(trace, [*swaps, *(way for way in chosen if way.name != trace.ops.name[way.op])])
         if (load := plan.apply(trace).peak_load) <= limit:
             return plan
         lowest = min(lowest, load)
     raise NotReached(lowest, limit, hint=until.hint("vDNN offloads what layers read, and nothing else"))
+
+
+def _offered(trace: Trace, machine: Machine) -> Menu:
+    """The ways to run each op that has a workspace of the table, which is called as the algorithm that it runs."""
+    b, touched = trace.buffers, trace.accesses().op
+    mine = [j for j, kind in enumerate(b.kind) if kind == WORKSPACE and len(touched[j]) == 1]
+    if not mine or b.shape is None:
+        return {}
+    menu, durations = {}, machine.durations(trace)
+    for j in mine:
+        op = int(touched[j][0])
+        offered = offers(trace, op)
+        now = next((float(durations[op]) / o.time for o in offered if o.name == b.name[j]), None)
+        if now is not None:
+            name, own = trace.ops.name[op], b.name[j]
+            names = [name if o.name == own else f"{name}.{o.name}" for o in offered]
+            menu[op] = [Variant(op, n, round(now * o.time), o.workspace) for n, o in zip(names, offered)]
+    return menu
 
 
 def _small(way: Variant) -> tuple[int, int]:
