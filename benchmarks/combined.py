@@ -1,9 +1,9 @@
 """Swap and placement together: the overhead in pools of 70 % and 40 % of the peak load, beside the certified bounds.
 
 Placed clock, against the placed unswapped iteration. `--of cnmem` takes the percents of CnMem's footprint, as the
-AutoSwap paper does in section VI-C1; `cnmem %` is how far below that the pool ends. `bound`: the load below which no plan
-is free; `stall`: the least overhead of any plan at that load. Where a bound says that the goal cannot be met, the last
-column says so.
+AutoSwap paper does in section VI-C1; `cnmem %` is how far below that the pool ends. `bound`: the load below which no
+plan is free; `stall`: the least overhead of any plan at that load. Where a bound says that the goal cannot be met, the
+last column says so.
 """
 
 from __future__ import annotations

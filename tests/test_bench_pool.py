@@ -232,6 +232,13 @@ def test_means_are_over_the_vggs_and_over_the_resnets() -> None:
     assert lines[-1].startswith("paper: SmartPool up to 13.3 % below CnMem (VGG11), and itself at most at 1.016")
 
 
+def test_means_are_of_one_rule_for_workspaces_each() -> None:
+    rows = [line_of("vgg11", 0.1) | {"workspaces": "none"}, line_of("vgg11, fastest", 0.3) | {"workspaces": "fastest"}]
+    found = [(row["net"], row["below_cnmem"]) for row in pool_tables.means(rows)]
+    assert found == [("VGGs, mean of 1", 0.1), ("VGGs, mean of 1, fastest", 0.3)]
+    assert [row["net"] for row in pool_tables.means(rows[1:])] == ["VGGs, mean of 1"]
+
+
 # --- the command -----------------------------------------------------------------------------------------
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import gpumem
-from gpumem import check
+from gpumem import check, workspaces
 from gpumem.batch import rebatch
 from gpumem.columns import RECOMPUTE
+from gpumem.commands.bench.swap import _rebatched
 from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
@@ -461,6 +462,25 @@ def test_figure_8_is_what_the_traces_hold(cli: Cli) -> None:
     for held, part in zip(loads[1:], (0.77, 0.62)):
         assert held.max() <= part * trace.peak_load
     assert loads[3].max() == load_min(candidates(trace, GTX, 1)) < loads[2].max()
+
+
+def test_each_rule_for_workspaces_has_a_figure_of_its_own(cli: Cli) -> None:
+    args = ["--what", "fig8", "--planner", "autoswap", "--json", "--no-check"]
+    bare, larger = cli("bench", "swap", "resnet18", *args, "--workspaces", "none,fastest").json["fig8"]
+    trace = gpumem.bundled("resnet18")
+    assert (bare["trace"], larger["trace"]) == (trace.name, f"{trace.name}, fastest")
+    for figure, held in ((bare, trace), (larger, workspaces.add(trace))):
+        assert [y * MIB for y in figure["series"][0]["y"]] == held.load().tolist()
+
+
+def test_another_batch_has_workspaces_of_its_own_size() -> None:
+    trace = gpumem.bundled("vgg16")
+    half = _rebatched(trace, "fastest", 0.5)
+    assert half.buffers.size.tolist() == workspaces.add(rebatch(trace, 0.5)).buffers.size.tolist()
+    assert (
+        half.buffers.size[len(trace.buffers) :].sum() < workspaces.add(trace).buffers.size[len(trace.buffers) :].sum()
+    )
+    assert _rebatched(trace, "none", 0.5).peak_load == rebatch(trace, 0.5).peak_load
 
 
 def test_figures_9_and_11_by_hand(cli: Cli, file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gpumem
@@ -69,10 +70,20 @@ def _instead(file: str, names: Sequence[str]) -> str:
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 
-def add_workspaces(p: Group) -> None:
-    """Add the option that `with_workspaces` reads."""
+def add_workspaces(p: Group, *, several: bool = False) -> None:
+    """Add the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
     told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
-    p.add_argument("--workspaces", default="none", metavar="fastest|none|SIZE", help=told)
+    told += "; each trace once by every rule" if several else ""
+    p.add_argument("--workspaces", default="none", metavar="fastest|none|SIZE" + "[,...]" * several, help=told)
+
+
+def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
+    """Return each rule of `--workspaces`, and the trace by it; several are called by trace and rule."""
+    rules = text.split(",")
+    ways = [(rule, with_workspaces(trace, rule)) for rule in rules]
+    if len(rules) == 1:
+        return ways
+    return [(rule, way if rule == "none" else replace(way, name=f"{way.name}, {rule}")) for rule, way in ways]
 
 
 def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
@@ -112,5 +123,6 @@ def read_with_ops(source: Path, machine: gpumem.Machine, progress: Progress, wor
 def traces_of(
     files: Sequence[str], machine: gpumem.Machine, progress: Progress, workspaces: str = "none"
 ) -> list[gpumem.Trace]:
-    """Read traces to plan for; the bundled ones where none are named."""
-    return [read_with_ops(source_of(file), machine, progress, workspaces) for file in files or io.BUNDLED]
+    """Read traces to plan for, by each rule for workspaces; the bundled ones where none are named."""
+    read = [read_with_ops(source_of(file), machine, progress) for file in files or io.BUNDLED]
+    return [way for trace in read for _, way in each_way(trace, workspaces)]

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from gpumem.batch import rebatch
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate import Case, Planned
 from gpumem.evaluate.combined import at_load
@@ -25,6 +24,7 @@ from gpumem.swap.autoswap.planner import candidates
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.gaps import without
 from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
 
 Planners = Mapping[str, Callable[..., Plan]]
 
@@ -39,13 +39,14 @@ PUBLISHED = (1.0,)  # targets: the paper stops selecting where the load is at th
 class Study:
     """What the figures of one trace share: the case, options for planners, whom to tell, whether to check.
 
-    `tell` hears of oracles that were left out.
+    `tell` hears of oracles that were left out. `rebatched` returns the trace at a batch so many times as large.
     """
 
     case: Case
     options: Mapping[str, Any]
     progress: Callable[[str], None]
     tell: Callable[[str], None]
+    rebatched: Callable[[float], Trace]
     check: bool = True
 
     def at(self, limit: int, name: str, planner: Callable[..., Plan]) -> Planned | None:
@@ -141,7 +142,7 @@ def batches(study: Study, limits: list[int], factors: list[float], autoswap: Cal
     case, names = study.case, ("native", "cnmem", "smartpool", *(f"with autoswap, {part:.1%}" for part in OVERHEADS))
     sizes: list[list[float]] = [[] for _ in names]
     for factor in factors:
-        trace = rebatch(case.trace, factor)
+        trace = study.rebatched(factor)
         mine = replace(case, trace=trace, placement=best_fit(trace), line=simulate(trace, case.machine))
         scaled = [max(limit * trace.peak_load // max(case.trace.peak_load, 1), 1) for limit in limits]
         for size, found in zip(sizes, _schemes(replace(study, case=mine), scaled, planners)):

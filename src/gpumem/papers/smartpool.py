@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -43,15 +44,17 @@ def _below(ours: Footprint, theirs: Footprint) -> float:
     return 1 - ours.size / theirs.size if theirs.size else 0.0
 
 
-def means(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the arithmetic mean of each figure over the VGGs and over the ResNets among the rows."""
+def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the arithmetic mean of each figure over the VGGs and over the ResNets, of one rule for workspaces each."""
     figures = ("native", "cnmem", "cnmem_first_fit", "smartpool", "below_cnmem", "below_cnmem_first_fit")
     found = []
-    for family, name in FAMILIES.items():
-        mine = [r for r in rows if quoted.net_of(r["net"])[0] == family]
+    rules = list(dict.fromkeys(r.get("workspaces", "none") for r in rows))
+    for (family, name), rule in product(FAMILIES.items(), rules):
+        mine = [r for r in rows if (quoted.net_of(r["net"])[0], r.get("workspaces", "none")) == (family, rule)]
         if mine:
             averages = {key: fmean(r[key] for r in mine) for key in figures}
-            found.append({"net": f"{name}, mean of {len(mine)}", **averages})
+            told = f"{name}, mean of {len(mine)}" + (f", {rule}" if rule != "none" and len(rules) > 1 else "")
+            found.append({"net": told, "workspaces": rule, **averages})
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpumem import evaluate, io, papers, pool
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import source_of, with_workspaces
+from gpumem.commands.files import each_way, source_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress
@@ -40,15 +40,16 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     files, folder = _files(args)
     for path in progress.over([*files, *folder]):
         progress(f"reading {path}")
-        trace, bare = with_workspaces(io.load(path).trace, args.workspaces), path in folder
-        if "table1" in parts and not bare:
-            results["table1"].append(papers.smartpool.ratios(trace, progress))
-        if "instances" in parts and (bare or args.file or not folder):
-            found = evaluate.by_planners(trace, planners, effort, progress)
-            results["instances"] += [{"instance": trace.name, **f.row()} for f in found]
-        if "cost" in parts and not bare:
-            replays = FEW if args.quick else REPLAYS
-            results["cost"] += papers.smartpool.call_costs(trace, allocators, replays, progress)
+        loaded, bare = io.load(path).trace, path in folder
+        for rule, trace in each_way(loaded, "none" if bare else args.workspaces):
+            if "table1" in parts and not bare:
+                results["table1"].append({**papers.smartpool.ratios(trace, progress), "workspaces": rule})
+            if "instances" in parts and (bare or args.file or not folder):
+                found = evaluate.by_planners(trace, planners, effort, progress)
+                results["instances"] += [{"instance": trace.name, **f.row()} for f in found]
+            if "cost" in parts and not bare:
+                replays = FEW if args.quick else REPLAYS
+                results["cost"] += papers.smartpool.call_costs(trace, allocators, replays, progress)
     means = {"table1_means": papers.smartpool.means(results["table1"])} if "table1" in parts else {}
     return results | means
 

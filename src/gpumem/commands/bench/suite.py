@@ -57,7 +57,7 @@ class Suite:
         """Add the suite's arguments."""
         p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
         self.options(p)
-        add_workspaces(p)
+        add_workspaces(p, several=True)
         p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
         quick = f"within a minute, to try it out: {self.quick}".replace("%", "%%")
         p.add_argument("--quick", action="store_true", help=quick)

@@ -12,7 +12,7 @@ import gpumem
 from gpumem import evaluate, papers, report, swap
 from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import traces_of
+from gpumem.commands.files import each_way, traces_of, with_workspaces
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_own, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
@@ -63,14 +63,15 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     planners = chosen(args.planner, swap.PLANNERS, "--planner")
     machine, factors = target_of(args), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
-    traces = traces_of(args.trace, machine, progress, args.workspaces)
+    traces = traces_of(args.trace, machine, progress)
+    ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
     results: Results = {part: [] for part in PARTS}
     if "knees" in parts or "table2" in parts:
         tell_bound(machine)
-    for trace, limits in progress.over([(trace, _limits(args, trace)) for trace in traces]):
+    for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
         case = evaluate.Case.of(trace, machine, load=trace.peak_load)
-        study = papers.autoswap.Study(case, own, progress, tell, not args.no_check)
+        study = papers.autoswap.Study(case, own, progress, tell, partial(_rebatched, bare, rule), not args.no_check)
         if "knees" in parts or "table2" in parts:
             results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
         shown = args.trace or trace.name.startswith("vgg16")
@@ -78,6 +79,13 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
             figure = _figure(part, study, limits, factors, planners)
             results[part] += [] if figure is None else [(trace.name, figure)]
     return results | {"table2": papers.autoswap.depths(results["knees"])}
+
+
+def _rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
+    """The trace at another batch, by whose shapes it is given workspaces."""
+    from gpumem.batch import rebatch
+
+    return with_workspaces(rebatch(bare, factor), rule)
 
 
 def _figure(
