@@ -2,7 +2,8 @@
 
 Load limit and capacity clock, batch 100, the paper's hardware (`gtx1080ti`). `--bayes` adds the score whose weights
 Bayesian optimization finds. `--one-target` is the paper's rule for when the selection stops; without it, several
-targets are tried, which is ours. `no plan` is what an iteration costs before there is one: on demand, each copy blocking.
+targets are tried, which is ours. `no plan` is what an iteration costs before there is one: on demand, with blocking
+copies.
 """
 
 from __future__ import annotations
