@@ -90,13 +90,19 @@ def test_by_hand() -> None:
 
 
 def test_shapes_follow_the_batch_where_it_stays_whole() -> None:
-    shape = [(10, 2, 5), (5, 10), None, (), (4,)]
-    kind = ["activation", "param", "temp", "act_grad", "input"]
-    buffers = Buffers.make([400, 200, 8, 4, 16], [0] * 5, [1] * 5, kind=kind, shape=shape)
-    trace = Trace(buffers, Ops.make([[0, 1, 2, 3, 4]], [[]]))
-    assert rebatch(trace, 2.5).buffers.shape == ((25, 2, 5), (5, 10), None, (), (10,))
-    assert rebatch(trace, 0.3).buffers.shape == ((3, 2, 5), (5, 10), None, (), None)
-    assert rebatch(rebatch(trace, 0.5), 2).buffers.shape == trace.buffers.shape
+    shape = [(10, 2, 5), (5, 10), None, (), (10,), (30, 4), (7,)]  # tokens of all samples in a row; statistics
+    kind = ["activation", "param", "temp", "act_grad", "input", "activation", "activation"]
+    buffers = Buffers.make([400, 200, 8, 4, 40, 480, 28], [0] * 7, [1] * 7, kind=kind, shape=shape)
+    trace = Trace(buffers, Ops.make([[*range(7)]], [[]]))
+    assert rebatch(trace, 2.5).buffers.shape == ((25, 2, 5), (5, 10), None, (), (25,), (75, 4), None)
+    assert rebatch(trace, 0.3).buffers.shape == ((3, 2, 5), (5, 10), None, (), (3,), (9, 4), None)
+    assert rebatch(trace, 1.25).buffers.shape == (None, (5, 10), None, (), None, None, None)
+    assert rebatch(rebatch(trace, 0.5), 2).buffers.shape == (*shape[:6], None)
+
+
+def test_without_an_input_no_batch_is_known() -> None:
+    buffers = Buffers.make([8, 8], [0, 0], [1, 1], kind=["activation", "param"], shape=[(2,), (2,)])
+    assert rebatch(Trace(buffers, Ops.make([[0]], [[]])), 2).buffers.shape == (None, (2,))
 
 
 def test_a_size_beyond_float64_stays_exact() -> None:

@@ -37,7 +37,7 @@ LAYERS = [
         "kernels",
     ],
     ["trace"],
-    ["recorder", "machine", "period", "hazards", "timeline", "placement", "batch", "workspaces"],
+    ["recording", "recorder", "machine", "period", "hazards", "timeline", "placement", "batch", "workspaces"],
     ["simulate", "_clock", "_hosts", "check"],
     ["pool", "swap", "io", "execute"],
     ["models", "testing", "report"],

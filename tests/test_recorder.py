@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.columns import Ops
-from gpumem.recorder import BEFORE, NEVER, Recorder, Recording
+from gpumem.recorder import Recorder
+from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.trace import Trace
 
 

@@ -176,7 +176,9 @@ def test_what_a_notebook_shows_has_html() -> None:
 def test_buffers_and_ops_become_tables_with_names_and_units() -> None:
     trace = planned().trace
     buffers, ops = trace.to_pandas()
-    assert list(buffers) == ["bytes", "start", "end", "persistent", "space", "kind", "of", "name"]
+    assert list(buffers) == ["bytes", "start", "end", "persistent", "space", "kind", "of", "name", "shape", "dtype"]
+    assert {"shape", "dtype"}.isdisjoint(tiny().buffers.to_pandas())
+    assert list(ops)[-2:] == ["host", "blocking"]
     assert (buffers.index.name, len(buffers)) == ("buffer", len(trace.buffers))
     assert buffers.bytes.tolist() == trace.buffers.size.tolist() and set(buffers.space) == {"device", "host"}
     assert (ops.index.name, len(ops)) == ("op", trace.n)

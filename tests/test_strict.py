@@ -16,7 +16,7 @@ from gpumem import check
 from gpumem._face import Face
 from gpumem._strict import CLASSES, strict
 from gpumem.jobs import Job
-from gpumem.recorder import Recording
+from gpumem.recording import Recording
 from gpumem.report import Run
 from gpumem.swap import Scheduled, Task
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gpumem.machine import Machine as Machine
     from gpumem.placement import Placement as Placement
     from gpumem.pool import best_fit as best_fit, first_fit as first_fit
-    from gpumem.recorder import Recorder as Recorder, Recording as Recording
+    from gpumem.recorder import Recorder as Recorder
+    from gpumem.recording import Recording as Recording
     from gpumem.report import plot as plot
     from gpumem.simulate import simulate as simulate
     from gpumem.swap import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant

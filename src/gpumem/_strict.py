@@ -30,7 +30,7 @@ CLASSES = {
     "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.of(trace, swaps) return one"),
     "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
     "Span": ("gpumem.timeline", "gpumem.timeline.Span(op, start, end) makes one"),
-    "Recording": ("gpumem.recorder", "gpumem.Recorder().recording() returns one"),
+    "Recording": ("gpumem.recording", "gpumem.Recorder().recording() returns one"),
     "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
     "Job": ("gpumem.jobs", "gpumem.jobs.Job(name, trace) makes one"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import F64, I64, UNKNOWN, Bool, Shape, int_column
-from gpumem.kinds import PER_SAMPLE
+from gpumem.columns import F64, I64, UNKNOWN, Bool, Buffers, Shape, int_column
+from gpumem.kinds import INPUT, PER_SAMPLE
 from gpumem.trace import Trace
 
 
@@ -29,8 +30,8 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     -------
     Trace
         The same ops and lifetimes. Sizes of buffers that depend on the batch are `factor` times as large, rounded
-        to whole bytes, and at least 1 where they were. So is the first dimension of their shapes; where that is not
-        whole, the shape is not known.
+        to whole bytes, and at least 1 where they were. So is the first dimension of their shapes where that is a
+        multiple of the batch, which most inputs have first, and stays whole; else the shape is not known any more.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def rebatch(trace: Trace, factor: float) -> Trace:
         raise ValueError(
             f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(PER_SAMPLE))})"
         )
-    buffers = replace(b, size=_times(b.size, factor, grows), shape=_longer(b.shape, factor, grows))
+    buffers = replace(b, size=_times(b.size, factor, grows), shape=_longer(b, factor, grows))
     touched = trace.accesses().op
     row = touched.rows()
     of_batch = np.zeros(len(ops), np.bool_)
@@ -76,15 +77,18 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     return Trace(buffers, changed, trace.n, name=trace.name)
 
 
-def _longer(shapes: tuple[Shape | None, ...] | None, factor: float, which: Bool) -> tuple[Shape | None, ...] | None:
-    """Multiply the first dimension of some of the shapes."""
-    if shapes is None:
+def _longer(b: Buffers, factor: float, which: Bool) -> tuple[Shape | None, ...] | None:
+    """Multiply the first dimension of some of the shapes, where it is a multiple of the batch; a scalar stays one."""
+    if b.shape is None:
         return None
-    found = list(shapes)
+    found = list(b.shape)
+    inputs = Counter(shape[0] for kind, shape in zip(b.kind, b.shape) if kind == INPUT and shape)
+    batch = max(inputs, key=inputs.__getitem__, default=0)
     for j in np.flatnonzero(which).tolist():
-        if shape := shapes[j]:
+        if shape := b.shape[j]:
             first = round(shape[0] * factor)
-            found[j] = (first, *shape[1:]) if math.isclose(first, shape[0] * factor) else None
+            whole = batch > 0 and shape[0] % batch == 0 and math.isclose(first, shape[0] * factor)
+            found[j] = (first, *shape[1:]) if whole else None
     return tuple(found)
 
 

@@ -1,156 +1,51 @@
-"""Record a program's allocations and ops, and cut one iteration out of the recording."""
+"""Record a program's allocations and ops."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpumem._show import Facts, Shown
-from gpumem._strict import strict, strict_fields
-from gpumem.columns import I64, MAX_BYTES, UNKNOWN, Bool, Buffers, Csr, Ops, Shape, first
+from gpumem._strict import strict
+from gpumem.columns import MAX_BYTES, UNKNOWN, Ops, Shape, int_column, numbered, told
 from gpumem.kinds import told_statistics
+from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.trace import Trace
 from gpumem.units import human
 
-NEVER = 2**62  # `free` of a block that outlives the recording
-BEFORE = -1  # `alloc` of a block that was there before
+
+@dataclass(slots=True)
+class _Block:
+    size: int
+    alloc: int
+    free: int
+    kind: str
+    shape: Shape | None
+    dtype: str
 
 
-@strict_fields
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Recording(Shown):
-    """What was recorded: several iterations of ops, and blocks that each live from op `alloc` to op `free`.
+class _Exec(NamedTuple):
+    """What `exec` was told, by the columns of `Ops`."""
 
-    Parameters
-    ----------
-    size : int64[B]
-        Bytes.
-    alloc, free : int64[B]
-        First and last op during which the block occupies memory, both inclusive; `BEFORE` (-1) and
-        `NEVER` (2**62) where the recording does not say.
-    kind, name : tuple of str
-    ops : Ops
-        All recorded ops; reads and writes count in blocks.
-    shape, dtype : tuple, optional
-        As columns of `Buffers`.
-    """
-
-    size: I64
-    alloc: I64
-    free: I64
-    kind: tuple[str, ...]
-    name: tuple[str, ...]
-    ops: Ops
-    shape: tuple[Shape | None, ...] | None = None
-    dtype: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
-            op, block = rows.rows(), rows.idx
-            if (k := first((block < 0) | (block >= len(self.size)))) >= 0:
-                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]}, but there are {len(self.size)} buffers")
-            begin, end = self.alloc[block], self.free[block]
-            if (k := first((op < begin) | (op > end))) >= 0:
-                when = "before it is allocated" if op[k] < begin[k] else "after it is freed"
-                lives = f"[{begin[k]}, {end[k]}]"
-                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]} {when}: it lives during ops {lives}")
-
-    def _facts(self) -> Facts:
-        return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
-
-    @strict
-    def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
-        """Cut ops `[lo, hi)` out as one iteration that repeats.
-
-        Blocks alive throughout are persistent. A block made in the previous iteration and freed in this
-        one is taken to be the block made at the same relative op with the same size in this one: the two
-        become one arc across the boundary. Where it was freed right before this one, and the recording ends
-        before the free of its successor, that one ends with the iteration.
-
-        Raises
-        ------
-        ValueError
-            No such ops, or the cut is not a steady iteration: a block freed in it was not made in the
-            iteration before (or its successor is freed at another op of the next one), a block made in it
-            is never freed, or lives longer than an iteration.
-
-        Notes
-        -----
-        O(B log B + accesses). `of` of buffers and ops counts in the recording.
-        """
-        if not 0 <= lo < hi <= len(self.ops):
-            raise ValueError(f"iteration [{lo}, {hi}): the recording has ops [0, {len(self.ops)})")
-        n = hi - lo
-        before, inside = self.alloc < lo, (self.alloc >= lo) & (self.alloc < hi)
-        through = before & (self.free >= hi)
-        start = np.where(through, 0, self.alloc - lo)
-        end = np.where(through, n, np.minimum(self.free, NEVER - 1) + 1 - lo)
-        twin = self._twins(lo, n, before & (self.free >= lo - 1) & ~through, inside & (self.free >= hi - 1))
-        for old, new in twin.items():
-            end[new] = n + self.free[old] + 1 - lo
-        keep = np.flatnonzero(through | inside)
-        if (k := first(end[keep] - start[keep] > n)) >= 0:
-            j = keep[k]
-            fate = "is never freed" if end[j] == NEVER - lo else f"lives {end[j] - start[j]} ops"
-            raise ValueError(
-                f"buffer {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
-                f"([{lo}, {hi})) it would live {n} at most"
-            )
-        buffers = Buffers.make(
-            self.size[keep],
-            start[keep],
-            end[keep],
-            persistent=through[keep],
-            kind=[self.kind[j] for j in keep],
-            of=keep,
-            name=[self.name[j] for j in keep],
-            shape=None if self.shape is None else [self.shape[j] for j in keep],
-            dtype=None if self.dtype is None else [self.dtype[j] for j in keep],
-        )
-        return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
-
-    def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
-        """Match each block that ends in this iteration, or right before it, to its successor."""
-        made: dict[tuple[int, int], list[int]] = {}
-        for j in np.flatnonzero(new).tolist():
-            made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
-        twin = {}
-        for j in np.flatnonzero(old).tolist():
-            at = int(self.alloc[j])
-            partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
-            fits = [k for end in (self.free[j] + n, NEVER) for k in partners if self.free[k] == end]
-            if not fits and self.free[j] < lo:
-                continue  # gone before this iteration
-            if not fits:
-                origin = "made before the recording" if at == BEFORE else f"made at op {at}"
-                raise ValueError(
-                    f"buffer {j} ({self.size[j]} bytes), {origin}: freed at op {self.free[j]} in the iteration "
-                    f"[{lo}, {lo + n}), which makes no buffer like it: not a steady iteration"
-                )
-            twin[j] = fits[0]
-            partners.remove(fits[0])
-        return twin
-
-    def _ops(self, lo: int, hi: int, keep: I64, twin: dict[int, int]) -> Ops:
-        new_id = np.full(len(self.size), -1, np.int64)
-        new_id[keep] = np.arange(len(keep))
-        for old, new in twin.items():
-            new_id[old] = new_id[new]
-        ops = self.ops
-
-        def cut(rows: Csr) -> Csr:
-            mine = rows.take(np.arange(lo, hi))
-            return Csr(mine.ptr, new_id[mine.idx])
-
-        statistics = None if ops.statistics is None else cut(ops.statistics)
-        mine = ops.take(np.arange(lo, hi))
-        return replace(mine, reads=cut(ops.reads), writes=cut(ops.writes), statistics=statistics, of=np.arange(lo, hi))
+    name: str
+    reads: list[int]
+    writes: list[int]
+    stream: str
+    duration: int
+    flops: float
+    moved: float
+    rng: bool
+    statistics: list[int] | None
+    attributes: dict[str, Any] | None
+    module: str
+    host: str
+    blocking: bool
 
 
 @dataclass(slots=True, repr=False)
@@ -174,36 +69,36 @@ class Recorder(Shown):
     Zhang et al. 2019, section V (the Device abstraction).
     """
 
-    _size: list[int] = field(default_factory=list, init=False)
-    _alloc: list[int] = field(default_factory=list, init=False)
-    _free: list[int] = field(default_factory=list, init=False)
-    _kind: list[str] = field(default_factory=list, init=False)
-    _ops: list[tuple[Any, ...]] = field(default_factory=list, init=False)  # what `exec` was told
+    _blocks: list[_Block] = field(default_factory=list, init=False)
+    _ops: list[_Exec] = field(default_factory=list, init=False)
     _events: list[tuple[str, int, int]] = field(default_factory=list, init=False)
     _begins: list[int] = field(default_factory=list, init=False)  # the first event of each op
 
     def _facts(self) -> Facts:
-        live = sum(size for size, free in zip(self._size, self._free) if free == NEVER)
-        return {"ops": len(self._ops), "blocks": len(self._size), "live": human(live)}
+        live = sum(block.size for block in self._blocks if block.free == NEVER)
+        return {"ops": len(self._ops), "blocks": len(self._blocks), "live": human(live)}
 
     @strict
-    def malloc(self, size: int, *, kind: str = "") -> int:
-        """Record an allocation of `size` bytes before the next op; return the block's id."""
+    def malloc(self, size: int, *, kind: str = "", shape: Sequence[int] | None = None, dtype: str = "") -> int:
+        """Record an allocation of `size` bytes before the next op; return the block's id.
+
+        `shape` and `dtype` are those of a tensor in it; they need not come to `size`, as a storage may be larger.
+        """
         if not 0 <= index(size) < MAX_BYTES:
             raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
-        self._size.append(index(size))
-        self._alloc.append(len(self._ops))
-        self._free.append(NEVER)
-        self._kind.append(kind)
-        self._events.append(("malloc", len(self._size) - 1, size))
-        return len(self._size) - 1
+        dims = None if shape is None else tuple(int_column(shape, "malloc: shape").tolist())
+        if dims is not None and min(dims, default=0) < 0:
+            raise ValueError(f"malloc: shape {list(dims)!r:.60} has a negative dimension")
+        self._blocks.append(_Block(index(size), len(self._ops), NEVER, kind, dims, dtype))
+        self._events.append(("malloc", len(self._blocks) - 1, size))
+        return len(self._blocks) - 1
 
     @strict
     def free(self, block: int) -> None:
         """Record that `block` is released after the last op so far."""
-        self._live(block, "free")
-        self._free[block] = max(len(self._ops) - 1, self._alloc[block])
-        self._events.append(("free", block, self._size[block]))
+        mine = self._live(block, "free")
+        mine.free = max(len(self._ops) - 1, mine.alloc)
+        self._events.append(("free", block, mine.size))
 
     @strict
     def exec(
@@ -218,32 +113,41 @@ class Recorder(Shown):
         moved: float = 0,
         rng: bool = False,
         statistics: Sequence[int] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        module: str = "",
+        host: str = "host",
+        blocking: bool = False,
     ) -> None:
         """Record an op; a block that it changes in place belongs to both `reads` and `writes`.
 
         `duration` in nanoseconds where measured; else `flops` and `moved` bytes let a machine estimate it. `rng` where
-        it draws random numbers; `statistics` as in `Trace.statistics`, by kind where left out.
+        it draws random numbers; `statistics` as in `Trace.statistics`, by kind where left out. `attributes` of the op,
+        as a convolution's stride; the `module` of the model that it stands in. `host` is the thread that hands it
+        over, `blocking` where that waits for it; see `gpumem.simulate`.
         """
+        where = f"op {len(self._ops)} ({op})"
         if duration < 0 and duration != UNKNOWN:
-            raise ValueError(f"op {len(self._ops)} ({op}): duration {duration} ns is negative")
+            raise ValueError(f"{where}: duration {duration} ns is negative")
         for what, amount in (("flops", flops), ("moved", moved)):
             if not 0 <= amount < math.inf:
-                raise ValueError(f"op {len(self._ops)} ({op}): {what} {amount} is not finite and >= 0")
-        for block in (*reads, *writes):
-            self._live(block, f"op {len(self._ops)} ({op})")
+                raise ValueError(f"{where}: {what} {amount} is not finite and >= 0")
+        touched = [("read", b, self._live(b, where).size) for b in reads]
+        touched += [("write", b, self._live(b, where).size) for b in writes]
         if stray := set(statistics or ()) - (set(reads) & set(writes)):
-            raise ValueError(f"op {len(self._ops)} ({op}): statistics in block {min(stray)}, not both read and written")
+            raise ValueError(f"{where}: statistics in block {min(stray)}, not both read and written")
         kept = None if statistics is None else list(statistics)
-        self._ops.append((op, list(reads), list(writes), stream, duration, flops, moved, rng, kept))
+        given = None if attributes is None else dict(attributes)
+        work = (stream, duration, flops, moved, rng)
+        self._ops.append(_Exec(op, list(reads), list(writes), *work, kept, given, module, host, blocking))
         self._begins.append(len(self._events))
-        self._events += [("read", b, self._size[b]) for b in reads]
-        self._events += [("write", b, self._size[b]) for b in writes]
+        self._events += touched
 
-    def _live(self, block: int, where: str) -> None:
-        if not (hasattr(block, "__index__") and 0 <= block < len(self._size)):
+    def _live(self, block: int, where: str) -> _Block:
+        if not (hasattr(block, "__index__") and 0 <= block < len(self._blocks)):
             raise ValueError(f"{where}: block {block!r:.60} was never allocated")
-        if self._free[block] != NEVER:
-            raise ValueError(f"{where}: block {block} was already freed after op {self._free[block]}")
+        if (mine := self._blocks[block]).free != NEVER:
+            raise ValueError(f"{where}: block {block} was already freed after op {mine.free}")
+        return mine
 
     @property
     def events(self) -> Iterator[tuple[str, int, int]]:
@@ -271,17 +175,24 @@ class Recorder(Shown):
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        columns: Iterable[Any] = ([op[k] for op in self._ops] for k in range(9))
-        name, reads, writes, stream, duration, flops, moved, rng, told = columns
-        number = {name: k for k, name in enumerate(dict.fromkeys(stream))}
-        free = np.array(self._free, np.int64)
-        alloc = np.array(self._alloc, np.int64)
+        given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in _Exec._fields}
+        given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", "host")
+        given |= {"attributes": told(given["attributes"], None), "module": told(given["module"], "")}
+        statistics, kind = given.pop("statistics"), tuple(block.kind for block in self._blocks)
+        ops = Ops.make(**given)
+        free = np.array([block.free for block in self._blocks], np.int64)
+        alloc = np.array([block.alloc for block in self._blocks], np.int64)
         alloc[(alloc == 0) & (free == NEVER)] = BEFORE
-        queues = {"stream": [number[s] for s in stream], "streams": list(number) or ["compute"]}
-        work = {"duration": duration, "flops": flops, "moved": moved, "rng": list(rng)}
-        ops = Ops.make(reads, writes, name=name, **work, **queues)
-        ops = replace(ops, statistics=told_statistics(told, self._kind, ops))
-        return Recording(np.array(self._size, np.int64), alloc, free, tuple(self._kind), ("",) * len(free), ops)
+        return Recording(
+            np.array([block.size for block in self._blocks], np.int64),
+            alloc,
+            free,
+            kind,
+            ("",) * len(kind),
+            replace(ops, statistics=told_statistics(statistics, kind, ops)),
+            shape=told((block.shape for block in self._blocks), None),
+            dtype=told((block.dtype for block in self._blocks), ""),
+        )
 
     @strict
     def trace(self, lo: int = 0, hi: int | None = None, *, name: str = "") -> Trace:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         Bool as Bool,
         first as first,
         int_column as int_column,
+        numbered as numbered,
         position as position,
+        told as told,
     )
     from gpumem.columns.ops import (
         COMPUTE as COMPUTE,

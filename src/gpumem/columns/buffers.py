@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,6 +36,8 @@ class Buffer:
     kind: str
     of: int
     name: str
+    shape: Shape | None = None
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -107,13 +110,13 @@ class Buffers(Shown):
         """Return a table with a row a buffer; needs `gpumem[pandas]`.
 
         `bytes`; `start`, `end` (steps); `persistent`; `space` (`device` or `host`); `kind`; `of` (the buffer's id in
-        the recorded file, `<NA>` where it has none); `name`.
+        the recorded file, `<NA>` where it has none); `name`; `shape`, `dtype` where any is known.
         """
         space = [SPACES[int(host)] for host in self.host]
         rows = {"bytes": self.size, "start": self.start, "end": self.end, "persistent": self.persistent, "space": space}
-        return frame(
-            rows | {"kind": self.kind, "of": self.of, "name": self.name}, index="buffer", absent=UNKNOWN, among=["of"]
-        )
+        more: dict[str, Any] = {"kind": self.kind, "of": self.of, "name": self.name}
+        more |= {c: list(getattr(self, c)) for c in ("shape", "dtype") if getattr(self, c) is not None}
+        return frame(rows | more, index="buffer", absent=UNKNOWN, among=["of"])
 
     def __len__(self) -> int:
         return len(self.size)
@@ -130,10 +133,13 @@ class Buffers(Shown):
             self.kind[i],
             int(self.of[i]),
             self.name[i],
+            None if self.shape is None else self.shape[i],
+            "" if self.dtype is None else self.dtype[i],
         )
 
     def __iter__(self) -> Iterator[Buffer]:
         """Go through all records; columns become lists first, as single numbers of an array take ten times as long."""
         space = [SPACES[k] for k in self.host.tolist()]
         numbers = (column.tolist() for column in (self.size, self.start, self.end, self.persistent))
-        return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name)
+        shape, dtype = self.shape or repeat(None), self.dtype or repeat("")
+        return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name, shape, dtype)

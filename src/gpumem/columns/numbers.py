@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+T = TypeVar("T")
 
 MAX_BYTES = 2**62  # what all sizes together may come to, so that int64 sums cannot overflow
 MAX_STEPS = 2**62  # what an iteration's length stays below, so that `start + n` cannot overflow
@@ -71,3 +72,23 @@ def position(i: int, count: int, what: str) -> int:
         raise IndexError(f"{what} {i}: there are {count}") from None
     except TypeError:
         raise TypeError(f"{what} {i!r:.60}: rows have whole numbers; to_pandas() gives a table to slice") from None
+
+
+def numbered(names: Sequence[str], column: str, otherwise: str) -> dict[str, Any]:
+    """Return names as two columns, numbers and what they stand for; one name where there are no rows.
+
+    >>> numbered(["d2h", "h2d", "d2h"], "stream", "compute")
+    {'stream': [0, 1, 0], 'streams': ['d2h', 'h2d']}
+    """
+    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    return {column: [number[name] for name in names], f"{column}s": list(number) or [otherwise]}
+
+
+def told(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
+    """Return an optional column: None where nothing is told of any row.
+
+    >>> told(["", "layer1"], ""), told(["", ""], "")
+    (('', 'layer1'), None)
+    """
+    column = tuple(values)
+    return column if any(value != nothing for value in column) else None

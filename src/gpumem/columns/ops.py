@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,10 @@ class Op:
     writes: tuple[int, ...]
     duration: int
     of: int
+    host: str = "host"
+    blocking: bool = False
+    attributes: Attributes | None = field(default=None, hash=False)  # a dict has no hash
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -151,7 +156,8 @@ class Ops(Shown):
         """Return a table with a row an op; needs `gpumem[pandas]`.
 
         `name`; `stream`, `role` (names); `reads`, `writes` (lists of buffers); `duration_ns` (`<NA>` where nobody
-        measured it), `flops`, `moved_bytes`; `rng`; `of` (the op's index in the recorded file, `<NA>` for copies).
+        measured it), `flops`, `moved_bytes`; `rng`; `of` (the op's index in the recorded file, `<NA>` for copies);
+        `host` (its name), `blocking`; `attributes`, `module` where any is known.
         """
         rows: dict[str, Any] = {
             "name": self.name,
@@ -164,7 +170,10 @@ class Ops(Shown):
             "moved_bytes": self.moved,
             "rng": self.rng,
             "of": self.of,
+            "host": [self.hosts[k] for k in self.host.tolist()],
+            "blocking": self.blocking,
         }
+        rows |= {c: list(getattr(self, c)) for c in ("attributes", "module") if getattr(self, c) is not None}
         return frame(rows, index="op", absent=UNKNOWN, among=["duration_ns", "of"])
 
     def __len__(self) -> int:
@@ -181,10 +190,17 @@ class Ops(Shown):
             tuple(self.writes[i].tolist()),
             int(self.duration[i]),
             int(self.of[i]),
+            self.hosts[self.host[i]],
+            bool(self.blocking[i]),
+            None if self.attributes is None else self.attributes[i],
+            "" if self.module is None else self.module[i],
         )
 
     def __iter__(self) -> Iterator[Op]:
         """Go through all records; see `Buffers`."""
         stream, role = [self.streams[k] for k in self.stream.tolist()], [ROLES[k] for k in self.role.tolist()]
         rows = (map(tuple, csr.tolist()) for csr in (self.reads, self.writes))
-        return map(Op, range(len(self)), self.name, stream, role, *rows, self.duration.tolist(), self.of.tolist())
+        numbers = (self.duration.tolist(), self.of.tolist())
+        host, blocking = [self.hosts[k] for k in self.host.tolist()], self.blocking.tolist()
+        more = self.attributes or repeat(None), self.module or repeat("")
+        return map(Op, range(len(self)), self.name, stream, role, *rows, *numbers, host, blocking, *more)

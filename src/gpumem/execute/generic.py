@@ -220,5 +220,6 @@ def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
     placement.check_fits(trace)
     unit = placement.alignment
     offset = np.where(trace.buffers.host, placement.offset, placement.offset // unit)
-    small = Trace(replace(trace.buffers, size=-(-trace.buffers.size // unit)), trace.ops, name=trace.name)
+    buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
+    small = Trace(buffers, trace.ops, name=trace.name)
     return small, Placement(offset, -(-placement.height // unit), 1)

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpumem.columns import UNKNOWN, Csr, Ops
+from gpumem.columns import UNKNOWN, Csr, Ops, numbered, told
 from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import HOST, Amount, Count, Index, check_positions, decode, hosts, told
+from gpumem.io.schema import HOST, Amount, Count, Index, check_positions, decode
 from gpumem.kinds import told_statistics
-from gpumem.recorder import NEVER, Recording
+from gpumem.recording import NEVER, Recording
 from gpumem.trace import Trace
 
 
@@ -102,7 +102,7 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         attributes=told((o.attributes for o in ops), None),
         module=told((o.module for o in ops), ""),
         blocking=[o.blocking for o in ops],
-        **hosts([o.host for o in ops]),
+        **numbered([o.host for o in ops], "host", HOST),
     )
     kind = tuple(b.kind for b in buffers)
     return Recording(

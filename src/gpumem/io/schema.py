@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
 import msgspec
 
@@ -68,22 +67,6 @@ def _near(raw: bytes, message: str) -> str:
         return ""
     around = raw[max(int(byte[1]) - 20, 0) : int(byte[1]) + 20]
     return f" near {around.decode(errors='replace')!r}"
-
-
-def told(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
-    """Return an optional column: None where the file tells nothing of any row.
-
-    >>> told(["", "layer1"], ""), told(["", ""], "")
-    (('', 'layer1'), None)
-    """
-    column = tuple(values)
-    return column if any(value != nothing for value in column) else None
-
-
-def hosts(names: Sequence[str]) -> dict[str, Any]:
-    """Return who hands over each op, as columns of `Ops`."""
-    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
-    return {"host": [number[name] for name in names], "hosts": list(number) or [HOST]}
 
 
 def check_positions(ids: list[int], what: str, key: str = "id") -> None:

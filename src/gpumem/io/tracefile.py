@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops
+from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops, numbered, told
 from gpumem.io.files import replacing
-from gpumem.io.schema import HOST, Count, Index, check_positions, decode, hosts, told
+from gpumem.io.schema import HOST, Count, Index, check_positions, decode
 from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
@@ -68,7 +68,6 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
     b, o = decode(buffers, list[_Buffer], "buffers"), decode(ops, list[_Op], "ops")
     check_positions([x.id for x in b], "buffers")
     check_positions([x.i for x in o], "ops", "i")
-    number = {name: k for k, name in enumerate(dict.fromkeys(x.stream for x in o))}
     if o and head.n_ops != len(o):
         raise ValueError(f"meta.n_ops: {head.n_ops}, but there are {len(o)} ops")
     kind = [x.kind for x in b]
@@ -76,8 +75,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
         Csr.of([x.reads for x in o]),
         Csr.of([x.writes for x in o]),
         name=[x.name for x in o],
-        stream=[number[x.stream] for x in o],
-        streams=list(number) or ["compute"],
+        **numbered([x.stream for x in o], "stream", "compute"),
         duration=[x.duration_ns for x in o],
         role=[ROLES.index(x.role) for x in o],
         of=[UNKNOWN if x.of is None else x.of for x in o],
@@ -85,7 +83,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
         attributes=told((x.attributes for x in o), None),
         module=told((x.module for x in o), ""),
         blocking=[x.blocking for x in o],
-        **hosts([x.host for x in o]),
+        **numbered([x.host for x in o], "host", HOST),
     )
     trace = Trace(
         Buffers.make(
@@ -156,20 +154,17 @@ def write(
 
 
 def _buffer_rows(trace: Trace, placement: Placement | None) -> Iterator[_Buffer]:
-    table, count = trace.buffers, len(trace.buffers)
-    offset = [NOWHERE] * count if placement is None else placement.offset.tolist()
-    for b, at, shape, dtype in zip(table, offset, table.shape or [None] * count, table.dtype or [""] * count):
+    offset = [NOWHERE] * len(trace.buffers) if placement is None else placement.offset.tolist()
+    for b, at in zip(trace.buffers, offset):
         space: Literal["device", "host"] = "host" if b.space == "host" else "device"
         place = None if at == NOWHERE else at
-        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, place, b.of, shape, dtype)
+        yield _Buffer(b.id, b.size, b.start, b.end, b.persistent, b.kind, space, place, b.of, b.shape, b.dtype)
 
 
 def _op_rows(trace: Trace, duration: I64) -> Iterator[_Op]:
-    ops, n = trace.ops, len(trace.ops)
+    ops = trace.ops
     by_kind = statistics_by_kind(trace.buffers.kind, ops).tolist()
     kept = [None if row == told else row for row, told in zip(trace.statistics.tolist(), by_kind)]
-    host = [ops.hosts[k] for k in ops.host.tolist()]
-    attributes, module = ops.attributes or [None] * n, ops.module or [""] * n
-    rows = zip(ops, duration.tolist(), ops.rng.tolist(), kept, attributes, module, host, ops.blocking.tolist())
-    for o, ns, *more in rows:
-        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), ns, o.role, o.of, *more)
+    for o, ns, rng, row in zip(ops, duration.tolist(), ops.rng.tolist(), kept):
+        columns: tuple[Any, ...] = (ns, o.role, o.of, rng, row, o.attributes, o.module, o.host, o.blocking)
+        yield _Op(o.id, o.name, o.stream, list(o.reads), list(o.writes), *columns)

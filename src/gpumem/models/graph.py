@@ -253,14 +253,18 @@ class Graph(Shown):
     def model(self, name: str) -> Model:
         """Return the step as a model."""
         device, ids, last = Recorder(), {}, {}
+
+        def make(t: Tensor) -> int:
+            return device.malloc(t.nbytes, kind=t.kind, shape=t.shape, dtype=t.dtype.name)
+
         for tensor in self.persistent:
-            ids[tensor] = device.malloc(tensor.nbytes, kind=tensor.kind)
+            ids[tensor] = make(tensor)
         for i, step in enumerate(self.steps):
             last.update(dict.fromkeys((*step.reads, *step.writes), i))
         for i, step in enumerate(self.steps):
             for tensor in step.writes:
                 if tensor not in ids:
-                    ids[tensor] = device.malloc(tensor.nbytes, kind=tensor.kind)
+                    ids[tensor] = make(tensor)
             writes = [ids[t] for t in step.writes]
             if floats := step.workspaces[step.function]:
                 writes.append(device.malloc(floats * FLOAT.itemsize, kind=WORKSPACE))

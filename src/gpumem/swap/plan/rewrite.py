@@ -220,7 +220,7 @@ class _Rewrite:
         ops.stream[new] = [streams.index(o.stream) for o in added]
         ops.role[new] = [o.role for o in added]
         ops.host[new] = old.host[[o.beside for o in added]]
-        ops.blocking[new] = self.blocking & ops.copies[new]
+        ops.blocking[new] |= self.blocking & ops.copies[new]  # a rerun blocks if the op does that it repeats
         names = list(ops.name)
         for i, o in zip(new.tolist(), added):
             names[i] = o.name

@@ -23,7 +23,7 @@ def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:
         return trace
     ops, b = trace.ops, trace.buffers
     name, duration, writes = list(ops.name), ops.duration.copy(), ops.writes.tolist()
-    size = b.size.copy()
+    size, shape = b.size.copy(), None if b.shape is None else list(b.shape)
     added: list[Variant] = []
     touched = trace.accesses().op
     for d in variants:
@@ -33,13 +33,15 @@ def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:
         own = [j for j in writes[d.op] if j < len(b) and b.kind[j] == WORKSPACE and len(touched[j]) == 1]
         if own:
             size[own[0]] = d.workspace
+            if shape is not None:
+                shape[own[0]] = None
         else:
             writes[d.op].append(len(b) + len(added))
             added.append(d)
     if len({d.op for d in variants}) < len(variants):
         raise ValueError("plan: two variants for one op")
     at = np.array([d.op for d in added], np.int64)
-    b = replace(b, size=size)
+    b = replace(b, size=size, shape=None if shape is None else tuple(shape))
     buffers = b.take(np.append(np.arange(len(b)), np.full(len(at), -1)))
     buffers.size[len(b) :], buffers.start[len(b) :], buffers.end[len(b) :] = [d.workspace for d in added], at, at + 1
     buffers = replace(buffers, kind=(*b.kind, *(WORKSPACE for _ in added)))

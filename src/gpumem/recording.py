@@ -1,0 +1,147 @@
+"""What was recorded of a program, and one iteration cut out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict, strict_fields
+from gpumem.columns import I64, Bool, Buffers, Csr, Ops, Shape, first
+from gpumem.trace import Trace
+from gpumem.units import human
+
+NEVER = 2**62  # `free` of a block that outlives the recording
+BEFORE = -1  # `alloc` of a block that was there before
+
+
+@strict_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Recording(Shown):
+    """What was recorded: several iterations of ops, and blocks that each live from op `alloc` to op `free`.
+
+    Parameters
+    ----------
+    size : int64[B]
+        Bytes.
+    alloc, free : int64[B]
+        First and last op during which the block occupies memory, both inclusive; `BEFORE` (-1) and
+        `NEVER` (2**62) where the recording does not say.
+    kind, name : tuple of str
+    ops : Ops
+        All recorded ops; reads and writes count in blocks.
+    shape, dtype : tuple, optional
+        As columns of `Buffers`.
+    """
+
+    size: I64
+    alloc: I64
+    free: I64
+    kind: tuple[str, ...]
+    name: tuple[str, ...]
+    ops: Ops
+    shape: tuple[Shape | None, ...] | None = None
+    dtype: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for verb, rows in (("reads", self.ops.reads), ("writes", self.ops.writes)):
+            op, block = rows.rows(), rows.idx
+            if (k := first((block < 0) | (block >= len(self.size)))) >= 0:
+                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]}, but there are {len(self.size)} buffers")
+            begin, end = self.alloc[block], self.free[block]
+            if (k := first((op < begin) | (op > end))) >= 0:
+                when = "before it is allocated" if op[k] < begin[k] else "after it is freed"
+                lives = f"[{begin[k]}, {end[k]}]"
+                raise ValueError(f"op {op[k]}: {verb} buffer {block[k]} {when}: it lives during ops {lives}")
+
+    def _facts(self) -> Facts:
+        return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
+
+    @strict
+    def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
+        """Cut ops `[lo, hi)` out as one iteration that repeats.
+
+        Blocks alive throughout are persistent. A block made in the previous iteration and freed in this
+        one is taken to be the block made at the same relative op with the same size in this one: the two
+        become one arc across the boundary. Where it was freed right before this one, and the recording ends
+        before the free of its successor, that one ends with the iteration.
+
+        Raises
+        ------
+        ValueError
+            No such ops, or the cut is not a steady iteration: a block freed in it was not made in the
+            iteration before (or its successor is freed at another op of the next one), a block made in it
+            is never freed, or lives longer than an iteration.
+
+        Notes
+        -----
+        O(B log B + accesses). `of` of buffers and ops counts in the recording.
+        """
+        if not 0 <= lo < hi <= len(self.ops):
+            raise ValueError(f"iteration [{lo}, {hi}): the recording has ops [0, {len(self.ops)})")
+        n = hi - lo
+        before, inside = self.alloc < lo, (self.alloc >= lo) & (self.alloc < hi)
+        through = before & (self.free >= hi)
+        start = np.where(through, 0, self.alloc - lo)
+        end = np.where(through, n, np.minimum(self.free, NEVER - 1) + 1 - lo)
+        twin = self._twins(lo, n, before & (self.free >= lo - 1) & ~through, inside & (self.free >= hi - 1))
+        for old, new in twin.items():
+            end[new] = n + self.free[old] + 1 - lo
+        keep = np.flatnonzero(through | inside)
+        if (k := first(end[keep] - start[keep] > n)) >= 0:
+            j = keep[k]
+            fate = "is never freed" if end[j] == NEVER - lo else f"lives {end[j] - start[j]} ops"
+            raise ValueError(
+                f"buffer {j}: made at op {self.alloc[j]}, {fate}; in a steady iteration of {n} ops "
+                f"([{lo}, {hi})) it would live {n} at most"
+            )
+        buffers = Buffers.make(
+            self.size[keep],
+            start[keep],
+            end[keep],
+            persistent=through[keep],
+            kind=[self.kind[j] for j in keep],
+            of=keep,
+            name=[self.name[j] for j in keep],
+            shape=None if self.shape is None else [self.shape[j] for j in keep],
+            dtype=None if self.dtype is None else [self.dtype[j] for j in keep],
+        )
+        return Trace(buffers, self._ops(lo, hi, keep, twin), name=name)
+
+    def _twins(self, lo: int, n: int, old: Bool, new: Bool) -> dict[int, int]:
+        """Match each block that ends in this iteration, or right before it, to its successor."""
+        made: dict[tuple[int, int], list[int]] = {}
+        for j in np.flatnonzero(new).tolist():
+            made.setdefault((int(self.alloc[j]), int(self.size[j])), []).append(j)
+        twin = {}
+        for j in np.flatnonzero(old).tolist():
+            at = int(self.alloc[j])
+            partners = made.get((at + n, int(self.size[j])), []) if at != BEFORE else []
+            fits = [k for end in (self.free[j] + n, NEVER) for k in partners if self.free[k] == end]
+            if not fits and self.free[j] < lo:
+                continue  # gone before this iteration
+            if not fits:
+                origin = "made before the recording" if at == BEFORE else f"made at op {at}"
+                raise ValueError(
+                    f"buffer {j} ({self.size[j]} bytes), {origin}: freed at op {self.free[j]} in the iteration "
+                    f"[{lo}, {lo + n}), which makes no buffer like it: not a steady iteration"
+                )
+            twin[j] = fits[0]
+            partners.remove(fits[0])
+        return twin
+
+    def _ops(self, lo: int, hi: int, keep: I64, twin: dict[int, int]) -> Ops:
+        new_id = np.full(len(self.size), -1, np.int64)
+        new_id[keep] = np.arange(len(keep))
+        for old, new in twin.items():
+            new_id[old] = new_id[new]
+        ops = self.ops
+
+        def cut(rows: Csr) -> Csr:
+            mine = rows.take(np.arange(lo, hi))
+            return Csr(mine.ptr, new_id[mine.idx])
+
+        statistics = None if ops.statistics is None else cut(ops.statistics)
+        mine = ops.take(np.arange(lo, hi))
+        return replace(mine, reads=cut(ops.reads), writes=cut(ops.writes), statistics=statistics, of=np.arange(lo, hi))
