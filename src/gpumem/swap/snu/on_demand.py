@@ -42,7 +42,7 @@ class OnDemand(Shown):
     copies_out: int
     bytes_in: int
     bytes_out: int
-    copies_ns: int  # of all copies, one after the other: what they cost at most, if each stops computation
+    copies_ns: int  # of all copies, one after the other: what they cost if each blocks and the ops have one stream
     dropped: int  # evictions of CLEAN buffers
     short: int  # ops for which there was no room whatever was evicted
     iterations: int  # how many were followed
@@ -74,8 +74,9 @@ def on_demand(
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     blocking : bool
-        Whether the host waits for each copy before it issues the op, as the thesis' does. Without it the same copies
-        are issued at the same places and nobody waits for them but who needs what they move.
+        Whether the host waits for each copy, as the thesis' does: it hands a copy over when all before it has ended,
+        and the op when the copy has. Without it the same copies are issued at the same places, and nobody waits for
+        them but who needs what they move.
 
     Returns
     -------
@@ -94,8 +95,9 @@ def on_demand(
     O(accesses + evictions x buffers) an iteration at worst, mostly O(accesses). With enough pinned memory
     every limit from `floor` on is reached.
 
-    A plan whose copies do not block prefetches, as it were: a copy starts when the link and its memory are free, at
-    the earliest after the copies issued before it, however much later the op for which it is issued.
+    On one stream an iteration takes its computation and all copies, one after the other. A plan whose copies do not
+    block prefetches, as it were: a copy starts when the link and its memory are free, at the earliest after the copies
+    issued before it, however much later the op for which it is issued. The decisions are the same.
 
     Departures. A load limit has no addresses, so SNU's *contiguous* run of residents is a run in LRU order,
     and free bytes count wherever they are. A buffer without a later access in its lifetime, or before its
