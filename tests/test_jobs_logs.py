@@ -94,7 +94,7 @@ def test_a_copy_that_is_needed_before_its_time() -> None:
     (a,) = ran.jobs
     assert (a.launch, a.start, a.end, a.leave, a.budget, a.peak, a.passive) == (0, (0,), (51,), 51, (9,), (9,), (1,))
     assert (a.out, a.into, a.refused, ran.peak, ran.replans) == (8, 8, 0, 9, ())
-    assert a.waits == {"copy": 4, "memory": 7, "boundary": 0, "admission": 0}
+    assert a.waits == {"host": 0, "copy": 4, "memory": 7, "boundary": 0, "admission": 0}
 
 
 def test_delays_that_nobody_disturbs() -> None:
@@ -359,7 +359,7 @@ def test_the_bytes_that_a_needed_copy_waits_for_become_free_as_well() -> None:
         "110 a in_end 1/4",
         "110 a start 4",
     ]
-    assert ran["a"].waits == {"copy": 35 + 12, "memory": 23, "boundary": 0, "admission": 0}
+    assert ran["a"].waits == {"host": 0, "copy": 35 + 12, "memory": 23, "boundary": 0, "admission": 0}
 
 
 def test_a_copy_out_that_is_planned_over_the_boundary_goes_on() -> None:
@@ -370,7 +370,7 @@ def test_a_copy_out_that_is_planned_over_the_boundary_goes_on() -> None:
     ran = simulate_jobs([Job("a", trace, iterations=2)], tiny_machine(), 40, Policy(Given({trace: [(late, 0, 0)]})))
     (a,) = ran.jobs
     assert (a.start, a.end, a.leave) == ((0, 32), (32, 77), 100)
-    assert a.waits == {"copy": 12 + 25, "memory": 0, "boundary": 23, "admission": 0}
+    assert a.waits == {"host": 0, "copy": 12 + 25, "memory": 0, "boundary": 23, "admission": 0}
 
 
 def test_a_change_of_plan_waits_for_what_is_under_way() -> None:

@@ -224,6 +224,22 @@ class Trace(Shown):
         """
         return Trace(replace(self.buffers, host=~self.buffers.host), Ops.make([], []), self.n, name=self.name)
 
+    def with_blocking(self, which: ArrayLike = True) -> Trace:
+        """Return the trace with other ops blocking: all, none, or those of `which`, bool[n]; see `gpumem.simulate`.
+
+        With all it is what a framework does that hands over one op after another and waits for each.
+
+        >>> from gpumem.io import bundled
+        >>> trace = bundled("mlp3")
+        >>> bool(trace.with_blocking().ops.blocking.all()), bool(trace.with_blocking(False).ops.blocking.any())
+        (True, False)
+        """
+        blocking = np.asarray(which)
+        if blocking.dtype != np.bool_ or blocking.shape not in ((), (len(self.ops),)):
+            found = f"{blocking.dtype} {blocking.shape}"
+            raise ValueError(f"blocking: expected a truth value, or one for each of {len(self.ops)} ops, got {found}")
+        return replace(self, ops=replace(self.ops, blocking=np.full(len(self.ops), blocking)))
+
     def accesses(self) -> Accesses:
         """Return who touches each buffer: reads and writes of an op merged, in issue order."""
         n, r, w = max(self.n, 1), self.ops.reads, self.ops.writes

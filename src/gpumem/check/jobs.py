@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._strict import strict
+from gpumem.check.handing import handing_over
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
@@ -26,6 +27,7 @@ def jobs(
     durations: Mapping[str, I64],
     *,
     slowdown: float = 0.0,
+    handing: Mapping[str, I64] | None = None,
 ) -> None:
     """Check an event log of jobs that share a device.
 
@@ -43,6 +45,8 @@ def jobs(
         Nanoseconds of each op, alone on the device.
     slowdown : float
         With `k` kernels running, each progresses at the rate `1 / (1 + slowdown * (k - 1))`.
+    handing : mapping from job to int64[n], optional
+        Nanoseconds that a host needs to hand over each op; the host of other jobs is off.
 
     Raises
     ------
@@ -54,8 +58,9 @@ def jobs(
     Order: jobs arrive, are launched and leave; each iteration runs each op once, in issue order, one after another.
     Memory: nobody holds more than its budget, nor all together more than the capacity; all is freed in the end.
     Links: one transfer at a time, each way or in all, in exactly the link's time. Kernels: each does its work, at the
-    speed that the others leave it. Values: see `gpumem.check.versions.values`. The log cannot show in which order
-    transfers queued, nor what lies on the host. O(events * jobs).
+    speed that the others leave it, from when its own host has handed it over (`gpumem.check.handing`). Values: see
+    `gpumem.check.versions.values`. The log cannot show in which order transfers queued, nor what lies on the host.
+    O(events * jobs).
 
     Examples
     --------
@@ -76,6 +81,7 @@ def jobs(
     memory(log, traces, capacity)
     links(log, machine)
     kernels(log, durations, slowdown=slowdown)
+    handing_over(log, traces, handing or {})
     values(log, traces)
 
 

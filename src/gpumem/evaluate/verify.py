@@ -13,6 +13,7 @@ from gpumem.deadline import Deadline
 from gpumem.errors import CheckError
 from gpumem.evaluate.options import name_of
 from gpumem.placement import Placement
+from gpumem.simulate import hosted
 from gpumem.trace import Trace
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def jobs(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int,
         return Checked((), {"jobs": f"{len(outcome.log)} events are too many"})
     traces = {job.name: job.trace for job in jobs}
     ns = {job.name: machine.durations(job.trace) for job in jobs}
+    handing = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
     with self_check():
-        check.jobs(outcome.log, traces=traces, machine=machine, capacity=capacity, durations=ns, slowdown=slowdown)
+        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing)
     return Checked(("jobs",))

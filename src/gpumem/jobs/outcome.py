@@ -63,8 +63,8 @@ class JobRun(Shown):
     out, into : int
         Bytes copied.
     waits : dict of str to int
-        ns that the job stood still: for a `copy` or `memory` that an op needs, at a `boundary`, for `admission`.
-        Kernels are synchronous, so none waits for another's result.
+        ns that the job stood still: for its `host` to hand an op over, for a `copy` or `memory` that the op needs then,
+        at a `boundary`, for `admission`. Kernels run one at a time, so none waits for another's result.
     """
 
     name: str

@@ -7,7 +7,8 @@ it cannot do itself, and goes on when that is done::
     WAIT     go on when `missing` is 0
     TURN     go on at once, but after everybody else who has something to do at this instant
 
-Kernels are synchronous, copies are not: they are handed to the swap scheduler with the time at which they are due.
+Kernels run one at a time, each from when the job's host has handed it over (the world says when). Copies do not wait
+for the host: they are handed to the swap scheduler with the time at which they are due.
 Whenever the executor must wait for a copy, that copy is due at once; a copy-in that an op needs before its time is a
 *passive swap-in*.
 """
@@ -26,7 +27,7 @@ from gpumem.jobs.runtime.memory import JobMemory, Request
 from gpumem.jobs.runtime.swaps import Swaps, Transfer
 
 WAIT, TURN = -1, -2
-WAITS = ("copy", "memory", "boundary", "admission")
+WAITS = ("host", "copy", "memory", "boundary", "admission")
 Walk = Generator[int, int, None]
 
 
@@ -67,6 +68,9 @@ class World(Protocol):
 
     def launch(self, executor: Executor) -> None:
         """Let a job begin."""
+
+    def handed_over(self, executor: Executor, op: int) -> int:
+        """Return when the job's host hands its next kernel over, that of op `op`: no earlier does it start."""
 
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Copy as soon as the engine is free: call `executor.began`, then `executor.swaps.ended`."""
@@ -170,6 +174,8 @@ class Executor:
             for part in todo.ends[i]:
                 memory.end(part, self.now)
             request = memory.request(todo.makes[i], self.now) if todo.makes[i] else None
+            if role not in (COPY_OUT, COPY_IN):
+                yield from self._host(i)
             needs = [t for t in map(last.__getitem__, todo.after[i]) if t is not None and t.end < 0]
             if role in (COPY_OUT, COPY_IN):
                 self._issue(i, todo.part[i], role == COPY_IN, self.now + todo.delay[i], needs, request)
@@ -183,6 +189,15 @@ class Executor:
             if not again:
                 ns[todo.op[i]] = took
         return [ns[op] for op in range(len(ns))]
+
+    def _host(self, op: int) -> Walk:
+        """Wait until the host hands an op over; copies that are not due meanwhile take their time."""
+        since = self.now
+        if (ns := self.world.handed_over(self, op)) > since:
+            self.missing = 1
+            self.world.at(ns, self.arrived)
+            yield WAIT
+            self.waits["host"] += self.now - since
 
     def _issue(
         self, op: int, part: int, into: bool, due: int, needs: list[Transfer], request: Request | None = None

@@ -1,4 +1,4 @@
-"""What all jobs share under the simulated clock: the copy engines and the multiprocessors."""
+"""Under the simulated clock: what all jobs share, the copy engines and the multiprocessors; and a job's own host."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from math import inf, lcm
 
 import numpy as np
 
+from gpumem._hosts import Hosts
 from gpumem.jobs.runtime.executor import Executor
 from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.machine import Machine
+from gpumem.trace import Trace
 
 
 class Links:
@@ -57,9 +59,10 @@ class Links:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A kernel that runs: what is left of it, when it started, when it will end as things are (-1: not known)."""
+    """The kernel of an op that runs: what is left, when it started, when it will end as things are (-1: not known)."""
 
     executor: Executor
+    op: int
     left: int
     start: int
     end: int = -1
@@ -89,10 +92,10 @@ class Kernels:
                 kernel.left -= done
             self.since = now
 
-    def start(self, now: int, executor: Executor, ns: int) -> None:
-        """A kernel starts that takes `ns` alone."""
+    def start(self, now: int, executor: Executor, op: int) -> None:
+        """The kernel of an op starts."""
         self._progress(now)
-        self.running[executor.place] = Kernel(executor, ns * self.unit, now)
+        self.running[executor.place] = Kernel(executor, op, executor.todo.ns[op] * self.unit, now)
 
     def done(self, now: int, kernel: Kernel) -> None:
         """A kernel has ended."""
@@ -107,3 +110,28 @@ class Kernels:
             if end != kernel.end:
                 kernel.end = end
                 yield kernel
+
+
+class JobHost:
+    """The host threads of one job, which begin when it is launched: they hand over its kernels (`gpumem.simulate`)."""
+
+    def __init__(self, machine: Machine, trace: Trace, now: int) -> None:
+        self.machine, self.last = machine, now
+        self.clock = [now] * len(trace.ops.hosts)
+        self.follow(trace)
+
+    def follow(self, trace: Trace) -> None:
+        """Hand over the ops of the job's trace as rewritten by a new plan; its last one blocks."""
+        columns = Hosts.make(trace, self.machine, True)
+        self.cost, self.host, self.blocks = columns.cost.tolist(), columns.host.tolist(), columns.blocks.tolist()
+
+    def hand_over(self, op: int) -> int:
+        """Return when the next op to run is handed over."""
+        host = self.host[op]
+        self.last = self.clock[host] = max(self.clock[host] + self.cost[op], self.last)
+        return self.last
+
+    def ended(self, op: int, now: int) -> None:
+        """Its host goes on, if it has waited for the op."""
+        if self.blocks[op]:
+            self.clock[self.host[op]] = now

@@ -15,8 +15,9 @@ from gpumem.jobs.runtime.executor import TURN, WAIT, Executor, Walk
 from gpumem.jobs.runtime.instructions import Instructions
 from gpumem.jobs.runtime.session import run_session
 from gpumem.jobs.runtime.swaps import Transfer
-from gpumem.jobs.worlds.engines import Kernel, Kernels, Links
+from gpumem.jobs.worlds.engines import JobHost, Kernel, Kernels, Links
 from gpumem.machine import Machine
+from gpumem.simulate import hosted
 
 # At one instant what ends comes first, then what is decided, freed, held and started.
 _ORDER = (
@@ -74,6 +75,10 @@ def simulate_jobs(
     copies that were issued before it, and these for memory, for copies issued before them, and for a link that serves
     whoever is ready. Planning runs beside: it takes no time here, and plans count from the next boundary on.
 
+    Where the host is on (see `gpumem.simulate`), each job has host threads of its own, which hand over its kernels.
+    Host time delays a kernel and is no part of it: it takes nothing from other jobs, and no copy waits for it, as the
+    swap executor hands over the copies of all jobs. No copy blocks, whatever a plan says.
+
     Examples
     --------
     >>> from gpumem.io import bundled
@@ -104,9 +109,10 @@ class _Clock:
         self.round: list[Event] = []
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.count = 0
-        self.links = Links(machine)
+        self.machine, self.links = machine, Links(machine)
         self.kernels = Kernels(slowdown, jobs)
         self.walks: dict[int, tuple[Executor, Walk]] = {}
+        self.hosts: dict[int, JobHost] = {}  # by place, of the jobs whose host is on
         self.next: dict[int, int | None] = {}  # place of an executor that can go on -> what to send
 
     def at(self, ns: int, act: Callable[[], None]) -> None:
@@ -118,6 +124,11 @@ class _Clock:
         """Note an event."""
         self.round.append(event)
 
+    def handed_over(self, executor: Executor, op: int) -> int:
+        """At once, unless the job's host is on."""
+        host = self.hosts.get(executor.place)
+        return self.now if host is None else host.hand_over(op)
+
     def copy(self, executor: Executor, transfer: Transfer) -> None:
         """Queue a copy that is ready."""
         self.links.add(self.now, executor, transfer)
@@ -128,11 +139,15 @@ class _Clock:
 
     def launch(self, executor: Executor) -> None:
         """Let a job begin."""
+        if hosted(executor.job.trace, self.machine):
+            self.hosts[executor.place] = JobHost(self.machine, executor.todo.trace, self.now)
         self.walks[executor.place] = executor, executor.walk()
         self.next[executor.place] = None
 
     def change(self, executor: Executor) -> None:
-        """There are no bytes to move."""
+        """There are no bytes to move; the host hands over the ops of the new plan."""
+        if executor.place in self.hosts:
+            self.hosts[executor.place].follow(executor.todo.trace)
 
     def release(self, executor: Executor) -> None:
         """There are no bytes to give back."""
@@ -185,14 +200,17 @@ class _Clock:
         if what == TURN:
             self.next[place] = 0
         elif what != WAIT:
-            self.kernels.start(self.now, executor, executor.todo.ns[what])
+            self.kernels.start(self.now, executor, what)
 
     def _kernel_done(self, kernel: Kernel, end: int) -> None:
         """A kernel ends, unless its end has moved."""
         if kernel.end == end:
             kernel.end = -1
             self.kernels.done(self.now, kernel)
-            self.next[kernel.executor.place] = self.now - kernel.start
+            place = kernel.executor.place
+            if place in self.hosts:
+                self.hosts[place].ended(kernel.op, self.now)
+            self.next[place] = self.now - kernel.start
 
     def _start_copies(self) -> bool:
         """Let the copy engines take up what is ready; return whether something did."""

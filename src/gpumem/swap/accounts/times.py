@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64
+from gpumem.machine import Machine
+from gpumem.simulate import hosted, simulate
 from gpumem.timeline import Timeline
+from gpumem.trace import Trace
 
 TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
 
@@ -50,6 +53,14 @@ class Times(Shown):
         """Let ops that take `duration`, int64[n] ns, follow one another without a wait."""
         end = np.cumsum(duration)
         return cls.unroll(end - duration, end, int(duration.sum()))
+
+    @classmethod
+    def serial(cls, trace: Trace, machine: Machine, duration: I64) -> Times:
+        """Let ops that take `duration` run one at a time, whatever their streams, as the host hands them over."""
+        if not hosted(trace, machine):
+            return cls.in_a_row(duration)
+        one = replace(trace.ops, stream=np.zeros(trace.n, np.int64), streams=("compute",), duration=duration)
+        return cls.of(simulate(replace(trace, ops=one), machine))
 
     @classmethod
     def unroll(cls, start: I64, end: I64, period: int) -> Times:

@@ -56,7 +56,7 @@ class SwapTask:
         if out is not None:
             release = min(max(int(times.begins(out[0] + out[1])), after + 1), before)
             leaves = min(max(int(times.ended(out[0])), after), release - 1)
-        prefetch = min(int(times.started(into[0])), before)
+        prefetch = min(int(times.ended(into[0])) + 1, before)
         if release >= prefetch:
             return None
         return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else out[0], into[0])

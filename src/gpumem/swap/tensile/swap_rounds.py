@@ -57,7 +57,7 @@ class SwapRounds:
     ) -> None:
         self.trace, self.machine, self.most, self.hosts = trace, machine, most, hosts
         self.accounting, self.rest = accounting, rest
-        self.times = Times.in_a_row(duration)
+        self.times = Times.serial(trace, machine, duration)
         self.footprint = LoadProfile(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
