@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.io import bundled
+from gpumem.machine import Machine
 from gpumem.papers import tensile
 from gpumem.papers.tensile import bound_table, figure6, table
 from gpumem.units import moment
@@ -172,3 +173,11 @@ def test_tables_for_people() -> None:
     assert [f.name for f in drawn] == ["fig6-msr", "fig6-eor", "fig6-cbr"]
     assert [s.y for s in drawn[0].series if s.name == "tensile"] == [[0.25]]
     assert "no plan" in bound_table([{"trace": "a", "free_msr": 0.5, "eor_at_0.2241": None}])
+
+
+def test_jobs_have_hosts(cli: Cli) -> None:
+    """At 1 ms of host an op, which outlasts every kernel, an iteration takes that for each op, and the last kernel."""
+    trace = bundled("mlp3")
+    ran = cli("jobs", "mlp3", "--host-ns", 1e6, "--iterations", "2", "--planner", "none", "--json")
+    last = int(Machine.named("rtx2080ti").durations(trace)[-1])
+    assert ran.json["jobs"][0]["iteration_ns"] == trace.n * 1e6 + last

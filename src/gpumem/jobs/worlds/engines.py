@@ -123,7 +123,7 @@ class JobHost:
     def follow(self, trace: Trace) -> None:
         """Hand over the ops of the job's trace as rewritten by a new plan; its last one blocks."""
         columns = Hosts.make(trace, self.machine, True)
-        self.cost, self.host, self.blocks = columns.cost.tolist(), columns.host.tolist(), columns.blocks.tolist()
+        self.cost, self.host, self.blocks = columns.cost.tolist(), trace.ops.host.tolist(), columns.blocks.tolist()
 
     def hand_over(self, op: int) -> int:
         """Return when the next op to run is handed over."""
