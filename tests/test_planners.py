@@ -14,7 +14,7 @@ from gpumem.columns import RECOMPUTE
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
-from gpumem.simulate import baseline, hosted, simulate
+from gpumem.simulate import baseline, simulate
 from gpumem.swap import PLANNERS, Plan
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.limits import floor
@@ -40,8 +40,7 @@ def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
     check.budget(swapped, limit, host=target.pinned)
     line = simulate(swapped, target, capacity=limit)
     if trace.n < 1000:
-        handing = target.host_costs(swapped) if hosted(swapped, target) else None
-        ns, duplex = target.durations(swapped), target.duplex
+        ns, duplex, handing = target.durations(swapped), target.duplex, target.host_costs(swapped)
         check.timeline(swapped, line, ns, capacity=limit, duplex=duplex, handing=handing)
     return line.makespan
 

@@ -128,9 +128,9 @@ def simulate(
 def baseline(trace: Trace, machine: Machine, planned: Trace, placement: Placement | None = None) -> Timeline:
     """Run `trace` as what the overhead of `planned`, a rewrite of it, is measured against: by the same host.
 
-    Where the copies of a plan block, the host is on in `planned` and may be off without the plan. Then it is on in
-    both, so that the last computing op of an iteration blocks in both. On a single stream, and with ops that cost the
-    host nothing, that makes no difference.
+    Where the copies of a plan block, or copies alone cost the host time, the host is on in `planned` and may be off
+    without the plan. Then it is on in both, so that the last computing op of an iteration blocks in both. On a single
+    stream that makes no difference.
 
     Parameters
     ----------
