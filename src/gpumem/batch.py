@@ -44,7 +44,8 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     A model, not a recording. An op that touches what depends on the batch does `factor` times the flops, and takes
     `factor` times as long where its duration was measured, launch included. The bytes that it moves grow as the buffers
     that it touches do, so weights are read as before. Other ops, as those of an optimizer, stay as they are. What a
-    framework decides by size (an algorithm, an accuracy) is not in it. O(B + accesses).
+    framework decides by size (an algorithm, an accuracy) is not in it: give a trace its workspaces afterwards.
+    O(B + accesses).
 
     Examples
     --------
