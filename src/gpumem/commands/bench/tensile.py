@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
+import gpumem
 from gpumem import papers, report
 from gpumem.commands.args import add_machine, finite, target_of
 from gpumem.commands.bench.suite import Results, Suite
@@ -38,6 +39,11 @@ def options(p: Parser) -> None:
     p.add_argument(
         "--slowdown", type=float, default=1.0, metavar="S", help="of k kernels each runs at 1 / (1 + S (k - 1))"
     )
+    p.add_argument(
+        "--framework",
+        action="store_true",
+        help="also as in the paper's framework: Python hands over op by op in 1 ms, and waits for each; no launch cost",
+    )
     p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
 
 
@@ -56,20 +62,27 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds)
     traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress, args.workspaces)
 
+    def ways(those: list[gpumem.Trace]) -> list[tuple[gpumem.Trace, papers.tensile.Setting]]:
+        """As they are, and in the paper's framework if asked for."""
+        both = [((trace, setting), paper.in_framework(trace, setting)) for trace in those]
+        return [way for pair in both for way in pair[: 1 + args.framework]]
+
+    runs = ways(traces)
+
     @cache  # one task is in both tables
     def methods(which: int, count: int) -> list[dict[str, Any]]:
-        return paper.methods(traces[which], count, setting)
+        return paper.methods(runs[which][0], count, runs[which][1])
 
     def beside(most: int, table: Mapping[tuple[int, str], tuple[float, float]]) -> list[dict[str, Any]]:
-        copies = [row for i in range(len(traces)) for k in range(1, most + 1) for row in methods(i, k)]
+        copies = [row for i in range(len(runs)) for k in range(1, most + 1) for row in methods(i, k)]
         return paper.beside(copies, table)
 
     rows: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "table1": partial(beside, 1, paper.TABLE1),
         "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
         "table2": partial(beside, tasks, paper.TABLE2),
-        "mlp": lambda: [paper.mlp_row(t, setting) for t in traces if "mlp" in t.name] + paper.mlps(setting),
-        "arrivals": lambda: [row for trace in traces for row in paper.arrivals(trace, setting)],
+        "mlp": lambda: [paper.mlp_row(*way) for way in ways([t for t in traces if "mlp" in t.name] + paper.mlps())],
+        "arrivals": lambda: [row for way in runs for row in paper.arrivals(*way)],
     }
     return {part: rows[part]() for part in progress.over(parts)}
 
