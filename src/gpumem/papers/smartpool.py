@@ -12,30 +12,38 @@ from typing import Any
 from gpumem._strict import strict
 from gpumem.evaluate.call_cost import costs
 from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
-from gpumem.papers import quoted
+from gpumem.papers import quoted, singa
 from gpumem.pool import Allocator, CnMem, Native, SmartPool, best_fit
 from gpumem.report import columns
 from gpumem.trace import Trace
 
 MIB = 2**20
 QUOTED = "paper: SmartPool up to 13.3 % below CnMem (VGG11), and itself at most at 1.016 (VGG13)"
+RATIOS = ("native", "cnmem", "cnmem_first_fit", "cnmem_singa", "smartpool")
+SAVINGS = ("below_cnmem", "below_cnmem_first_fit", "below_cnmem_singa")  # of SmartPool
 FAMILIES = {"vgg": "VGGs", "resnet": "ResNets"}
 
 
 @strict
 def ratios(trace: Trace, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load."""
+    """Return a line of Table I: footprints over that of cudaMalloc, which is the peak load.
+
+    CnMem is one pool that takes the best fit, one that takes the first, and as SINGA sets it up.
+    """
     (smartpool,) = by_planners(trace, {"best-fit": best_fit}, {}, progress)
-    fits = {"cnmem": partial(CnMem), "cnmem_first_fit": partial(CnMem, fit="first")}
-    cnmem, first = by_allocators(trace, fits, progress)
+    makes: Allocators = {
+        "cnmem": partial(CnMem),
+        "cnmem_first_fit": partial(CnMem, fit="first"),
+        "cnmem_singa": singa.cnmem,
+    }
+    theirs = by_allocators(trace, makes, progress)
     return {
         "net": trace.name,
         "peak_load": trace.peak_load,
         "native": 1.0,
-        **{f.name: f.ratio for f in (cnmem, first)},
+        **{f.name: f.ratio for f in theirs},
         "smartpool": smartpool.ratio,
-        "below_cnmem": _below(smartpool, cnmem),
-        "below_cnmem_first_fit": _below(smartpool, first),
+        **{f"below_{f.name}": _below(smartpool, f) for f in theirs},
         "paper_below_cnmem": quoted.BELOW_CNMEM.get(quoted.net_of(trace.name)[1]),
     }
 
@@ -46,7 +54,7 @@ def _below(ours: Footprint, theirs: Footprint) -> float:
 
 def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the arithmetic mean of each figure over the VGGs and over the ResNets, of one rule for workspaces each."""
-    figures = ("native", "cnmem", "cnmem_first_fit", "smartpool", "below_cnmem", "below_cnmem_first_fit")
+    figures = (*RATIOS, *SAVINGS)
     found = []
     rules = list(dict.fromkeys(r.get("workspaces", "none") for r in rows))
     for (family, name), rule in product(FAMILIES.items(), rules):
@@ -60,14 +68,12 @@ def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def ratio_table(rows: list[dict[str, Any]]) -> str:
     """Return Table I with the means, and what the paper says."""
-    figures = ("native", "cnmem", "cnmem_first_fit", "smartpool")
-    savings = ("below_cnmem", "below_cnmem_first_fit", "paper_below_cnmem")
-    heads = ("native", "cnmem", "first fit", "smartpool", "below cnmem %", "below first fit %", "paper %")
-    lines = [["net", "peak MiB", *heads]]
+    ways = ("cnmem", "first fit", "SINGA's")
+    lines = [["net", "peak MiB", "native", *ways, "smartpool", *(f"below {way} %" for way in ways), "paper %"]]
     for r in [*rows, *means(rows)]:
         peak = f"{r['peak_load'] / MIB:.1f}" if "peak_load" in r else ""
-        saved = ["-" if r.get(key) is None else f"{100 * r[key]:.1f}" for key in savings]
-        lines.append([r["net"], peak, *(f"{r[key]:.4f}" for key in figures), *saved])
+        saved = ["-" if r.get(key) is None else f"{100 * r[key]:.1f}" for key in (*SAVINGS, "paper_below_cnmem")]
+        lines.append([r["net"], peak, *(f"{r[key]:.4f}" for key in RATIOS), *saved])
     return f"{columns(lines)}\n\n{QUOTED}"
 
 
