@@ -44,6 +44,8 @@ def test_a_base_has_the_host_of_the_run_that_it_is_for() -> None:
     assert baseline(trace, machine, free).makespan == simulate(trace, machine).makespan == 100
     assert baseline(trace, machine, waits).makespan == simulate(trace, machine, sync=True).makespan == 190
     assert simulate(waits, machine, capacity=LIMIT).makespan == 90 + 23 + 10 + 12 + 100
+    copies = machine.with_(copy_host_ns=1)  # the unswapped iteration has none
+    assert (simulate(trace, copies).makespan, baseline(trace, copies, free).makespan) == (100, 190)
     slow = machine.with_(host_ns=1)  # the host is on without a plan as well
     assert (
         baseline(trace, slow, waits).makespan == baseline(trace, slow, free).makespan == simulate(trace, slow).makespan
