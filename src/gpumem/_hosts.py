@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem._strict import strict
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.trace import Trace
@@ -63,6 +64,7 @@ class Hosts(NamedTuple):
         return np.concatenate([self.clock - self.state[LAST], held - origin])
 
 
+@strict
 def hosted(trace: Trace, machine: Machine) -> bool:
     """Return whether the host is on: handing over some op takes time, or some op blocks.
 
