@@ -11,7 +11,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from itertools import accumulate
-from types import ModuleType
+from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import gpumem
@@ -33,10 +33,10 @@ def rooms() -> list[str]:
 
 
 def names(module: str) -> list[str]:
-    """What a face or `__all__` lists; else the classes and functions that the module defines."""
+    """What a face or `__all__` lists, but for short names of array types; else the classes and functions it defines."""
     loaded = import_module(module)
     own = [name for name, thing in vars(loaded).items() if name[0] != "_" and _origin(thing) == module]
-    return list(getattr(loaded, "__all__", own))
+    return [name for name in getattr(loaded, "__all__", own) if not isinstance(getattr(loaded, name), GenericAlias)]
 
 
 def wings(room: str) -> list[str]:
