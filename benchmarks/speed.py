@@ -10,9 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from _bench import header, synthetic
 
+from gpumem._clock import Clock, Reservations, Steps
+from gpumem._hosts import Hosts
 from gpumem.hazards import hazards
 from gpumem.io import read, write
 from gpumem.machine import Machine
@@ -23,6 +26,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 
 SEED = 0
+PAIRS = 21
 MACHINE = Machine.named("gtx1080ti")
 
 
@@ -56,6 +60,47 @@ def clocks() -> None:
             done = simulate(trace, MACHINE, **options).first + 1  # type: ignore[arg-type]
             seconds = median(lambda t=trace, o=options: simulate(t, MACHINE, **o), 3)  # type: ignore[misc]
             print(f"{n:>10}{name:>12}{done:>12}{seconds:>10.3f}{done * n / seconds / 1e6:>8.2f}")
+
+
+def hosted() -> None:
+    """Print what part of its rate the clock keeps with the host on: of `simulate` as a whole, and of its bare loop."""
+    print(f"\n{'ops':>10}{'clock':>12}{'host us':>10}{'simulate':>10}{'loop':>8}")
+    for n in (10_000, 100_000):
+        trace = synthetic(n, SEED)
+        for name, placement, capacity in (
+            ("free", None, None),
+            ("placed", stacked(trace), None),
+            ("capacity", None, trace.peak_load),
+        ):
+            for host_ns in (1e3, 2e5):
+                whole, loop = kept(trace, placement, capacity, host_ns)
+                print(f"{n:>10}{name:>12}{host_ns / 1e3:>10g}{whole:>10.2f}{loop:>8.2f}")
+
+
+def kept(trace: Trace, placement: Placement | None, capacity: int | None, host_ns: float) -> tuple[float, float]:
+    """Return both rates with the host on over those with it off: medians over pairs of runs."""
+
+    def whole(machine: Machine) -> int:
+        return simulate(trace, machine, placement, capacity=capacity).first + 1
+
+    def loop(clock: Clock) -> int:
+        clock.advance()
+        return 1
+
+    machines = MACHINE, MACHINE.with_(host_ns=host_ns)
+    memory = Reservations.make(trace, capacity), Reservations.make(trace, capacity)
+    steps = [Steps.make(trace, m, placement) for m in machines]
+    clocks = [Clock(s, r, Hosts.make(trace, m, None)) for s, r, m in zip(steps, memory, machines)]
+    pairs = [[*(rate(whole, m) for m in machines), *(rate(loop, c) for c in clocks)] for _ in range(PAIRS)]
+    ratios = [(on / off, loop_on / loop_off) for off, on, loop_off, loop_on in pairs]
+    return statistics.median(r for r, _ in ratios), statistics.median(r for _, r in ratios)
+
+
+def rate(iterate: Callable[[Any], int], what: object) -> float:
+    """Return iterations a second of CPU time; `iterate` says how many it ran."""
+    begin = time.process_time()
+    done = iterate(what)
+    return done / (time.process_time() - begin)
 
 
 def swapped() -> None:
@@ -94,11 +139,14 @@ def million(path: str) -> None:
 
 
 def main() -> None:
-    """Print all tables."""
-    if len(sys.argv) > 1:
+    """Print all tables; with the word `host` only what the host costs."""
+    if len(sys.argv) > 1 and sys.argv[1] != "host":
         million(sys.argv[1])
         return
     print(header(SEED))
+    hosted()
+    if len(sys.argv) > 1:
+        return
     clocks()
     swapped()
     pools()

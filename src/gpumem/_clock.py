@@ -200,11 +200,12 @@ def _advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
             h = host[i]
             if drains[i] and ended[h] > clock[h]:
                 clock[h] = held[h] = ended[h]
-            if clock[h] + cost[i] > last:
-                last, until = clock[h] + cost[i], max(until, held[h])
+            here = clock[h] + cost[i]
+            if here > last:
+                last, until = here, max(until, held[h])
             issued[i] = last
             if last > t:
-                t, reason = last, COPY if until > t else HOST
+                t, reason = last, COPY if until >= t else HOST
                 late += 1
         start[i] = t
         end[i] = t + duration[i]
@@ -214,9 +215,11 @@ def _advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
         if hosted:
             h = host[i]
             ended[h] = max(ended[h], end[i])
-            clock[h] = end[i] if blocks[i] else last
-            if drains[i]:
-                held[h] = end[i]
+            clock[h] = last
+            if blocks[i]:
+                clock[h] = end[i]
+                if drains[i]:
+                    held[h] = end[i]
         if track:
             for k in range(read_ptr[i], read_ptr[i + 1]):
                 back[reads[k]] = max(back[reads[k]], end[i])

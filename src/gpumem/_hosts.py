@@ -57,10 +57,10 @@ class Hosts(NamedTuple):
         return origin - int(self.state[LAST]) if len(self.cost) else 0
 
     def apart(self, now: int, origin: int) -> I64:
-        """Return all that later iterations depend on but for the lead: clocks beside one another, holds that matter."""
+        """Return all that later iterations depend on but for the lead: clocks beside one another, holds from `now`."""
         if not len(self.cost):
             return self.cost
-        held = np.maximum(np.append(self.held, self.state[HELD]), now)
+        held = np.maximum(np.append(self.held, self.state[HELD]), now - 1)
         return np.concatenate([self.clock - self.state[LAST], held - origin])
 
 

@@ -50,8 +50,8 @@ class Timeline(Shown):
         Nanoseconds between the moment the op's engine was free and its start.
     cause : int64[n]
         What it waited for, an index into `CAUSES`: `data` of a computation, a `copy`, `memory` that an earlier op still
-        held, or the `host` that handed it over; `none` where it did not wait. A host that a blocking copy held counts
-        as that copy.
+        held, or the `host` that handed it over; `none` where it did not wait. Where a
+        blocking copy held the host until all else was there, or longer, that copy is the cause.
     makespan : int
         Nanoseconds an iteration takes: the mean over the repeating regime, rounded.
     first : int

@@ -167,7 +167,7 @@ def _run(
             if hosts.on:
                 issued[k, i] = hosts.issue(i)
                 if issued[k, i] > max(times):
-                    late[k][i] = "copy" if hosts.copying > max(times) else "host"
+                    late[k][i] = "copy" if hosts.copying >= max(times) else "host"
                 times.append(int(issued[k, i]))
             start[k, i] = max(times)
             end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
@@ -245,7 +245,7 @@ class _Hosts:
         self.ends: dict[int, list[int]] = {}
         self.held: dict[int, int] = {}  # until when a blocking copy has held it
         self.before = 0  # when the op before was issued
-        self.copying = 0  # until when a copy held a host that this waited for
+        self.copying = -1  # until when a copy held a host that this waited for
 
     def issue(self, i: int) -> int:
         """Hand over op `i`; return when."""
@@ -254,7 +254,7 @@ class _Hosts:
         if self.drains[i] and (drained := max(self.ends.get(host, [0]))) > here:
             here = self.held[host] = drained
         if here + self.cost[i] > self.before:
-            self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, 0))
+            self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, -1))
         self.at[host] = self.before
         return self.before
 
