@@ -84,8 +84,10 @@ def kept(trace: Trace, placement: Placement | None, capacity: int | None, host_n
         return simulate(trace, machine, placement, capacity=capacity).first + 1
 
     def loop(clock: Clock) -> int:
-        clock.advance()
-        return 1
+        turns = 500_000 // trace.n
+        for _ in range(turns):
+            clock.advance()
+        return turns
 
     machines = MACHINE, MACHINE.with_(host_ns=host_ns)
     memory = Reservations.make(trace, capacity), Reservations.make(trace, capacity)

@@ -299,12 +299,12 @@ def test_who_blocks_makes_no_difference_to_hazards_and_bytes(data: st.DataObject
 
 
 FAULTS = {
-    "a blocking copy does not drain": ("drains[i] and ended[h] > clock[h]", "False"),
+    "a blocking copy does not drain": ("if drained and drains[i] and ended[h] > clock[h]", "if False"),
     "it drains what the device was given last": ("max(ended[h], end[i])", "end[i]"),
     "each host has an order of its own": ("if here > last:", "if True:"),
     "handing over takes no time": ("clock[h] + cost[i]", "clock[h]"),
-    "copies that do not block hold the host": ("if blocks[i]:", "if True:"),
-    "nothing blocks": ("if blocks[i]:", "if False:"),
+    "copies that do not block hold the host": ("end[i] if blocks[i] else", "end[i] if True else"),
+    "nothing blocks": ("end[i] if blocks[i] else", "end[i] if False else"),
     "ops start before they are issued": ("if last > t:", "if False:"),
     "the host's time goes for a copy's": ("COPY if until >= t else HOST", "COPY"),
     "a copy's time goes for the host's": ("COPY if until >= t else HOST", "HOST"),
