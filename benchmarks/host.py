@@ -161,7 +161,7 @@ def thesis() -> None:
 PASCAL = Machine.named("p100")
 HOST_NS = 2e5  # of an op: 893 of them take about the 180 ms after which the paper's backward pass starts
 BAND = (2.2, 2.7)  # completed over scheduled; the paper's figure 2 gives 13 over 5.4
-# Figure 3: % of the iterations a second that sequential scheduling loses. The text names Bert-base and Tacotron2; the third is a CNN.
+# Figure 3: % of the speed that sequential scheduling loses. The text names Bert-base and Tacotron2; the third is a CNN.
 SEQUENTIAL = {"resnet50_224_b64": 24.6, "bert_base_s128_b32": 34.6, "tacotron2_t40_b32": 70.7}
 
 
@@ -202,7 +202,7 @@ def sequential(trace: Trace) -> Trace:
 
 
 def figure3() -> list[list[str]]:
-    """A line a net and a host: the part of the speed that sequential scheduling loses, and what an op more would give the paper's."""
+    """A line a net and a host: what sequential scheduling loses, and what an op more would give the paper's figure."""
     rows = [
         [
             "net",
