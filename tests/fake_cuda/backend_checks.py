@@ -6,6 +6,7 @@ import json
 import re
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -170,6 +171,23 @@ def check_no_more_events_than_hazards_and_no_host_synchronisation() -> None:
         "waits": first + sum(map(len, after)),
         "copies": 2 * copies,
     }, counts
+
+
+def check_hosts_and_what_blocks_change_no_call() -> None:
+    p = plan()
+    ops = replace(p.trace.ops, blocking=p.trace.ops.copies, host=np.arange(p.trace.n) % 2, hosts=("a", "b"))
+    blocking = Plan(**vars(p) | {"trace": replace(p.trace, ops=ops)})
+    counts = []
+    for each in (p, blocking):
+        with cuda() as backend:
+            program = ready(each, backend)
+            control.reset_counts()
+            program.run(ITERATIONS)
+            counts.append(
+                {what: control.count(what) for what in ("allocations", "syncs", "records", "waits", "copies")}
+            )
+            assert each.right(program)
+    assert counts[0] == counts[1], counts
 
 
 def check_a_fault_at_every_position_names_the_op_and_leaks_nothing() -> None:
