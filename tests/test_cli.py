@@ -488,6 +488,13 @@ def test_the_host_is_on_where_its_time_is_given(cli: Cli, net_file: Path) -> Non
     assert on["makespan_before_ns"] >= 1e8 * on["ops"] > off["makespan_before_ns"]
 
 
+def test_info_tells_of_copies_that_block(cli: Cli, net_file: Path, tmp_path: Path) -> None:
+    cli("plan", net_file, "--limit", "75%", "--planner", "on-demand", "--out", tmp_path / "out")
+    row = cli("info", tmp_path / "out" / "trace.json.gz", "--json").json[0]
+    assert row["hosts"] == ["host"] and row["blocking"] > 0
+    assert "blocking" not in cli("info", net_file, "--json").json[0]
+
+
 def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, tmp_path: Path) -> None:
     cli("plan", net_file, "--limit", "100%", "--machine", "v100", "--out", tmp_path / "out")
     ran = cli("plan", tmp_path / "out" / "trace.json.gz", "--limit", "100%", "--machine", "p40")

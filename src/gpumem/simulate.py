@@ -80,8 +80,8 @@ def simulate(
     -----
     O(n) an iteration, O(n log n) with a capacity. The regime is exact: everything that can delay a later
     op is the same, relative to the end of the iteration, as `cycle` iterations before. Streams that
-    share nothing may drift apart for ever; then `cycle` is 0. A host that gains on the device in every iteration delays
-    nothing any more, however far it is ahead.
+    share nothing may drift apart for ever; then `cycle` is 0. While nobody blocks and no op is issued too late, the
+    lead of the hosts makes no difference, so long as it does not shrink.
 
     Examples
     --------

@@ -58,6 +58,8 @@ def describe(path: str) -> dict[str, Any]:
         "at_the_peak": dict(sorted(kinds.items(), key=lambda item: -item[1])),
         "flops": float(trace.ops.flops.sum()),
     }
+    if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():
+        row |= {"hosts": list(trace.ops.hosts), "blocking": int(trace.ops.blocking.sum())}
     if loaded.placement is not None:
         row |= {"footprint": loaded.placement.height, "ratio": loaded.placement.ratio(trace)}
     return row
