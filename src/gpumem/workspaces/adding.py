@@ -53,6 +53,10 @@ def offers(trace: Trace, op: int, table: Sequence[Algorithm] = TABLE) -> tuple[O
     ValueError
         A buffer of the op has no shape; the table has no algorithm for one of its convolutions.
 
+    Notes
+    -----
+    O(ops + algorithms**2): the shapes of a backward op are those of its forward op, which may stand anywhere before.
+
     Examples
     --------
     >>> from gpumem import bundled
