@@ -59,12 +59,14 @@ def test_each_makes_its_own_axes_or_draws_on_those_given() -> None:
 
 def test_dashed_curves_share_the_colours_of_the_lines_and_marks_are_no_curves() -> None:
     lines = [Series("a", [0, 1], [2, 1]), Series("b", [0, 1], [3, None])]
-    more = [Series("a'", [0, 1], [1, 1], "dashed"), Series("p", [1], [0], "point"), Series("q", [0], [9], "at most")]
+    more = [Series("a'", [0, 1], [1, 1], "dashed"), Series("p", [1], [0], "point")]
+    more += [Series(name, [0], [9], "at most") for name in "qr"]
     ax = plot.curves(Figure("f", "a figure", "x", "y", (*lines, *more), ("twice x", 2.0)))
     drawn = {line.get_label(): line for line in ax.get_lines()}
-    assert list(drawn) == ["a", "b", "a'", "p", "q"]
+    assert list(drawn) == ["a", "b", "a'", "p", "q", "r"]
+    assert drawn["q"].get_markerfacecolor() != drawn["r"].get_markerfacecolor()
     assert drawn["a'"].get_color() == drawn["a"].get_color() != drawn["b"].get_color()
-    assert {drawn[name].get_linestyle() for name in "pq"} == {"None"}
+    assert {drawn[name].get_linestyle() for name in "pqr"} == {"None"}
     (above,) = ax.child_axes
     above.figure.canvas.draw()
     assert above.get_xlabel() == "twice x" and above.get_xlim() == pytest.approx([2 * x for x in ax.get_xlim()])

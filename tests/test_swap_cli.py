@@ -565,7 +565,14 @@ def test_figure_10_by_hand(cli: Cli, file: Path) -> None:
         want += [min(height for height, cost in ways if cost <= most) for most in (0.005, 0.15)]
         assert [y[k] * MIB for y in sizes.values()] == want
         assert want[5] < want[4] <= want[3]
-    assert list(sizes) == ["native", "cnmem", "SINGA's", "smartpool", "with autoswap, 0.5%", "with autoswap, 15.0%"]
+    assert list(sizes) == [
+        "native",
+        "cnmem",
+        "SINGA's cnmem",
+        "smartpool",
+        "with autoswap, 0.5%",
+        "with autoswap, 15.0%",
+    ]
 
 
 def test_figure_10_as_a_table_says_how_far_below_cnmem() -> None:

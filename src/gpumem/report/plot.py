@@ -40,6 +40,7 @@ _HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
 _MIB = 2**20
 _SIZE = (10, 4.5)  # inches
 _MARK = {"linestyle": "", "color": "black", "markersize": 8, "clip_on": False, "zorder": 3}
+_FILLS = ("black", "white", "grey")  # of the marks of one style
 _STYLES: dict[str, dict[str, Any]] = {
     "line": {},
     "dashed": {"linestyle": "--", "marker": ""},
@@ -177,6 +178,7 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
         for k, series in enumerate(s for s in figure.series if s.style == style):
             y = np.array([np.nan if v is None else v for v in series.y], np.float64)
             own = {"color": f"C{k}", "marker": "" if len(y) > 50 else "o", "markersize": 3} | look
+            own |= {"markerfacecolor": _FILLS[k % len(_FILLS)]} if series.marks else {}
             ax.plot(series.x, y, label=series.name, **own)
     ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
     if figure.above is not None:
