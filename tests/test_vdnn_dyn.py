@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check, workspaces
 from gpumem.errors import Infeasible, NotReached
-from gpumem.io import bundled
+from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap import Plan, Variant, vdnn, vdnn_dyn
@@ -18,7 +19,7 @@ from gpumem.swap.baselines.vdnn_dyn import Menu
 from gpumem.swap.limits import floor
 from gpumem.trace import Trace
 
-from .conftest import tiny_machine
+from .conftest import shared, tiny_machine
 from .test_vdnn import net, nets
 
 TINY = tiny_machine()
@@ -154,3 +155,16 @@ def test_what_the_table_does_not_know_is_left_as_it_is() -> None:
     limit = own.peak_load - 1
     known = replace(own, buffers=replace(own.buffers, shape=((1,),) * len(own.buffers)))
     assert vdnn_dyn(own, TINY, limit) == vdnn_dyn(own, TINY, limit, algorithms={}) == vdnn_dyn(known, TINY, limit)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("percent", [60, 27])
+@pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
+def test_resnet50_with_workspaces_passes_every_oracle(path: Path, percent: int) -> None:
+    trace = workspaces.add(read(path))
+    limit = trace.peak_load * percent // 100
+    plan = vdnn_dyn(trace, GTX, limit)
+    swapped = plan.apply(trace)
+    check.budget(swapped, limit, host=GTX.pinned)
+    check.data_flow(Plan.of(trace, [d for d in plan.decisions if isinstance(d, Variant)]).apply(trace), swapped)
+    check.timeline(swapped, simulate(swapped, GTX, capacity=limit), GTX.durations(swapped), capacity=limit)
