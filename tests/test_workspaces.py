@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -365,6 +366,49 @@ def test_a_slower_choice_takes_longer_by_the_ratio_of_the_times() -> None:
     assert slower.ops.duration.tolist() == [2500, -1]
     assert slower.ops.flops.tolist() == [20.0, 40.0] and slower.ops.moved.tolist() == [10.0, 5.0]
     assert columns(add(trace, table))["Ops.duration"] == [1000, -1]
+
+
+ODD: list[tuple[str, Any]] = [
+    *[("stride", value) for value in (0, [1, 0], [1, 1, 1], [], "2", [1.5, 1.5], [[1], [1]], math.inf, {"a": 1})],
+    *[("padding", value) for value in (-1, "same", math.nan)],
+    *[("dilation", value) for value in (0, [], True)],
+    *[("groups", value) for value in (0, -1, "x", [1, 1])],
+    *[("transposed", "false"), ("transposed", 1), ("output_mask", [1, 1, 0]), ("output_mask", "yes")],
+]
+
+
+@pytest.mark.parametrize(("key", "value"), ODD)
+def test_an_attribute_that_is_no_such_thing_is_one_line_that_names_op_and_value(key: str, value: Any) -> None:
+    trace = step((2, 4, 9, 9), (8, 4, 3, 3), (2, 8, 9, 9), given={key: value})
+    with pytest.raises(ValueError, match=rf"^op 0 'convolution.default': {key} {re.escape(repr(value))} is no "):
+        add(trace)
+
+
+def test_an_attribute_that_is_none_tells_nothing() -> None:
+    shapes = (2, 4, 9, 9), (8, 4, 3, 3), (2, 8, 9, 9)
+    given = dict.fromkeys(["stride", "padding", "dilation", "groups", "transposed", "output_mask"])
+    assert convolutions(step(*shapes, given=given)) == convolutions(step(*shapes))
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("time", v) for v in (math.nan, -1.0, math.inf, "1", None)]
+    + [("workspace", v) for v in (-5, 12.5, 2**70, None, True)],
+)
+def test_what_an_algorithm_says_is_looked_at(what: str, value: Any) -> None:
+    trace = step((2, 4, 9, 9), (8, 4, 3, 3), (2, 8, 9, 9))
+    odd = {"time": 1.0, "workspace": 1} | {what: value}
+    with pytest.raises((ValueError, TypeError), match=rf"^op 0 .* \(buffers 0, 1 to 2\): odd: {what}: "):
+        add(trace, by_hand(("odd", odd["time"], odd["workspace"])))
+
+
+def test_what_is_no_table_or_no_op_of_the_trace_is_said_so() -> None:
+    trace: Any = step((2, 4, 9, 9), (8, 4, 3, 3), (2, 8, 9, 9))
+    with pytest.raises(TypeError, match=r"table: .* must be a list of Algorithm"):
+        add(trace, [3])  # type: ignore[list-item]
+    with pytest.raises(IndexError, match=r"op 2: there are 2$"):
+        offers(trace, 2)
+    assert offers(trace, -1) == offers(trace, 1)
 
 
 @pytest.mark.parametrize("rule", ["fast", "", "64MiB", -1, 0.5, True])

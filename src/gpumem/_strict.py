@@ -40,6 +40,7 @@ CLASSES = {
     "Scheduled": ("gpumem.swap", "gpumem.swap.Scheduled(plan, ...) makes one"),
     "Policy": ("gpumem.jobs", "gpumem.jobs.TENSILE and gpumem.jobs.Policy(planner) are two"),
     "Backend": ("gpumem.execute", "gpumem.execute.Emulator() is one"),
+    "Algorithm": ("gpumem.workspaces", "gpumem.workspaces.TABLE has some"),
     "Measurement": ("gpumem.latency", "gpumem.latency.read_table(path).rows are some"),
     "LatencyTable": ("gpumem.latency", "gpumem.latency.read_table(path) returns one"),
     "Allocator": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from gpumem._strict import strict
-from gpumem.columns import UNKNOWN, Csr
+from gpumem._strict import expect, strict
+from gpumem.columns import MAX_BYTES, UNKNOWN, Csr, position
 from gpumem.kinds import WORKSPACE
 from gpumem.names import meant
 from gpumem.trace import Trace
@@ -51,7 +52,8 @@ def offers(trace: Trace, op: int, table: Sequence[Algorithm] = TABLE) -> tuple[O
     Raises
     ------
     ValueError
-        A buffer of the op has no shape; the table has no algorithm for one of its convolutions.
+        A buffer of the op has no shape; the table has no algorithm for one of its convolutions, or one whose time or
+        workspace is below 0 or without bound.
 
     Notes
     -----
@@ -65,6 +67,7 @@ def offers(trace: Trace, op: int, table: Sequence[Algorithm] = TABLE) -> tuple[O
     winograd           1.00    262,144
     implicit-gemm      2.25          0
     """
+    op = position(op, trace.n, "op")
     return _offers(trace, op, convolutions(trace).get(op, ()), table)
 
 
@@ -73,13 +76,26 @@ def _offers(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
         return ()
     by_each = []
     for c in done:
-        fitting = [Offer(a.name, a.time(c), a.workspace(c)) for a in table if a.fits(c)]
+        fitting = [_offer(trace, op, c, algorithm) for algorithm in table if algorithm.fits(c)]
         if not fitting:
             raise ValueError(f"{_told(trace, op)}: the table has no algorithm for {c}")
         by_each.append(_best(fitting))
     together = _best([_one_after_the_other(chosen) for chosen in product(*by_each)])
     fastest = together[0].time
     return tuple(replace(offer, time=offer.time / fastest if fastest else 1.0) for offer in together)
+
+
+def _offer(trace: Trace, op: int, c: Convolution, algorithm: Algorithm) -> Offer:
+    """What an algorithm says of a convolution; a table may be anybody's."""
+    name = f"{_told(trace, op)}: {algorithm.name}"
+    offer = Offer(algorithm.name, algorithm.time(c), algorithm.workspace(c))
+    expect(name, "time", offer.time, "float")
+    expect(name, "workspace", offer.workspace, "int")
+    if not 0 <= offer.time < math.inf:
+        raise ValueError(f"{name}: time: {offer.time} of {c} is not finite and >= 0")
+    if not 0 <= offer.workspace < MAX_BYTES:
+        raise ValueError(f"{name}: workspace: {offer.workspace} bytes of {c} are not in [0, 2**62)")
+    return offer
 
 
 def _one_after_the_other(chosen: Sequence[Offer]) -> Offer:
@@ -119,14 +135,15 @@ def add(trace: Trace, table: Sequence[Algorithm] = TABLE, *, rule: str | int = F
     -------
     Trace
         The same ops and buffers, and after these one buffer of kind `workspace` for each convolution that needs one,
-        which its op alone writes. A slower algorithm than the fastest makes an op's duration (where it was measured),
-        flops and bytes moved larger by the ratio of the times. The trace itself where no op gets a workspace.
+        which its op alone writes; one of no bytes says that an op is run by a slower algorithm without any. A slower
+        algorithm than the fastest makes an op's duration (where it was measured), flops and bytes moved larger by the
+        ratio of the times. The trace itself where no op gets a workspace.
 
     Raises
     ------
     ValueError
-        A convolution whose buffers have no shapes, or for which the table has no algorithm, or none within the bytes;
-        a rule that is none.
+        A convolution whose buffers have no shapes, or for which the table has no algorithm, or none within the bytes,
+        or one whose time or workspace is below 0 or without bound; a rule that is none.
 
     Notes
     -----

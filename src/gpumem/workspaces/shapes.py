@@ -23,6 +23,8 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight 
 OTHER_WAY = {FORWARD: INPUT_GRADIENT, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: WEIGHT_GRADIENT}
 OPS = {"convolution": False, "convolution_backward": True}  # is it backward?
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of an element
+LEAST = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}  # PyTorch's attributes that are numbers
+TRUTHS = ("transposed", "output_mask")  # and those that are truth values
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def convolutions(trace: Trace) -> dict[int, tuple[Convolution, ...]]:
     Raises
     ------
     ValueError
-        A buffer that a convolution touches has no shape; the message names both.
+        A buffer that a convolution touches has no shape, or one of these attributes is no such thing; the message
+        names the op and the buffer, or the value.
 
     Notes
     -----
@@ -141,8 +144,29 @@ def _written(trace: Trace, op: int) -> list[int]:
     return [j for j in trace.ops.writes[op].tolist() if trace.buffers.kind[j] != WORKSPACE]
 
 
-def _attributes(trace: Trace, op: int) -> Attributes:
-    return (trace.ops.attributes and trace.ops.attributes[op]) or {}
+def _attributes(trace: Trace, op: int, weights: int) -> Attributes:
+    """What PyTorch tells of an op by the filter `weights`; None is nothing told."""
+    found = (trace.ops.attributes and trace.ops.attributes[op]) or {}
+    given = {key: value for key, value in found.items() if key in (*LEAST, *TRUTHS) and value is not None}
+    rank = len((trace.buffers.shape and trace.buffers.shape[weights]) or ()) - 2
+    for key, value in given.items():
+        if not (_truths(value) if key in TRUTHS else _numbers(value, LEAST[key], 1 if key == "groups" else rank)):
+            wanted = "truth values" if key in TRUTHS else f"whole numbers from {LEAST[key]} on, one or one a dimension"
+            raise ValueError(f"op {op} {trace.ops.name[op]!r}: {key} {value!r:.60} is no such thing; {wanted} would do")
+    return given
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _truths(value: Any) -> bool:
+    return all(type(v) is bool for v in _several(value))
+
+
+def _numbers(value: Any, least: int, rank: int) -> bool:
+    numbers = _several(value)
+    return len(numbers) in (1, rank) and all(type(v) is int and v >= least for v in numbers)
 
 
 def _forward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | None]) -> tuple[Convolution, ...]:
@@ -150,7 +174,7 @@ def _forward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | N
     if len(reads) < 2 or not writes:
         return ()
     x, w = reads[:2]
-    known[x, w] = c = _read(trace, x, w, writes[0], _attributes(trace, op))
+    known[x, w] = c = _read(trace, x, w, writes[0], _attributes(trace, op, w))
     return () if c is None else (c,)
 
 
@@ -159,7 +183,8 @@ def _backward(trace: Trace, op: int, known: dict[tuple[int, int], Convolution | 
     reads, writes = trace.ops.reads[op].tolist(), _written(trace, op)
     if len(reads) < 3:
         return ()
-    (y, x, w), given = reads[:3], _attributes(trace, op)
+    y, x, w = reads[:3]
+    given = _attributes(trace, op, w)
     c = known.get((x, w)) or _read(trace, x, w, y, given)
     if c is None:
         return ()
@@ -191,7 +216,7 @@ def _read(trace: Trace, j: int, weights: int, i: int, given: Attributes) -> Conv
     transposed = bool(given["transposed"]) if "transposed" in given else _transposed(x, w, y)
     image, output = (y, x) if transposed else (x, y)
     fits = len(image) == len(w) and image[1] % each == 0 and outputs % (image[1] // each) == 0
-    groups = int(given.get("groups", image[1] // each if fits else 1))
+    groups = _each(given.get("groups", image[1] // each if fits else 1), 1)[0]
     inputs, rank = groups * each, len(extent)
     batch = [s[0] for s, channels in ((image, inputs), (output, outputs)) if len(s) == len(w) and s[1] == channels]
     spaces = _spaces((image, inputs), (output, outputs), batch[0], rank) if batch else None
@@ -256,5 +281,5 @@ def _fitted(image: int, output: int, extent: int, dilation: int) -> tuple[int, i
 
 def _each(value: Any, rank: int) -> Shape:
     """One number a dimension, of one number for all or of a list."""
-    numbers = tuple(value) if hasattr(value, "__iter__") else (value,)
-    return tuple(int(v) for v in (numbers * rank if len(numbers) == 1 else numbers))
+    numbers = tuple(_several(value))
+    return numbers * rank if len(numbers) == 1 else numbers
