@@ -528,6 +528,8 @@ def test_commands_add_them(capsys: pytest.CaptureFixture[str]) -> None:
         "fastest": LARGER.peak_load,
         "10%": add(VGG, rule=VGG.peak_load // 10).peak_load,
     }
+    assert main(["pool", "mlp3", "--workspaces", "fastest"]) == 0
+    assert "mlp3_b128_sgd: no workspaces" in capsys.readouterr().err
     assert main(["plan", "vgg16", "--load-limit", "80%", "--workspaces", "64MiB", "--no-check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["peak_load"] == add(VGG, rule=2**26).peak_load
 

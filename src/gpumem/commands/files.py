@@ -97,7 +97,8 @@ def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     sizes = larger.buffers.size[len(trace.buffers) :]
     unread = sum(not done for done in workspaces.convolutions(trace).values())
     beside = f"; {unread} whose shapes fit no convolution have none" if unread else ""
-    tell(f"{trace.name}: workspaces of {len(sizes)} ops, the largest {human(int(sizes.max(initial=0)))}{beside}")
+    told = f"workspaces of {len(sizes)} ops, the largest {human(int(sizes.max()))}" if len(sizes) else "no workspaces"
+    tell(f"{trace.name}: {told}{beside}")
     return larger
 
 
