@@ -17,6 +17,7 @@ from gpumem.jobs import Event, Job, Outcome, Policy, simulate_jobs, steady, unma
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.times import Times
+from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Trace
@@ -91,6 +92,21 @@ def test_recorded_jobs_take_what_the_clock_says(name: str, blocking: bool) -> No
         assert steady(ran)["a"].ns == simulate(serial, machine, sync=True).makespan
         want = 0 if host_ns == 0 else machine.durations(trace).sum() + trace.n * host_ns if blocking else None
         assert want is None or ran["a"].waits["host"] == (4 * trace.n * host_ns)
+
+
+@pytest.mark.parametrize("blocking", [[True] * 3, [False] * 3, [True, False, False], [False, True, False]])
+def test_a_rerun_is_handed_over_as_the_op_that_it_repeats(blocking: list[bool]) -> None:
+    """`b` outlasts what the host needs; `a` runs again for `c`, and the host waits for it where it waits for `a`."""
+    ops = Ops.make([[], [], [0]], [[0], [1], []], name=["a", "b", "c"], duration=[10, 20, 30], blocking=blocking)
+    trace, machine = Trace(Buffers.make([8, 8], [0, 1], [3, 2]), ops), tiny_machine().with_(host_ns=5)
+    plan = Plan.of(trace, [Recompute(0, 0, 2, 2)])
+    again, jobs = plan.apply(trace), [Job("a", trace, iterations=3)]
+    ran = simulate_jobs(jobs, machine, 16, Policy(Drawn({id(trace): [Scheduled(plan, again.peak_load, ())]})))
+    line = simulate(again, machine)
+    assert ran["a"].end[2] - ran["a"].end[1] == line.makespan
+    first = [e.ns for e in ran.log if e.kind in ("start", "recompute")][:4]
+    assert [ns - first[0] for ns in first] == line.start.tolist()
+    judged(jobs, ran, machine, 16)
 
 
 @given(traces(), st.integers(0, 2**32 - 1))

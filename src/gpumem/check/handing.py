@@ -36,7 +36,7 @@ def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handin
             if e.ns > ns and e.ns > happened.get(e.job, -1):
                 told = f"op {e.op} starts, but its host has handed it over at {ns} ns, and nothing happens now"
                 raise objection("handing", told, i, e)
-        elif mine is not None and e.kind == "end" and mine.blocks[e.op]:
+        elif mine is not None and e.kind in RUN.values() and mine.blocks[e.op]:  # a rerun blocks as its op does
             mine.at[mine.of[e.op]] = e.ns
         happened[e.job] = e.ns
 
