@@ -534,6 +534,11 @@ def test_commands_add_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["peak_load"] == add(VGG, rule=2**26).peak_load
 
 
+def test_a_rule_that_is_named_twice_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "pool", "mlp3", "--what", "table1", "--workspaces", "none,none", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["table1"]) == 1
+
+
 @pytest.mark.parametrize(
     "command", ["pool vgg16", "plan", "swap --limit 70%", "bound", "bench pool", "bench swap", "bench tensile"]
 )

@@ -21,9 +21,10 @@ from gpumem.units import amount, human
 def add_machine(p: Group, default: str) -> None:
     """Add the machine, and what of it a run may have otherwise."""
     p.add_argument("--machine", default=default, help="preset or JSON file (default: %(default)s)")
-    p.add_argument("--host-ns", type=float, metavar="NS", help="host time to hand over an op (mostly 0: none)")
-    p.add_argument("--copy-host-ns", type=float, metavar="NS", help="host time to hand over a copy (mostly 0)")
-    p.add_argument("--reserved", metavar="SIZE", help="device memory that no program has, as the context (mostly 0)")
+    own = "(default: the machine's)"
+    p.add_argument("--host-ns", type=float, metavar="NS", help=f"host time to hand over an op {own}")
+    p.add_argument("--copy-host-ns", type=float, metavar="NS", help=f"host time to hand over a copy {own}")
+    p.add_argument("--reserved", metavar="SIZE", help=f"memory that no program gets, as the context {own}")
 
 
 def target_of(args: argparse.Namespace) -> gpumem.Machine:

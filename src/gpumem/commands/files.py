@@ -79,7 +79,7 @@ def add_workspaces(p: Group, *, several: bool = False) -> None:
 
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:
     """Return each rule of `--workspaces`, and the trace by it; several are called by trace and rule."""
-    rules = text.split(",")
+    rules = [*dict.fromkeys(text.split(","))]
     ways = [(rule, with_workspaces(trace, rule)) for rule in rules]
     if len(rules) == 1:
         return ways
