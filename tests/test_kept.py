@@ -157,7 +157,7 @@ def test_a_recorder_that_is_told_nothing_has_no_such_columns() -> None:
     ("given", "message"),
     [
         ({"shape": [2, -1]}, r"malloc: shape \[2, -1\] has a negative dimension"),
-        ({"shape": [1.5]}, r"malloc: shape: expected a list of integers .*float64"),
+        ({"shape": [1.5]}, r"malloc: shape \[1.5\] is not a list of integers"),
         ({"shape": 3}, r"shape: .*3"),
         ({"dtype": 4}, r"dtype: .*4"),
     ],
@@ -165,6 +165,13 @@ def test_a_recorder_that_is_told_nothing_has_no_such_columns() -> None:
 def test_a_recorder_refuses_what_is_no_shape(given: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Recorder().malloc(8, **given)
+
+
+def test_columns_take_shapes_as_lists_and_refuse_what_is_none() -> None:
+    assert Buffers.make([8, 8], [0, 0], [1, 1], shape=[[2, 3], None]).shape == ((2, 3), None)
+    for shape, why in (([2, -3], r"\[2, -3\] has a negative dimension"), ([2.5], r"\[2.5\] is not a list of integers")):
+        with pytest.raises(ValueError, match=f"buffer 1: shape {why}"):
+            Buffers.make([8, 8], [0, 0], [1, 1], shape=[None, shape])
 
 
 @pytest.mark.parametrize("given", [{"attributes": [1]}, {"module": 3}, {"host": 3}, {"blocking": "yes"}])

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
-from gpumem.columns import MAX_BYTES, UNKNOWN, Ops, Shape, int_column, numbered, told
+from gpumem.columns import MAX_BYTES, UNKNOWN, Ops, Shape, dimensions, numbered, told
 from gpumem.kinds import told_statistics
 from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.trace import Trace
@@ -86,9 +86,7 @@ class Recorder(Shown):
         """
         if not 0 <= index(size) < MAX_BYTES:
             raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
-        dims = None if shape is None else tuple(int_column(shape, "malloc: shape").tolist())
-        if dims is not None and min(dims, default=0) < 0:
-            raise ValueError(f"malloc: shape {list(dims)!r:.60} has a negative dimension")
+        dims = None if shape is None else dimensions(shape, "malloc: shape")
         self._blocks.append(_Block(index(size), len(self._ops), NEVER, kind, dims, dtype))
         self._events.append(("malloc", len(self._blocks) - 1, size))
         return len(self._blocks) - 1

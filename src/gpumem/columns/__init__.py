@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         MAX_STEPS as MAX_STEPS,
         UNKNOWN as UNKNOWN,
         Bool as Bool,
+        dimensions as dimensions,
         first as first,
         int_column as int_column,
         numbered as numbered,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from gpumem._show import Facts, Shown, frame
 from gpumem.columns.csr import taken
-from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, int_column, position
+from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, dimensions, int_column, position
 from gpumem.units import human
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Buffers(Shown):
         kind: Sequence[str] | None = None,
         of: ArrayLike | None = None,
         name: Sequence[str] | None = None,
-        shape: Sequence[Shape | None] | None = None,
+        shape: Sequence[Sequence[int] | None] | None = None,
         dtype: Sequence[str] | None = None,
     ) -> Buffers:
         """Build the columns; what is left out is False, `""`, the position, and no shapes."""
@@ -87,7 +87,7 @@ class Buffers(Shown):
             ("",) * count if kind is None else tuple(kind),
             np.arange(count, dtype=np.int64) if of is None else int_column(of, "buffers: of"),
             ("",) * count if name is None else tuple(name),
-            None if shape is None else tuple(shape),
+            None if shape is None else tuple(_shape(i, dims) for i, dims in enumerate(shape)),
             None if dtype is None else tuple(dtype),
         )
 
@@ -143,3 +143,7 @@ class Buffers(Shown):
         numbers = (column.tolist() for column in (self.size, self.start, self.end, self.persistent))
         shape, dtype = self.shape or repeat(None), self.dtype or repeat("")
         return map(Buffer, range(len(self)), *numbers, space, self.kind, self.of.tolist(), self.name, shape, dtype)
+
+
+def _shape(i: int, dims: Sequence[int] | None) -> Shape | None:
+    return None if dims is None else dimensions(dims, f"buffer {i}: shape")

@@ -84,6 +84,21 @@ def numbered(names: Sequence[str], column: str, otherwise: str) -> dict[str, Any
     return {column: [number[name] for name in names], f"{column}s": list(number) or [otherwise]}
 
 
+def dimensions(shape: Iterable[int], what: str) -> tuple[int, ...]:
+    """Return the dimensions of a tensor as a tuple; `ValueError` where one is negative or not whole.
+
+    >>> dimensions([64, 3, 3, 3], "shape")
+    (64, 3, 3, 3)
+    """
+    try:
+        whole = tuple(map(index, shape))
+    except TypeError:
+        raise ValueError(f"{what} {shape!r:.60} is not a list of integers") from None
+    if min(whole, default=0) < 0:
+        raise ValueError(f"{what} {shape!r:.60} has a negative dimension")
+    return whole
+
+
 def told(values: Iterable[T], nothing: T) -> tuple[T, ...] | None:
     """Return an optional column: None where nothing is told of any row.
 
