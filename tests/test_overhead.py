@@ -14,6 +14,7 @@ from gpumem.evaluate.knee import knee_of
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.search.planner import _Judge
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
@@ -73,3 +74,11 @@ def test_every_overhead_is_against_that_base(blocking: bool, base: int) -> None:
     placed = baseline(trace, machine, planned.trace, planned.before.placement)
     assert planned.placed_overhead == planned.placed.makespan / placed.makespan - 1
     assert (placed.issued is not None) == blocking
+
+
+def test_a_search_counts_the_stall_from_that_base() -> None:
+    trace, machine = pipelined(), tiny_machine().with_(copy_host_ns=1)
+    judge = _Judge(trace, machine, LIMIT)
+    judge.offer(by_hand(trace, machine, LIMIT, blocking=False))
+    assert judge.line is not None
+    assert judge.stall == judge.line.makespan - 190

@@ -10,7 +10,7 @@ from gpumem._strict import strict
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulate import baseline, simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import fits, floor
@@ -131,12 +131,11 @@ def lowest(
     if stall > 0:
         found.a_little_stall(0.4, int(stall * found.p.turn))
         reached.append((found.plan(), int(found.limits[2])))
-    base = simulate(trace, machine)  # by the same host: these plans do not block
     kept = [(Plan.of(trace), trace.peak_load)]
     for plan, limit in reached:
         swapped = plan.apply(trace)
         limit = max(limit, swapped.peak_load)
-        if simulate(swapped, machine, capacity=limit).overhead(base) <= stall:
+        if simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped)) <= stall:
             kept.append((plan, limit))
     return min(kept, key=lambda row: row[1])
 
@@ -165,7 +164,9 @@ class _Judge:
     @property
     def stall(self) -> int:
         """Nanoseconds that the best plan adds to an iteration; FAR without one."""
-        return self.line.makespan - simulate(self.trace, self.machine).makespan if self.line is not None else FAR
+        if self.best is None or self.line is None:
+            return FAR
+        return self.line.makespan - baseline(self.trace, self.machine, self.best.apply(self.trace)).makespan
 
     def plan(self, until: Deadline) -> Plan:
         """Return the best plan."""
