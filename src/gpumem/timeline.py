@@ -108,6 +108,11 @@ class Timeline(Shown):
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
 
+    @property
+    def host_period(self) -> int:
+        """Nanoseconds that the hosts take for an iteration: as long as the device, less what they gain on it."""
+        return self.makespan - self.gain
+
     @strict
     def check_fits(self, trace: Trace) -> None:
         """Refuse a trace that this is not a run of, with a ValueError: there is one span for each of its ops."""
@@ -144,7 +149,7 @@ class Timeline(Shown):
             mine = np.flatnonzero(trace.ops.host == k)
             issued = self.issued[mine]
             begin = issued - self.handing[mine]
-            wait = begin - np.concatenate([issued[-1:] - (self.makespan - self.gain), issued[:-1]])
+            wait = begin - np.concatenate([issued[-1:] - self.host_period, issued[:-1]])
             columns = (column.tolist() for column in (mine, begin, issued, np.maximum(wait, 0)))
             spans += [Span(i, start, end, waited, issued=end) for i, start, end, waited in zip(*columns)]
         return rows

@@ -42,7 +42,7 @@ def events(trace: Trace, timeline: Timeline) -> list[dict[str, Any]]:
             name, begin = trace.ops.name[span.op], span.start - zero
             rows.append(_complete(name, "issue", tid, begin, span.end - zero, {"op": span.op}))
             if span.wait:  # that before the first op is shown where the iteration ends
-                until = begin if k else begin + timeline.makespan - timeline.gain
+                until = begin if k else begin + timeline.host_period
                 rows.append(_complete("waits", "wait", tid, until - span.wait, until, {"before": span.op}))
     return rows
 

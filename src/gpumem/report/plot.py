@@ -226,7 +226,7 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     ax = _axes(ax)
     handed = timeline.handed(trace)
     for k, host in enumerate(handed):
-        turn = timeline.makespan - timeline.gain  # the wait before the first op is drawn where the iteration ends
+        turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
         waits = [(s.start - s.wait + turn * (s is host[0]), s.wait) for s in host if s.wait]
         _bars(ax, k, waits, _HOST["waits"])
         _bars(ax, k, [(s.start, s.end - s.start) for s in host], _HOST["hands over"])
