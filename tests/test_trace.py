@@ -175,6 +175,7 @@ REFUSED: list[tuple[Callable[[], Trace], str]] = [
     (lambda: make(ops={"host": [0, 0, 2], "hosts": ["main", "copier"]}), r"op 2: host 2, but there are 2 hosts"),
     (lambda: make(ops={"host": [0]}), r"ops: 3 rows, but column 'host' has 1"),
     (lambda: make(ops={"blocking": [True]}), r"ops: 3 rows, but column 'blocking' has 1"),
+    (lambda: make(ops={"attributes": [None, {}, [1]]}), r"ops: attributes of op 2: \[1\] is no mapping"),
     (lambda: make(ops={"blocking": ["no"] * 3}), r"ops: blocking: expected a list of truth values, got <U2"),
     (lambda: make(ops={"stream": [0, 0, -1]}), r"op 2: stream -1, but there are 1 streams"),
     (lambda: make(ops={"duration": [5, -2, 0]}), r"op 1: duration -2 ns is not in \[0, 2\*\*53\)"),

@@ -119,7 +119,7 @@ class Ops(Shown):
             column(host, n, 0, "ops: host"),
             tuple(hosts),
             column(blocking, n, False, "ops: blocking"),
-            None if attributes is None else tuple(attributes),
+            None if attributes is None else _mappings(attributes),
             None if module is None else tuple(module),
         )
 
@@ -204,3 +204,10 @@ class Ops(Shown):
         host, blocking = [self.hosts[k] for k in self.host.tolist()], self.blocking.tolist()
         more = self.attributes or repeat(None), self.module or repeat("")
         return map(Op, range(len(self)), self.name, stream, role, *rows, *numbers, host, blocking, *more)
+
+
+def _mappings(rows: Sequence[Attributes | None]) -> tuple[Attributes | None, ...]:
+    for i, row in enumerate(rows):
+        if row is not None and not isinstance(row, Mapping):
+            raise ValueError(f"ops: attributes of op {i}: {row!r:.60} is no mapping")
+    return tuple(rows)
