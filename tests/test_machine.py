@@ -269,3 +269,11 @@ def test_a_name_that_is_neither_preset_nor_file_is_unknown(tmp_path: Path) -> No
         machine_of(str(tmp_path / "missing.json"))
     with pytest.raises(ValueError, match=r"Is a directory"):
         machine_of(str(tmp_path))
+
+
+def test_what_the_host_takes_is_shown_where_it_takes_any() -> None:
+    p100 = Machine.named("p100")
+    assert "host" not in repr(p100)
+    assert repr(p100.with_(host_ns=2e5)).endswith(", host 200.00 us an op)")
+    assert repr(p100.with_(copy_host_ns=5e3)).endswith(", host 5.00 us a copy)")
+    assert repr(p100.with_(host_ns=2e5, copy_host_ns=5e3)).endswith(", host 200.00 us an op, 5.00 us a copy)")

@@ -115,7 +115,8 @@ class Machine(Shown):
         out, into = (
             f"{1 / link.ns_per_byte:.3g} GB/s" if link.ns_per_byte else "free" for link in (self.out, self.into)
         )
-        host = {name: human_ns(round(ns)) for name, ns in (("host", self.host_ns), ("copies", self.copy_host_ns)) if ns}
+        costs = (("an op", self.host_ns), ("a copy", self.copy_host_ns))
+        host = ", ".join(f"{human_ns(round(ns))} {what}" for what, ns in costs if ns)
         return {
             "": self.name,
             "memory": human(self.capacity) + (f", {human(self.reserved)} of it reserved" if self.reserved else ""),
@@ -123,7 +124,7 @@ class Machine(Shown):
             "bandwidth": f"{self.bandwidth / 1e9:.4g} GB/s",
             "link": f"{out} out and {into} in{'' if self.duplex else ', one at a time'}",
             "pinned": human(self.pinned),
-            **{f"{name} an op": f"{ns} to hand over" for name, ns in host.items()},
+            **({"host": host} if host else {}),
         }
 
     @property
