@@ -12,7 +12,7 @@ from gpumem import check
 from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
 from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulate import hosted, simulate
 from gpumem.timeline import FREED, Timeline
 from gpumem.trace import Trace
 
@@ -23,23 +23,24 @@ from .strategies import plans, steps, traces
 def naive(trace: Trace, line: Timeline, freed: str) -> list[tuple[int, int]]:
     """What is held after each op has taken, and after it has given back, in the iteration shown, neighbours counted."""
     assert line.issued is not None
+    period = line.makespan if freed == "completed" else line.makespan - line.gain
     touches: list[list[int]] = [[] for _ in trace.buffers]
     for op in trace.ops:
         for j in {*op.reads, *op.writes}:
             touches[j].append(op.id)
-    longest = int(line.end.max() - line.issued.min()) // max(line.makespan, 1)
+    longest = int(line.end.max() - line.issued.min()) // max(period, 1)
     events: dict[tuple[int, int, bool], int] = {}  # when, at which op of all iterations, takes or gives back: bytes
     for k in range(-longest - 3, longest + 4):
-        now = k * line.makespan
+        now = k * period
         for b in trace.buffers:
             if b.space == "host" or b.size == 0 or (b.persistent and b.end - b.start == trace.n):
                 continue
             last = max([(i - b.start) % trace.n for i in touches[b.id]], default=b.end - b.start - 1) + b.start
             ends = []
             for i in touches[b.id] or [last % trace.n]:
-                over = (b.start + (i - b.start) % trace.n >= trace.n) * line.makespan
+                over = (b.start + (i - b.start) % trace.n >= trace.n) * period
                 ends.append(int(line.end[i]) + over + now)
-            issued = int(line.issued[last % trace.n]) + (last >= trace.n) * line.makespan + now
+            issued = int(line.issued[last % trace.n]) + (last >= trace.n) * period + now
             take = int(line.issued[b.start]) + now, k * trace.n + b.start, False
             give = (issued if freed == "scheduled" else max(ends)), k * trace.n + last, True
             events[take] = events.get(take, 0) + b.size
@@ -51,11 +52,11 @@ def naive(trace: Trace, line: Timeline, freed: str) -> list[tuple[int, int]]:
     before = held
     for (when, op, _), change in sorted(events.items()):
         held += change
-        if line.makespan == 0 and not 0 <= op < trace.n:
+        if period == 0 and not 0 <= op < trace.n:
             before = held if op < 0 else before
         elif when < 0:
             before = held
-        elif when < max(line.makespan, 1):
+        elif when < max(period, 1):
             rows.append((when, held))
     return rows if rows and rows[0][0] == 0 else [(0, before), *rows]
 
@@ -80,12 +81,13 @@ def test_memory_over_time_is_the_naive_one(data: st.DataObject) -> None:
     costs = {"host_ns": data.draw(st.sampled_from([0, 3, 30])), "copy_host_ns": data.draw(st.sampled_from([0, 9]))}
     machine = replace(tiny_machine(duplex=data.draw(st.booleans())), **costs)
     capacity = data.draw(st.sampled_from([None, trace.peak_load]))
-    line = simulate(trace, machine, capacity=capacity, sync=True, iterations=40)
+    sync = data.draw(st.booleans()) or not hosted(trace, machine)
+    line = simulate(trace, machine, capacity=capacity, sync=sync, iterations=40)
     handing = machine.host_costs(trace)
     check.timeline(
-        trace, line, machine.durations(trace), duplex=machine.duplex, capacity=capacity, handing=handing, sync=True
+        trace, line, machine.durations(trace), duplex=machine.duplex, capacity=capacity, handing=handing, sync=sync
     )
-    for freed in FREED if line.cycle == 1 else ():
+    for freed in (FREED if not line.gain else FREED[:1]) if line.cycle == 1 else ():
         time, held = line.memory_over_time(trace, freed)
         assert time.dtype == held.dtype == np.int64
         assert [*zip(time.tolist(), held.tolist())] == naive(trace, line, freed)
@@ -166,3 +168,11 @@ def test_what_memory_over_time_cannot_say() -> None:
     with pytest.raises(ValueError, match="timeline: "):
         line.memory_over_time(two())
     assert simulate(trace, machine.with_(host_ns=1)).gain == simulate(trace, machine).gain == 0
+
+
+def test_a_host_that_gains_takes_and_gives_back_at_its_own_pace() -> None:
+    line = simulate(two(), tiny_machine().with_(host_ns=1), sync=False)
+    assert (line.makespan, line.gain, line.host_period) == (60, 57, 3)
+    rows = steps_of(line, two(), "scheduled")
+    assert sorted({time for time, _ in rows}) == [0, 1, 2]
+    assert sorted(held for _, held in rows) == [0, 4, 8, 12, 20]

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
-from gpumem.columns import MAX_BYTES, UNKNOWN, Ops, Shape, dimensions, numbered, told
+from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, Ops, Shape, dimensions, numbered, told
 from gpumem.kinds import told_statistics
 from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.trace import Trace
@@ -113,7 +113,7 @@ class Recorder(Shown):
         statistics: Sequence[int] | None = None,
         attributes: Mapping[str, Any] | None = None,
         module: str = "",
-        host: str = "host",
+        host: str = THE_HOST,
         blocking: bool = False,
     ) -> None:
         """Record an op; a block that it changes in place belongs to both `reads` and `writes`.
@@ -174,7 +174,7 @@ class Recorder(Shown):
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
         given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in _Exec._fields}
-        given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", "host")
+        given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", THE_HOST)
         given |= {"attributes": told(given["attributes"], None), "module": told(given["module"], "")}
         statistics, kind = given.pop("statistics"), tuple(block.kind for block in self._blocks)
         ops = Ops.make(**given)

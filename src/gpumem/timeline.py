@@ -177,9 +177,9 @@ class Timeline(Shown):
         Returns
         -------
         time, bytes : int64[k]
-            `bytes[j]` from `time[j]` to `time[j + 1]`, the last to `makespan`; nanoseconds from the first start of the
-            iteration, modulo the makespan, ascending from 0. Equal times are steps of no length: what ops at one
-            instant take and give back in turn.
+            `bytes[j]` from `time[j]` to `time[j + 1]`, the last to the end of the iteration; nanoseconds from its first
+            start, modulo the makespan (`host_period` with `"scheduled"`, the same unless the host gains), ascending
+            from 0. Equal times are steps of no length: what ops at one instant take and give back in turn.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class Timeline(Shown):
 
         Notes
         -----
-        O(accesses log accesses). Iterations before and after are the one shown, a makespan apart, and count where they
+        O(accesses log accesses). Iterations before and after are the one shown, so long apart, and count where they
         overlap it. That is exact where `cycle` is 1; with a longer cycle, or none, neighbours differ and the curve is
         that of the iteration shown.
 
@@ -219,17 +219,18 @@ class Timeline(Shown):
         if freed == "completed" and self.cycle and self.gain > 0:
             told = f"the host gains {human_ns(self.gain)} in every iteration, so ever more is taken"
             raise ValueError(f"memory_over_time: {told}; simulate with sync=True lets it wait for the last op")
-        taken, given, last = self._lifetimes(trace, self.issued, freed)
+        period = self.makespan if freed == "completed" else self.host_period
+        taken, given, last = self._lifetimes(trace, self.issued, freed, period)
         b, eternal = trace.buffers, trace.eternal
         mine = ~b.host & ~eternal & (b.size > 0)
         time, at = np.concatenate([taken[mine], given[mine]]), np.concatenate([b.start[mine], last[mine]])
         size = np.concatenate([b.size[mine], -b.size[mine]])
-        turn = time // self.makespan if self.makespan else at // trace.n
-        time, at = time - turn * self.makespan, at - turn * trace.n
+        turn = time // period if period else at // trace.n
+        time, at = time - turn * period, at - turn * trace.n
         always = int(b.size[eternal & ~b.host].sum()) - int((size * turn).sum())
         return _steps(time, at, size, always)
 
-    def _lifetimes(self, trace: Trace, issued: I64, freed: str) -> tuple[I64, I64, I64]:
+    def _lifetimes(self, trace: Trace, issued: I64, freed: str, period: int) -> tuple[I64, I64, I64]:
         """Return when each buffer is taken and given back, and by which op: from `n` on, one of the next iteration."""
         b, touched = trace.buffers, trace.accesses().op
         idle = np.flatnonzero(np.diff(touched.ptr) == 0)
@@ -240,7 +241,7 @@ class Timeline(Shown):
         given = taken.copy()
         if freed == "scheduled":
             buffer, at = np.arange(len(b)), last
-        when = (issued if freed == "scheduled" else self.end)[at % trace.n] + at // trace.n * self.makespan
+        when = (issued if freed == "scheduled" else self.end)[at % trace.n] + at // trace.n * period
         np.maximum.at(given, buffer, when)
         return taken, given, last
 

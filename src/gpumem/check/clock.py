@@ -61,7 +61,8 @@ def timeline(
     waits = _waits(trace, start, end, duplex)[line.first]
     rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
     if (line.issued is not None) != hosts.on:
-        raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not")
+        lacking = "" if handing is not None else "; handing=machine.host_costs(trace) tells it of host time"
+        raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says not{lacking}")
     if line.issued is not None:
         rules.append(("issue", line.issued, issued[line.first] - origin))
     for rule, have, want in rules:

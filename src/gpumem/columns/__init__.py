@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RECOMPUTE as RECOMPUTE,
         ROLES as ROLES,
         SYNC as SYNC,
+        THE_HOST as THE_HOST,
         Attributes as Attributes,
         Op as Op,
         Ops as Ops,

@@ -21,6 +21,7 @@ Attributes = Mapping[str, Any]  # of an op, by name
 
 COMPUTE, COPY_OUT, COPY_IN, RECOMPUTE, SYNC = range(5)
 ROLES = ("compute", "copy_out", "copy_in", "recompute", "sync")
+THE_HOST = "host"  # who hands over ops of which nobody says more
 NAMES = ("streams", "hosts")  # columns of `Ops` that name what others count
 
 
@@ -36,7 +37,7 @@ class Op:
     writes: tuple[int, ...]
     duration: int
     of: int
-    host: str = "host"
+    host: str = THE_HOST
     blocking: bool = False
     attributes: Attributes | None = field(default=None, hash=False)  # a dict has no hash
     module: str = ""
@@ -91,7 +92,7 @@ class Ops(Shown):
         rng: ArrayLike | None = None,
         statistics: Csr | Sequence[Sequence[int]] | None = None,
         host: ArrayLike | None = None,
-        hosts: Sequence[str] = ("host",),
+        hosts: Sequence[str] = (THE_HOST,),
         blocking: ArrayLike | None = None,
         attributes: Sequence[Attributes | None] | None = None,
         module: Sequence[str] | None = None,

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpumem.columns import UNKNOWN, Csr, Ops, numbered, told
+from gpumem.columns import THE_HOST, UNKNOWN, Csr, Ops, numbered, told
 from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import HOST, Amount, Count, Index, check_positions, decode
+from gpumem.io.schema import Amount, Count, Index, check_positions, decode
 from gpumem.kinds import told_statistics
 from gpumem.recording import NEVER, Recording
 from gpumem.trace import Trace
@@ -40,7 +40,7 @@ class _Op(msgspec.Struct, gc=False):
     statistics: list[Count] | None = None
     attributes: dict[str, Any] | None = None
     module: str = ""
-    host: str = HOST
+    host: str = THE_HOST
     blocking: bool = False
 
 
@@ -102,7 +102,7 @@ def _recording(buffers: list[_Buffer], ops: list[_Op]) -> Recording:
         attributes=told((o.attributes for o in ops), None),
         module=told((o.module for o in ops), ""),
         blocking=[o.blocking for o in ops],
-        **numbered([o.host for o in ops], "host", HOST),
+        **numbered([o.host for o in ops], "host", THE_HOST),
     )
     kind = tuple(b.kind for b in buffers)
     return Recording(

@@ -17,9 +17,6 @@ Amount = Annotated[float, msgspec.Meta(ge=0, lt=2.0**63)]
 Index = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
 
 
-HOST = "host"  # the thread that hands over an op of which a file names none
-
-
 class File(msgspec.Struct):
     """A trace file: its three keys, still packed."""
 

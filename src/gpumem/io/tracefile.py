@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from gpumem.columns import I64, ROLES, UNKNOWN, Buffers, Csr, Ops, numbered, told
+from gpumem.columns import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, numbered, told
 from gpumem.io.files import replacing
-from gpumem.io.schema import HOST, Count, Index, check_positions, decode
+from gpumem.io.schema import Count, Index, check_positions, decode
 from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
@@ -58,7 +58,7 @@ class _Op(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=Tr
     statistics: list[Count] | None = None
     attributes: Mapping[str, Any] | None = None
     module: str = ""
-    host: str = HOST
+    host: str = THE_HOST
     blocking: bool = False
 
 
@@ -83,7 +83,7 @@ def parse(meta: msgspec.Raw, buffers: msgspec.Raw, ops: msgspec.Raw) -> tuple[Tr
         attributes=told((x.attributes for x in o), None),
         module=told((x.module for x in o), ""),
         blocking=[x.blocking for x in o],
-        **numbered([x.host for x in o], "host", HOST),
+        **numbered([x.host for x in o], "host", THE_HOST),
     )
     trace = Trace(
         Buffers.make(
