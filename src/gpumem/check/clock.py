@@ -62,7 +62,7 @@ def timeline(
     rules = [("start", line.start, start[line.first] - origin), ("wait", line.wait, waits)]
     if (line.issued is not None) != hosts.on:
         lacking = "" if handing is not None else "; handing=machine.host_costs(trace) tells it of host time"
-        raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says not{lacking}")
+        raise CheckError("issue", f"the host is {'off' if hosts.on else 'on'}, the naive clock says it is not{lacking}")
     if line.issued is not None:
         rules.append(("issue", line.issued, issued[line.first] - origin))
     for rule, have, want in rules:

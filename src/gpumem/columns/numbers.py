@@ -16,9 +16,7 @@ T = TypeVar("T")
 
 MAX_BYTES = 2**62  # what all sizes together may come to, so that int64 sums cannot overflow
 MAX_STEPS = 2**62  # what an iteration's length stays below, so that `start + n` cannot overflow
-MAX_NS = (
-    2**53
-)  # what all durations together stay below, and all host time: float64 holds them, 500 iterations fit in int64
+MAX_NS = 2**53  # what all durations, and all host time, stay below: exact in float64, and 500 iterations fit in int64
 UNKNOWN = -1  # a duration nobody measured; an `of` that does not exist
 
 
