@@ -144,7 +144,7 @@ def _least(stall: Callable[[int], Any], limit: int, base: int) -> float | None:
 
 
 def mlps() -> list[Trace]:
-    """MLPs of twelve layers by batch size: what is saved in no more than the extra time of section 4.1?"""
+    """MLPs of twelve layers, a trace a batch size, to hold against section 4.1."""
     return [mlp(batch=batch, features=256, hidden=(1024,) * 12).trace for batch in (128, 512, 2048, 8192)]
 
 
