@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem._strict import strict
+from gpumem.check.hosts import NaiveHosts
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first, int_column
 from gpumem.errors import CheckError
 from gpumem.machine import Machine
@@ -55,7 +56,7 @@ def timeline(
     if (i := first(line.end - line.start != duration)) >= 0:
         raise CheckError("duration", f"op {i}: takes {line.end[i] - line.start[i]} ns, not {duration[i]}", ops=[i])
     count = line.first + line.cycle + 1
-    hosts = _Hosts(trace, handing, sync)
+    hosts = NaiveHosts(trace, handing, sync)
     start, end, issued, late = _run(trace, duration, placement, capacity, duplex, count, hosts)
     origin = start[line.first].min()
     waits = _waits(trace, start, end, duplex)[line.first]
@@ -135,7 +136,7 @@ def naive_clock(
     An op waits for every conflicting op of the last n positions. Older ones need no look: op `x` itself,
     one iteration ago, touched the same buffers and waited for them, or it conflicts with nobody.
     """
-    duration, hosts = _one_each(trace, duration), _Hosts(trace, handing, sync)
+    duration, hosts = _one_each(trace, duration), NaiveHosts(trace, handing, sync)
     return _run(trace, duration, placement, capacity, duplex, iterations, hosts)[:2]
 
 
@@ -146,7 +147,7 @@ def _run(
     capacity: int | None,
     duplex: bool,
     iterations: int,
-    hosts: _Hosts,
+    hosts: NaiveHosts,
 ) -> tuple[I64, I64, I64, list[list[str]]]:
     """Start, end and issue of every op in every iteration; what held the issue that an op waited for, else ''."""
     n = trace.n
@@ -227,45 +228,6 @@ def _same_bytes(trace: Trace, placement: Placement, j: int) -> Bool:
     over: Bool = ~b.host & (b.size > 0) & (at < at[j] + b.size[j]) & (at[j] < at + b.size)
     over[j] = False
     return over
-
-
-class _Hosts:
-    """The host threads: where each is, and when what it has handed over ends."""
-
-    def __init__(self, trace: Trace, handing: I64 | None, sync: bool | None) -> None:
-        ops = list(trace.ops)
-        self.cost = [0] * trace.n if handing is None else int_column(handing, "handing").tolist()
-        self.of, self.blocks = trace.ops.host.tolist(), trace.ops.blocking.tolist()
-        self.copy = [op.role in ("copy_in", "copy_out") for op in ops]
-        self.drains = [copy and waits for copy, waits in zip(self.copy, self.blocks)]
-        self.on = bool(sync) or any(self.cost) or any(self.blocks)
-        computing = [op.id for op in ops if not self.copy[op.id]]
-        if self.on and sync is not False and computing:
-            self.blocks[computing[-1]] = True
-        self.at: dict[int, int] = {}
-        self.ends: dict[int, list[int]] = {}
-        self.held: dict[int, int] = {}  # until when a blocking copy has held it
-        self.before = 0  # when the op before was issued
-        self.copying = -1  # until when a copy held a host that this waited for
-
-    def issue(self, i: int) -> int:
-        """Hand over op `i`; return when."""
-        host = self.of[i]
-        here = self.at.get(host, 0)
-        if self.drains[i] and (drained := max(self.ends.get(host, [0]))) > here:
-            here = self.held[host] = drained
-        if here + self.cost[i] > self.before:
-            self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, -1))
-        self.at[host] = self.before
-        return self.before
-
-    def ended(self, i: int, end: int) -> None:
-        """Op `i` will end then."""
-        self.ends.setdefault(self.of[i], []).append(end)
-        if self.blocks[i]:
-            self.at[self.of[i]] = end
-        if self.drains[i]:
-            self.held[self.of[i]] = end
 
 
 class _Memory:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpumem.check.hosts import NaiveHosts
 from gpumem.check.log import RUN, LoggedEvent, objection
-from gpumem.columns import I64, int_column
+from gpumem.columns import I64
 from gpumem.trace import Trace
 
 
@@ -23,37 +24,22 @@ def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handin
         A kernel starts before its host has come to it; or later, and at that instant nothing happens to its job that
         it can have waited for.
     """
-    hosts = {name: _Hosts(name, traces[name], ns) for name, ns in handing.items()}
+    for name, costs in handing.items():
+        if len(costs) != traces[name].n:
+            raise ValueError(f"handing: {len(costs)} costs for the {traces[name].n} ops of job {name!r}")
+    hosts: dict[str, NaiveHosts] = {}
     happened: dict[str, int] = {}  # when something happened to each job last
     for i, e in enumerate(log):
+        if e.kind == "launch" and e.job in handing:
+            hosts[e.job] = NaiveHosts(traces[e.job], handing[e.job], True, e.ns)
         mine = hosts.get(e.job)
-        if mine is not None and e.kind == "launch":
-            mine.launched = mine.before = e.ns
-        elif mine is not None and e.kind in RUN:
+        if mine is not None and e.kind in RUN:
             ns = mine.issue(e.op)
             if e.ns < ns:
                 raise objection("handing", f"op {e.op} starts, but its host hands it over at {ns} ns", i, e)
             if e.ns > ns and e.ns > happened.get(e.job, -1):
                 told = f"op {e.op} starts, but its host has handed it over at {ns} ns, and nothing happens now"
                 raise objection("handing", told, i, e)
-        elif mine is not None and e.kind in RUN.values() and mine.blocks[e.op]:  # a rerun blocks as its op does
-            mine.at[mine.of[e.op]] = e.ns
+        elif mine is not None and e.kind in RUN.values():  # a rerun blocks as its op does
+            mine.ended(e.op, e.ns)
         happened[e.job] = e.ns
-
-
-class _Hosts:
-    """Where the host threads of one job are."""
-
-    def __init__(self, name: str, trace: Trace, handing: I64) -> None:
-        self.cost, self.of = int_column(handing, "handing").tolist(), trace.ops.host.tolist()
-        if len(self.cost) != trace.n:
-            raise ValueError(f"handing: {len(self.cost)} costs for the {trace.n} ops of job {name!r}")
-        self.blocks = [*trace.ops.blocking.tolist()[:-1], True]  # the last one always does
-        self.at: dict[int, int] = {}
-        self.launched = self.before = 0
-
-    def issue(self, op: int) -> int:
-        """Hand over an op, or its rerun; return when."""
-        host = self.of[op]
-        self.before = self.at[host] = max(self.at.get(host, self.launched) + self.cost[op], self.before)
-        return self.before
