@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,20 @@ class Buffers(Shown):
         """
         fresh = Buffers.make([0], [0], [0], of=[UNKNOWN], shape=[None], dtype=[""])
         return Buffers(*(taken(getattr(self, c), getattr(fresh, c), rows) for c in self.__slots__))
+
+    def extended(
+        self, size: ArrayLike, start: ArrayLike, end: ArrayLike, *, kind: str, name: Sequence[str] | None = None
+    ) -> Buffers:
+        """Return the table with more rows behind it: buffers of one kind, of which nothing else is known.
+
+        >>> Buffers.make([8], [0], [3]).extended([4, 2], [1, 2], [2, 3], kind="workspace").size
+        array([8, 4, 2])
+        """
+        old, sizes = len(self), int_column(size, "buffers: size")
+        table = self.take(np.append(np.arange(old), np.full(len(sizes), -1)))
+        table.size[old:], table.start[old:], table.end[old:] = sizes, start, end
+        names = ("",) * len(sizes) if name is None else name
+        return replace(table, kind=(*self.kind, *[kind] * len(sizes)), name=(*self.name, *names))
 
     def _facts(self) -> Facts:
         host = int(self.size[self.host].sum())

@@ -188,9 +188,8 @@ def _chosen(trace: Trace, op: int, done: Sequence[Convolution], table: Sequence[
 def _with(trace: Trace, taken: dict[int, Offer]) -> Trace:
     b, ops = trace.buffers, trace.ops
     old, at = len(b), np.array([*taken], np.int64)
-    buffers = b.take(np.append(np.arange(old), np.full(len(at), -1)))
-    buffers.size[old:], buffers.start[old:], buffers.end[old:] = [o.workspace for o in taken.values()], at, at + 1
-    kind, name = (*b.kind, *(WORKSPACE for _ in taken)), (*b.name, *(offer.name for offer in taken.values()))
+    size, name = [offer.workspace for offer in taken.values()], [offer.name for offer in taken.values()]
+    buffers = b.extended(size, at, at + 1, kind=WORKSPACE, name=name)
     slower = np.ones(len(ops))
     slower[at] = [offer.time for offer in taken.values()]
     duration = np.where(ops.duration == UNKNOWN, UNKNOWN, np.rint(ops.duration * slower).astype(np.int64))
@@ -198,4 +197,4 @@ def _with(trace: Trace, taken: dict[int, Offer]) -> Trace:
         np.append(ops.writes.rows(), at), np.append(ops.writes.idx, old + np.arange(len(at))), len(ops)
     )
     changed = replace(ops, writes=writes, duration=duration, flops=ops.flops * slower, moved=ops.moved * slower)
-    return Trace(replace(buffers, kind=kind, name=name), changed, trace.n, name=trace.name)
+    return Trace(buffers, changed, trace.n, name=trace.name)

@@ -42,7 +42,5 @@ def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:
         raise ValueError("plan: two variants for one op")
     at = np.array([d.op for d in added], np.int64)
     b = replace(b, size=size, shape=None if shape is None else tuple(shape))
-    buffers = b.take(np.append(np.arange(len(b)), np.full(len(at), -1)))
-    buffers.size[len(b) :], buffers.start[len(b) :], buffers.end[len(b) :] = [d.workspace for d in added], at, at + 1
-    buffers = replace(buffers, kind=(*b.kind, *(WORKSPACE for _ in added)))
+    buffers = b.extended([d.workspace for d in added], at, at + 1, kind=WORKSPACE)
     return Trace(buffers, replace(ops, name=tuple(name), duration=duration, writes=Csr.of(writes)), name=trace.name)
