@@ -16,6 +16,7 @@ from gpumem.machine import Machine
 from gpumem.report import columns
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.plan import Plan
+from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 from gpumem.units import human, percent
 
@@ -133,7 +134,7 @@ def overhead_at(trace: Trace, machine: Machine, planner: Planner, limit: int) ->
     >>> overhead_at(trace, Machine.named("gtx1080ti"), autoswap, trace.peak_load * 7 // 10)
     0.0
     """
-    found = _attempt(trace, machine, planner, limit)
+    found = _attempt(trace, machine, planner, limit, simulate(trace, machine))
     return found[1] if isinstance(found, tuple) else None
 
 
@@ -194,20 +195,20 @@ def knee(
     ('autoswap', 0.3, True)
     """
     _check(free, step, patience)
-    begin, peak = time.perf_counter(), trace.peak_load
+    begin, base, peak = time.perf_counter(), simulate(trace, machine), trace.peak_load
     nothing = Plan.of(trace)
-    best = peak, _judged(trace, machine, nothing, peak), nothing
+    best = peak, _judged(trace, machine, nothing, peak, base), nothing
     unbroken, misses, broken = peak, 0, False
     for limit in _limits(peak, step):
         if misses == patience:
             break
         progress(f"trying a limit of {limit / peak:.1%} of the peak load")
-        found = _attempt(trace, machine, planner, limit)
+        found = _attempt(trace, machine, planner, limit, base)
         if isinstance(found, Infeasible):
             break
         missed = isinstance(found, NotReached)
         if isinstance(found, NotReached) and limit < found.reached < best[0]:
-            limit, found = found.reached, _attempt(trace, machine, planner, found.reached)
+            limit, found = found.reached, _attempt(trace, machine, planner, found.reached, base)
         if isinstance(found, tuple) and found[1] <= free:
             best, misses = (limit, found[1], found[0]), 0
             unbroken = unbroken if broken else limit
@@ -260,7 +261,7 @@ def knee_of(
     begin = time.perf_counter()
     plan, limit = lowest(trace, machine)
     seconds = time.perf_counter() - begin
-    cost = _judged(trace, machine, plan, limit)
+    cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
     name, peak = name or name_of(lowest), trace.peak_load
     return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)
 
@@ -299,16 +300,16 @@ def _limits(peak: int, step: float) -> list[int]:
     return [limit for limit in dict.fromkeys(found) if 0 < limit < peak]
 
 
-def _judged(trace: Trace, machine: Machine, plan: Plan, limit: int) -> float:
+def _judged(trace: Trace, machine: Machine, plan: Plan, limit: int, base: Timeline) -> float:
     swapped = plan.apply(trace)
-    return simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped))
+    return simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped, known=base))
 
 
 def _attempt(
-    trace: Trace, machine: Machine, planner: Planner, limit: int
+    trace: Trace, machine: Machine, planner: Planner, limit: int, base: Timeline
 ) -> tuple[Plan, float] | NotReached | Infeasible:
     try:
         plan = planner(trace, machine, limit)
-        return plan, _judged(trace, machine, plan, limit)
+        return plan, _judged(trace, machine, plan, limit, base)
     except (NotReached, Infeasible) as stop:
         return stop

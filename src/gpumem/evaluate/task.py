@@ -146,7 +146,8 @@ class Case(Shown):
     def planned(self, found: Combined, judged: Timeline, planner: str, score: str = "") -> Planned:
         """Put together what was found, not checked yet."""
         placed = judged if self.load is None else simulate(found.trace, self.machine, found.placement)
-        base = baseline(self.trace, self.machine, found.trace, None if self.load is not None else self.placement)
+        at = None if self.load is not None else self.placement
+        base = baseline(self.trace, self.machine, found.trace, at, known=self.line)
         before, after = Run(self.trace, self.placement, base), Run(found.trace, found.placement, judged)
         limits = self.pool, self.load, found.load_limit
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
