@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 from _bench import SHARED, header
@@ -196,11 +195,6 @@ def figure2() -> list[list[str]]:
     return rows
 
 
-def sequential(trace: Trace) -> Trace:
-    """The same ops, each handed over when the one before has ended."""
-    return replace(trace, ops=replace(trace.ops, blocking=np.ones(trace.n, np.bool_)))
-
-
 def figure3() -> list[list[str]]:
     """A line a net and a host: what sequential scheduling loses, and what an op more would give the paper's figure."""
     rows = [
@@ -221,7 +215,7 @@ def figure3() -> list[list[str]]:
         for host_ns in (HOST_NS, HOST_NS / 4):
             machine = PASCAL.with_(host_ns=host_ns)
             work = int(machine.durations(trace).sum())
-            both, one = (simulate(t, machine).makespan for t in (trace, sequential(trace)))
+            both, one = (simulate(t, machine).makespan for t in (trace, trace.with_blocking()))
             more = (both / (1 - paper / 100) - one) / trace.n
             times = [f"{ns / 1e6:.0f}" for ns in (work, both, one)]
             rows.append(

@@ -173,8 +173,12 @@ class Case:
 
     def off(self) -> Case:
         """Nothing takes host time, nothing blocks."""
-        trace = replace(self.trace, ops=replace(self.trace.ops, blocking=np.zeros(self.trace.n, np.bool_)))
-        return replace(self, trace=trace, machine=self.machine.with_(host_ns=0, copy_host_ns=0), sync=None)
+        return replace(
+            self,
+            trace=self.trace.with_blocking(False),
+            machine=self.machine.with_(host_ns=0, copy_host_ns=0),
+            sync=None,
+        )
 
 
 @st.composite

@@ -22,7 +22,7 @@ from gpumem.trace import Trace
 
 from .conftest import tiny_machine
 from .nets import dense
-from .shared_jobs import Drawn, tight
+from .shared_jobs import Drawn, simulated_right, tight
 from .strategies import any_plans, plans, steps, traces
 
 
@@ -48,17 +48,6 @@ def drawn(data: st.DataObject, trace: Trace) -> Scheduled:
     return Scheduled(plan, plan.apply(trace).peak_load, delays)
 
 
-def judged(jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float, ran: Outcome) -> None:
-    check.jobs(
-        ran.log,
-        {job.name: job.trace for job in jobs},
-        machine,
-        capacity,
-        {job.name: machine.durations(job.trace) for job in jobs},
-        slowdown=slowdown,
-    )
-
-
 @given(st.data())
 def test_any_plans_of_any_jobs(data: st.DataObject) -> None:
     jobs = []
@@ -74,7 +63,7 @@ def test_any_plans_of_any_jobs(data: st.DataObject) -> None:
     slowdown = data.draw(st.sampled_from([0.0, 1.0, 0.3]))
     drain = data.draw(st.booleans())
     ran = simulate_jobs(jobs, machine, capacity, Policy(planner, drain=drain, threshold=0.05), slowdown=slowdown)
-    judged(jobs, machine, capacity, slowdown, ran)
+    simulated_right(jobs, ran, machine, capacity, slowdown)
     for job, got in zip(jobs, ran.jobs):
         if got.launch >= 0:
             assert len(got.end) == job.iterations or (job.leave is not None and got.end[-1] >= job.leave)
@@ -93,7 +82,7 @@ def test_any_plans_that_make_values_again(data: st.DataObject) -> None:
         few[id(job.trace)] = [Scheduled(plan, plan.apply(job.trace).peak_load) for plan in some]
     capacity = max(1, sum(max(s.peak for s in row) for row in few.values()))
     ran = simulate_jobs(jobs, machine, capacity, Policy(Drawn(few), threshold=0.02))
-    judged(jobs, machine, capacity, 0.0, ran)
+    simulated_right(jobs, ran, machine, capacity)
     assert [len(got.end) for got in ran.jobs] == [job.iterations for job in jobs]
 
 
@@ -118,7 +107,7 @@ def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any], Drawn]:
 def test_a_crowd(seed: int) -> None:
     jobs, machine, capacity, slowdown, policy = crowd(seed)
     ran = simulate_jobs(jobs, machine, capacity, policy, slowdown=slowdown)
-    judged(jobs, machine, capacity, slowdown, ran)
+    simulated_right(jobs, ran, machine, capacity, slowdown)
     assert max((total for _, total in ran.budgets), default=0) <= capacity
     for job, got in zip(jobs, ran.jobs):
         mine = [e for e in ran.log if e.job == job.name]

@@ -23,7 +23,7 @@ from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Trace
 
 from .conftest import objects, tiny_machine
-from .shared_jobs import Drawn, tight
+from .shared_jobs import Drawn, simulated_right, tight
 from .strategies import tasks, traces
 
 MS = 1_000_000
@@ -55,18 +55,6 @@ def one_by_one(trace: Trace) -> Trace:
     return replace(trace, ops=replace(trace.ops, stream=np.zeros(trace.n, np.int64), streams=("compute",)))
 
 
-def judged(jobs: list[Job], ran: Outcome, machine: Machine, capacity: int, slowdown: float = 0.0) -> None:
-    check.jobs(
-        ran.log,
-        {job.name: job.trace for job in jobs},
-        machine,
-        capacity,
-        {job.name: machine.durations(job.trace) for job in jobs},
-        slowdown=slowdown,
-        handing={job.name: machine.host_costs(job.trace) for job in jobs},
-    )
-
-
 def assert_as_in_the_clock(trace: Trace, machine: Machine) -> None:
     ran, serial = alone(trace, machine), one_by_one(trace)
     costs = machine.host_costs(serial)
@@ -74,7 +62,7 @@ def assert_as_in_the_clock(trace: Trace, machine: Machine) -> None:
     assert list(ran["a"].end) == end.max(axis=1).tolist()
     assert starts(ran) == (end - machine.durations(serial)).ravel().tolist()
     assert ran["a"].end[3] - ran["a"].end[2] == simulate(serial, machine, sync=True).makespan
-    judged([Job("a", trace, iterations=4)], ran, machine, max(trace.peak_load, 1))
+    simulated_right([Job("a", trace, iterations=4)], ran, machine, max(trace.peak_load, 1))
 
 
 @given(hosted_traces(), HOSTS)
@@ -106,7 +94,7 @@ def test_a_rerun_is_handed_over_as_the_op_that_it_repeats(blocking: list[bool]) 
     assert ran["a"].end[2] - ran["a"].end[1] == line.makespan
     first = [e.ns for e in ran.log if e.kind in ("start", "recompute")][:4]
     assert [ns - first[0] for ns in first] == line.start.tolist()
-    judged(jobs, ran, machine, 16)
+    simulated_right(jobs, ran, machine, 16)
 
 
 @given(traces(), st.integers(0, 2**32 - 1))
@@ -137,7 +125,7 @@ def test_crowds_with_hosts(data: st.DataObject) -> None:
     capacity = max(1, data.draw(st.integers(max(needs) // 2, sum(needs))))
     slowdown = data.draw(st.sampled_from([0.0, 1.0, 0.3]))
     ran = simulate_jobs(jobs, machine, capacity, Policy(Drawn(few), threshold=0.05), slowdown=slowdown)
-    judged(jobs, ran, machine, capacity, slowdown)
+    simulated_right(jobs, ran, machine, capacity, slowdown)
     for job, got in zip(jobs, ran.jobs):
         mine = [e for e in ran.log if e.job == job.name]
         begun, ended = ([e.ns for e in mine if e.kind in of] for of in (("start", "recompute"), ("end", "recomputed")))
@@ -153,7 +141,7 @@ def test_jobs_that_wait_for_their_hosts_do_not_slow_each_other(blocking: bool) -
     trace, machine = trace.with_blocking(blocking), RTX.with_(host_ns=MS)
     jobs = [Job("a", trace, iterations=3), Job("b", trace, arrival=MS // 2, iterations=3)]
     ran = simulate_jobs(jobs, machine, 2 * trace.peak_load, Policy(unmanaged), slowdown=1)
-    judged(jobs, ran, machine, 2 * trace.peak_load, slowdown=1)
+    simulated_right(jobs, ran, machine, 2 * trace.peak_load, slowdown=1)
     lone = alone(trace, machine, 3)["a"]
     for job in jobs:
         assert [end - job.arrival for end in ran[job.name].end] == list(lone.end)
@@ -197,7 +185,7 @@ def test_tensile_plans_with_the_host_and_no_kernel_waits_for_a_copy(task: Task, 
     (found,) = schedule([Task(trace, task.duration)], machine, 1, recompute=False)
     job = Job("a", trace, iterations=4)
     ran = simulate_jobs([job], machine, max(trace.peak_load, 1), Policy(lambda *_: [found]))
-    judged([job], ran, machine, max(trace.peak_load, 1))
+    simulated_right([job], ran, machine, max(trace.peak_load, 1))
     assert starts(ran) == starts(alone(trace, machine))
     assert max(ran["a"].peak) == found.peak and not sum(ran["a"].passive)
 

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem import check
 from gpumem.io import bundled, read
 from gpumem.jobs import PLANNERS, Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, steady, unmanaged
 from gpumem.machine import Machine
@@ -17,6 +16,7 @@ from gpumem.swap.tasks import Task
 from gpumem.swap.tensile.planner import schedule
 
 from .conftest import shared, tiny_machine
+from .shared_jobs import simulated_right
 from .strategies import tasks
 
 RTX = Machine.named("rtx2080ti")
@@ -42,8 +42,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Job], int]:
 def looked_at(jobs: list[Job], machine: Machine, capacity: int, slowdown: float, planner: Planner) -> Outcome:
     """Run, and let the oracle look at the log."""
     ran = simulate_jobs(jobs, machine, capacity, Policy(planner), slowdown=slowdown)
-    ns = {job.name: machine.durations(job.trace) for job in jobs}
-    check.jobs(ran.log, {job.name: job.trace for job in jobs}, machine, capacity, ns, slowdown=slowdown)
+    simulated_right(jobs, ran, machine, capacity, slowdown)
     return ran
 
 
