@@ -21,6 +21,7 @@ from gpumem.columns import Buffers, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver
+from gpumem.execute.layout import Layout
 from gpumem.kernels import reference
 from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
@@ -267,6 +268,22 @@ def check_what_cannot_be_allocated_is_said_and_nothing_stays() -> None:
                 program.run(ITERATIONS)
                 assert p.right(program)
             assert not any(held().values()), (kind, n, held())
+
+
+def check_memory_is_given_back_where_other_work_fails_while_it_is_taken() -> None:
+    with cuda() as backend:
+        p = plan()
+        backend.open(Layout.of(p.trace, p.placement, p.host))
+        there = backend.scratch(np.uint64, (1,))
+        _launch(backend.streams[0], "clear", there)
+        control.fail("execution", 1)
+        failed = None
+        try:
+            backend.scratch(np.uint8, (2**20,))
+        except Exception as error:
+            failed = error  # and all frames that it went through
+        assert "CUDA_ERROR_LAUNCH_FAILED" in str(failed) and "bytes of device memory" not in str(failed), failed
+    assert not any(held().values()), held()
 
 
 def check_a_capture_that_fails_leaves_the_streams_usable() -> None:

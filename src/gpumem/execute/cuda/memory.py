@@ -101,15 +101,14 @@ class CudaMemory(Backend):
         """Allocate `size` bytes; a size of 0 is no allocation."""
         if not size:
             return Buffer.from_handle(0, 0)
+        source: Any = self.device if kind == "device" else self.pinned
         try:
-            if kind == "device":
-                buffer = self.device.allocate(size, stream=self.streams[0])
-                self.streams[0].sync()
-            else:
-                buffer = self.pinned.allocate(size, stream=self.streams[0])
+            buffer = source.allocate(size, stream=self.streams[0])
         except Exception as error:
             raise MemoryError(f"{size} bytes of {kind} memory: {error}") from error
-        self._keep(buffer)
+        self._keep(buffer)  # before the wait, out of which failures of anybody's work may come
+        if kind == "device":
+            self.streams[0].sync()
         if kind == "pinned" and not (buffer.is_host_accessible and buffer.is_device_accessible):
             raise ValueError(f"the host slab of {size} bytes is pageable: asynchronous copies need pinned memory")
         return buffer
