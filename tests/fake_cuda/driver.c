@@ -178,7 +178,7 @@ API CUresult cuCtxSynchronize(void) {
     ENTER;
     TRY(capture_forbids(NULL));
     finish_all();
-    return settle(SUCCESS);
+    return settle(NULL);
 }
 API CUresult cuCtxSynchronize_v2(void *context UNUSED) { return cuCtxSynchronize(); }
 
@@ -394,7 +394,7 @@ static CUresult copy(uintptr_t to, int to_device, uintptr_t from, int from_devic
     counts[COPIES]++;
     if (!waits) return SUCCESS;
     finish(stream, NULL);
-    return settle(SUCCESS);
+    return settle(stream);
 }
 API CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     return copy(to, -1, from, -1, bytes, stream, false);
@@ -473,7 +473,7 @@ API CUresult cuStreamSynchronize(void *handle) {
     STREAM_OF(handle);
     TRY(capture_forbids(stream));
     finish(stream, NULL);
-    return settle(SUCCESS);
+    return settle(stream);
 }
 API CUresult cuStreamQuery(void *handle) {
     ENTER;
@@ -572,7 +572,7 @@ API CUresult cuEventSynchronize(struct event *event) {
     if (!is(event, EVENT)) return INVALID_HANDLE;
     TRY(captured(event));
     if (event->record && !event->record->done) finish(event->record->stream, event->record);
-    return settle(SUCCESS);
+    return settle(event->record ? event->record->stream : NULL);
 }
 API CUresult cuEventQuery(struct event *event) {
     ENTER;

@@ -20,7 +20,8 @@ static const char *const fault_names[FAULTS] = {
 static uint64_t state;
 static unsigned spell;    // for how many steps the scheduler keeps its way of choosing
 bool calling;
-static CUresult failure;  // of queued work, until the next synchronisation
+static CUresult failure;  // of queued work, until the next synchronisation with its stream, or with all
+static const struct stream *failed_on;
 static uint64_t now;      // ns
 
 static int named(const char *what, const char *const *names, int size) {
@@ -270,6 +271,7 @@ static void execute_head(struct stream *stream) {
     struct op *op = stream->head;
     if (op->kind == RUN && !run_step(op->run, perform)) return;
     perform(op);
+    if (failure && !failed_on) failed_on = stream;
     stream->head = op->next;
     if (!stream->head) stream->tail = &stream->head;
     record_release(op->record);
@@ -325,9 +327,10 @@ void poke(void) {
     while (chance(128) && random_step());
 }
 
-CUresult settle(CUresult result) {
+CUresult settle(const struct stream *stream) {
     counts[SYNCS]++;
-    if (!result) result = failure, failure = SUCCESS;
+    CUresult result = stream && failed_on != stream ? SUCCESS : failure;
+    if (result) failure = SUCCESS, failed_on = NULL;
     return result;
 }
 

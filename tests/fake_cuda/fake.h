@@ -154,7 +154,7 @@ void finish(struct stream *stream, const struct record *record);  // until the s
 void finish_all(void);
 void poke(void);                         // execute a few entries, or none
 extern bool calling;                     // a host callback is running: it must not use the driver
-CUresult settle(CUresult result);        // a host synchronisation ends: an asynchronous failure comes out here
+CUresult settle(const struct stream *stream);        // a host synchronisation ends: an asynchronous failure comes out here
 
 CUresult enqueue(struct stream *stream, const struct op *op);  // push, or add to the graph being captured
 CUresult capture_record(struct stream *stream, struct event *event);
