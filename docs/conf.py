@@ -39,7 +39,7 @@ add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["cuda", "numba.cuda", "numba_cuda"]
+autodoc_mock_imports = ["cuda", "numba.cuda", "numba_cuda", "torch"]
 autodoc_type_aliases = {name: name for name in ("I64", "F64", "U64", "Bool", "Array", "ArrayLike", "Bytes", "NDArray")}
 numpydoc_show_class_members = False
 

@@ -1,0 +1,10 @@
+"""What needs PyTorch is looked at where it is there."""
+
+from importlib.util import find_spec
+
+collect_ignore = [] if find_spec("torch") else ["src/gpumem/torch", "tests/pytorch"]
+
+
+def pytest_report_header() -> str | None:
+    """Say what is left out."""
+    return f"no torch: {' and '.join(collect_ignore)} are left out" if collect_ignore else None

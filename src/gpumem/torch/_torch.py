@@ -1,0 +1,20 @@
+"""The only importer of PyTorch, so that its absence is told once; what others need of its modules goes through here."""
+
+from __future__ import annotations
+
+try:
+    import torch as torch
+    from torch.library import Library as Library
+    from torch.nn.modules.module import (
+        register_module_forward_hook as register_module_forward_hook,
+        register_module_forward_pre_hook as register_module_forward_pre_hook,
+    )
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook as register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook as register_optimizer_step_pre_hook,
+    )
+    from torch.utils._device import DeviceContext as DeviceContext
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry as flop_registry
+except ImportError as error:
+    raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error

@@ -1,0 +1,130 @@
+"""Record a training step: on no device at all, on the host, or on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from gpumem._strict import strict
+from gpumem.names import one_of
+from gpumem.torch.as_cuda import as_cuda
+from gpumem.torch.captured import Captured, cut
+from gpumem.torch.elsewhere import Elsewhere
+from gpumem.torch.scene import Scene
+from gpumem.torch.watch import Watch
+from gpumem.torch.workload import Make, Step, WorkloadError, blamed, made, name_of
+from gpumem.trace import Trace
+
+DEVICES = ("meta", "cpu", "cuda")
+
+
+@strict
+def capture(
+    make: Make, device: str = "meta", *, batch: int | None = None, iterations: int = 2, warmup: int = 1, name: str = ""
+) -> Trace:
+    """Record a training step; return its last iteration.
+
+    Parameters
+    ----------
+    make : callable
+        `make(batch=..., device=...)`, each where it takes it, builds model and optimizer and returns `step`;
+        `step()` runs one training iteration. What it returns is let go at once.
+    device : str
+        `meta`: nothing is computed and no memory is taken; tensors made without a device, or on `cuda`, have none, and
+        ops are chosen as for CUDA tensors. `cpu`, `cuda`: it trains for real, and every bit comes out as unrecorded.
+    batch : int, optional
+        Handed on to `make`.
+    iterations, warmup : int
+        How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds from
+        the one before is told from that one, so both must do the same.
+    name : str
+        Of the trace; by default that of `make`.
+
+    Returns
+    -------
+    Trace
+        Ops in the order of their dispatch, over storages: sizes, shapes, dtypes, kinds, reads and writes, what is
+        random, flops by PyTorch's formulas, bytes moved, and of each op its module and its phase (an attribute).
+        Durations are left to the machine's roofline.
+
+    Raises
+    ------
+    WorkloadError
+        The workload cannot be recorded: `make` or `step` fails, does nothing, or does other things in each iteration.
+
+    Warns
+    -----
+    UserWarning
+        What a reader of the trace should know; see `Captured.notes`.
+
+    Notes
+    -----
+    O(ops). Buffers are freed when the last reference is dropped, as PyTorch's allocator sees it. Garbage is collected
+    between iterations only. What an iteration keeps for good ends with it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> def make(batch=8):
+    ...     net = torch.nn.Linear(4, 2)
+    ...     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ...     def step():
+    ...         net(torch.randn(batch, 4)).sum().backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    ...     return step
+    >>> trace = capture(make)
+    >>> trace.ops.name[:3]
+    ('randn.default', 'addmm.default', 'sum.default')
+    """
+    captured = record(make, device, batch=batch, iterations=iterations, warmup=warmup, name=name)
+    for note in captured.notes:
+        warnings.warn(f"{captured.trace.name}: {note}", stacklevel=3)
+    return captured.trace
+
+
+@strict
+def record(
+    make: Make, device: str = "meta", *, batch: int | None = None, iterations: int = 2, warmup: int = 1, name: str = ""
+) -> Captured:
+    """Record a training step as `capture` does; return all iterations, and what is to be said of them."""
+    one_of("device", device, DEVICES)
+    for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", batch or 1, 1)):
+        if count < least:
+            raise ValueError(f"{what}: {count} is below {least}")
+    watch = Watch(device, Scene())
+    with _world(watch):
+        with watch:
+            step = made(make, device, batch)
+        bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]
+        return cut(watch, bounds, name or name_of(make))
+
+
+@contextmanager
+def _world(watch: Watch) -> Iterator[None]:
+    """What a step runs in: the device, hooks, no garbage collection in the middle."""
+    with ExitStack() as world:
+        if watch.device == "meta":
+            world.enter_context(as_cuda())
+        if watch.device != "cpu":
+            world.enter_context(Elsewhere(watch.device, watch.scene))
+        world.enter_context(watch.scene.followed())
+        if gc.isenabled():
+            gc.disable()
+            world.callback(gc.enable)
+        yield
+
+
+def _iteration(watch: Watch, step: Step, k: int) -> tuple[int, int]:
+    gc.collect()
+    lo = watch.begin()
+    with blamed(f"iteration {k}"), watch:
+        step()
+    hi = watch.end()
+    if lo == hi:
+        raise WorkloadError(
+            f"iteration {k}: no op ran on {watch.device}; a step trains for one iteration when it is called"
+        )
+    return lo, hi

@@ -1,0 +1,143 @@
+"""What was recorded of a step, and the iteration cut out of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpumem._show import Facts, Shown
+from gpumem.columns import I64, Csr
+from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, TEMP
+from gpumem.recording import BEFORE, NEVER, Recording
+from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER
+from gpumem.torch.watch import Watch
+from gpumem.trace import Trace
+from gpumem.units import human
+
+OPT_TEMP, OTHER = "opt_temp", "other"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Captured(Shown):
+    """A recorded step.
+
+    Parameters
+    ----------
+    trace : Trace
+        The last iteration.
+    recording : Recording
+        All iterations, the warm-up included.
+    bounds : tuple of (int, int)
+        The ops `[lo, hi)` of each iteration.
+    phases : tuple of str
+        Of each recorded op: `input`, `forward`, `backward`, `recompute`, `optimizer`.
+    kept : int
+        Bytes that each iteration leaves behind (losses in a list, still tensors); in the trace they end with it.
+    notes : tuple of str
+        What a reader of the trace should know: values that were asked for where there are none, resized storages.
+    """
+
+    trace: Trace
+    recording: Recording
+    bounds: tuple[tuple[int, int], ...]
+    phases: tuple[str, ...]
+    kept: int
+    notes: tuple[str, ...]
+
+    def _facts(self) -> Facts:
+        return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
+
+
+def cut(watch: Watch, bounds: list[tuple[int, int]], name: str) -> Captured:
+    """Turn what was watched into a recording, and its last iteration into a trace."""
+    watch.bury()
+    made = watch.recorder.recording()
+    alloc, free = np.array(watch.maker, np.int64), made.free.copy()
+    lo, hi = bounds[-1]
+    kept = _kept(watch, made, alloc, free, bounds)
+    for block, begin in kept.items():
+        free[block] = next(end for start, end in bounds if begin < end) - 1
+    kind, names = _kinds(watch, alloc, free)
+    recording = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
+    each = sum(int(made.size[b]) for b, begin in kept.items() if begin >= lo)
+    trace = recording.iteration(lo, hi, name=name)
+    return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each))
+
+
+def _kept(watch: Watch, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]]) -> dict[int, int]:
+    """Blocks that the last iteration made and nobody will free, and those like them of earlier ones: who made them."""
+    lo, hi = bounds[-1]
+    n = hi - lo
+    leaves = np.flatnonzero((alloc >= lo) & (free == NEVER)).tolist()
+    gone = Counter(
+        (int(alloc[j]), int(made.size[j])) for j in np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo))
+    )
+    stay: dict[int, int] = {}
+    alike = set()
+    for j in leaves:
+        partner = (int(alloc[j]) - n, int(made.size[j]))
+        if gone[partner]:
+            gone[partner] -= 1
+        else:
+            stay[j] = int(alloc[j])
+            alike.add((watch.tensor_of(j), made.ops.name[alloc[j]]))
+    touched = set(
+        np.unique(np.concatenate([_within(made.ops.reads, lo, hi), _within(made.ops.writes, lo, hi)])).tolist()
+    )
+    for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
+        if j not in touched and (watch.tensor_of(j), made.ops.name[alloc[j]]) in alike:
+            stay[j] = int(alloc[j])
+    return stay
+
+
+def _within(rows: Csr, lo: int, hi: int) -> I64:
+    found: I64 = rows.idx[rows.ptr[lo] : rows.ptr[hi]]
+    return found
+
+
+def _kinds(watch: Watch, alloc: I64, free: I64) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What each block is for, and its name where it has one."""
+    phase = watch.phase
+    first_backward = _first_backward(phase)
+    kind, name = [], [""] * len(alloc)
+    for begin, end in zip(alloc.tolist(), free.tolist()):
+        if begin < 0:
+            kind.append(OTHER)
+        elif phase[begin] == ARRIVAL:
+            kind.append(INPUT)
+        elif phase[begin] == OPTIMIZER:
+            kind.append(OPT_TEMP)
+        elif phase[begin] == BACKWARD:
+            kind.append(ACT_GRAD)
+        else:
+            at = first_backward[begin]
+            kind.append(ACTIVATION if end >= at else TEMP)
+    for block, (what, called) in watch.roles.items():
+        kind[block], name[block] = what, called
+    return tuple(kind), tuple(name)
+
+
+def _first_backward(phase: list[str]) -> list[int]:
+    """For each op, the first backward op after it."""
+    following, found = len(phase), []
+    for i in range(len(phase) - 1, -1, -1):
+        if phase[i] == BACKWARD:
+            following = i
+        found.append(following)
+    return found[::-1]
+
+
+def _notes(watch: Watch, kept: int) -> tuple[str, ...]:
+    notes = []
+    if kept:
+        notes.append(f"each iteration keeps {human(kept)} for good (tensors in a list?); in the trace they end with it")
+    if watch.asked:
+        where = ", ".join(dict.fromkeys(watch.asked[:3]))
+        notes.append(f"values were asked for ({where}), the meta device has none: the answer was 0 or False")
+    if watch.resized:
+        notes.append(
+            f"storages were resized by {', '.join(dict.fromkeys(watch.resized))}: each size is a buffer of its own"
+        )
+    return tuple(notes)

@@ -1,0 +1,133 @@
+"""What an op is: the one answer for recording and running, decided from its schema and operands before it runs.
+
+No ops are views (aliases that write nothing, `_unsafe_view`, `lift_fresh`), questions about shapes, calls without
+tensors (a profiler's marks) and whatever stays off the device. `.item()` and `equal` are ops: the host waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gpumem.torch._torch import flop_registry, torch
+
+aten = torch.ops.aten
+NO_OPS = frozenset({"aten::_unsafe_view", "aten::lift_fresh", "aten::lift"})
+ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
+NO_READS = ("_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")  # they look at the shape
+BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
+CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the schema of an op says: whether it may count, what it writes, what its arguments are called."""
+
+    name: str
+    counts: bool
+    composite: bool
+    reads: bool
+    rng: bool
+    blocks: bool
+    written: tuple[int, ...]
+    outs: tuple[str, ...]
+    hidden: bool
+    flops: Callable[..., int] | None
+    attributes: tuple[tuple[int, str], ...]
+
+
+@cache
+def kind_of(func: Any) -> Kind:
+    """Read an op's schema; once for each op."""
+    schema, name = func._schema, func._schema.name
+    arguments = schema.arguments
+    written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+    view = any(a.alias_info is not None for a in arguments) and not written
+    makes = any("Tensor" in str(r.type) for r in schema.returns)
+    convolves = name in ("aten::convolution", "aten::convolution_backward", "aten::_convolution")
+    return Kind(
+        name=str(func).removeprefix("aten."),
+        counts=not view and name not in NO_OPS and (makes or bool(written) or name in ASKS),
+        composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
+        reads=not name.removeprefix("aten::").endswith(NO_READS),
+        rng=torch.Tag.nondeterministic_seeded in func.tags,
+        blocks=name in ASKS,
+        written=tuple(i for i, a in written if not a.kwarg_only),
+        outs=tuple(a.name for i, a in written),
+        hidden=name in BATCH_NORMS,
+        flops=flop_registry.get(func.overloadpacket),
+        attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
+    )
+
+
+@dataclass(slots=True)
+class Call:
+    """An op about to run: its operands on the device, and which of them it writes."""
+
+    kind: Kind
+    operands: list[torch.Tensor]
+    written: list[torch.Tensor]
+
+
+def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call | None:
+    """Decide whether a call is an op of the device; None where it is not.
+
+    Parameters
+    ----------
+    func : OpOverload
+    args, kwargs
+        What it is called with.
+    device : str
+        Type of the device: `meta`, `cpu`, `cuda`.
+
+    Notes
+    -----
+    O(arguments). An op counts where an operand lies on the device, or where it has none and makes its result there.
+    """
+    kind = kind_of(func)
+    if not kind.counts:
+        return None
+    operands = tensors((args, kwargs.values()), device)
+    if not operands and (_made_on(kwargs) != device or tensors((args, kwargs.values()), None) or _nothing(kind, args)):
+        return None
+    positions = (*kind.written, *(RUNNING if kind.hidden and args[TRAINING] else ()))
+    written = tensors([args[i] for i in positions if i < len(args)], device)
+    if kind.outs and kwargs:
+        written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
+    return Call(kind, operands, written)
+
+
+def tensors(values: Any, device: str | None) -> list[torch.Tensor]:
+    """Return the tensors among (nested) arguments, in order: those on a device, or all."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if device is None or value.device.type == device:
+                found.append(value)
+        elif isinstance(value, (list, tuple)) or type(value) is type({}.values()):
+            found += tensors(value, device)
+    return found
+
+
+def _made_on(kwargs: Mapping[str, Any]) -> str:
+    device = kwargs.get("device")
+    return "cpu" if device is None else torch.device(device).type
+
+
+def _nothing(kind: Kind, args: Sequence[Any]) -> bool:
+    """Whether a call makes an uninitialised tensor of no bytes, as batch norm does on its way."""
+    return kind.name == "empty.memory_format" and 0 in args[0]
+
+
+def amount(values: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of some tensors as a kernel reads or writes them, each once."""
+    total, seen = 0, set()
+    for x in values:
+        if id(x) not in seen:
+            seen.add(id(x))
+            size = x.nbytes
+            total += size if size <= (whole := x.untyped_storage().nbytes()) else whole  # one that is expanded
+    return total

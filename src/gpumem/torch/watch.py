@@ -1,0 +1,176 @@
+"""The recorder: a dispatch mode that writes down every op of the device, over storages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import unwrap
+from typing import Any
+
+from gpumem.kinds import GRADIENT
+from gpumem.recorder import Recorder
+from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
+from gpumem.torch.scene import BACKWARD, Scene, engine_references, seeds_gradients
+from gpumem.torch.storages import Storages
+
+aten = torch.ops.aten
+malloc, execute = (unwrap(f) for f in (Recorder.malloc, Recorder.exec))  # their arguments are ours, so right
+GATHERS = frozenset({"embedding.default", "index.Tensor", "index_select.default", "gather.default"})
+TRUE = frozenset({"all", "isfinite"})  # what is asked of these is whether all is well; of others, whether it is not
+
+
+class Watch(TorchDispatchMode):
+    """Records what runs under it.
+
+    Parameters
+    ----------
+    device : str
+        Type of the device whose memory is meant.
+    scene : Scene
+        Tells where in the step an op stands.
+    timed : callable, optional
+        Runs an op and returns how to learn its nanoseconds, once the device is done.
+    """
+
+    def __init__(self, device: str, scene: Scene, timed: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.device, self.scene, self.timed = device, scene, timed
+        self.recorder = Recorder()
+        self.storages = Storages(self._block)
+        self.recording = False
+        self.maker: list[int] = []  # of each block: the op that made it, or -1
+        self.roles: dict[int, tuple[str, str]] = {}  # of blocks of which more is known: kind and name
+        self.phase: list[str] = []  # of each op
+        self.node: dict[int, int] = {}  # of a block: the backward node whose evaluation wrote it last
+        self.asked: list[str] = []  # where values were asked for that the device has not
+        self.source: dict[int, str] = {}  # of a block of one truth value: the op that wrote it
+        self.resized: list[str] = []
+        self.ns: list[Callable[[], int]] = []
+        self._lock = threading.RLock()
+        engine_references()
+        scene.on_gradients = self._gradients
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kind_of(func).composite and torch.is_inference_mode_enabled():
+            with self:
+                return func.decompose(*args, **kwargs)
+        with self._lock:
+            call = call_of(func, args, kwargs, self.device)
+            if call is None:
+                return func(*args, **kwargs)
+            return self._run(call, func, args, kwargs)
+
+    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self.bury()
+        kind, storages = call.kind, self.storages
+        reads = [storages.of(x) for x in call.operands]
+        writes = [storages.of(x) for x in call.written]
+        moved = amount(call.operands if kind.reads else []) + amount(call.written)
+        old = args[0] if func is aten.add.Tensor and self.scene.adds_up(args, kwargs, self.node.get(reads[0])) else None
+        result = (
+            self._answer(kind.name, args[0]) if kind.blocks and self.device == "meta" else self._do(func, args, kwargs)
+        )
+        made = tensors(result if isinstance(result, (list, tuple)) else (result,), self.device)
+        name = kind.name
+        if old is not None and not storages.known(result):
+            storages.succeed(old, result)
+            name = "add_.Tensor"
+            writes.append(reads[0])
+        fresh = amount([x for x in made if not any(x is y for y in call.written)])
+        if name in GATHERS:  # of the table they read no more rows than come out
+            moved -= max(amount([args[0]]) - fresh, 0)
+        moved += fresh
+        for x in call.written:
+            if storages.resized(x):
+                self.resized.append(name)
+                storages.forget(x)
+        writes = [*(storages.of(x) for x in made), *writes, *(storages.of(x) for x in call.written)]
+        self._note(
+            call, name, reads if kind.reads else [], writes, moved, self._flops(kind, args, kwargs, result), args
+        )
+        return result
+
+    def _do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs) if self.timed is None else self.timed(self, func, args, kwargs)
+
+    def _answer(self, name: str, asked: torch.Tensor) -> Any:
+        """Answer what would need values: nothing is known of them here, so all is well, and numbers are 0."""
+        source = self.source.get(self.storages.of(asked), "")
+        self.asked.append(f"{source or name} in {self.scene.module or 'the step'}")
+        if name.startswith("equal") or asked.dtype == torch.bool:
+            return source.partition(".")[0] in TRUE
+        return 0j if asked.dtype.is_complex else 0.0 if asked.dtype.is_floating_point else 0
+
+    def _flops(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+        if kind.flops is None or not self.recording:
+            return 0
+        return int(kind.flops(*args, **kwargs, out_val=result))
+
+    def _note(
+        self, call: Call, name: str, reads: list[int], writes: list[int], moved: int, flops: int, args: Sequence[Any]
+    ) -> None:
+        here = self.scene.node
+        for block in writes:
+            self.node[block] = here
+        if self.device == "meta" and writes and self.storages.size[writes[0]] == 1:
+            self.source[writes[0]] = name
+        if not self.recording:
+            return
+        phase = BACKWARD if name == "ones_like.default" and seeds_gradients() else self.scene.phase()
+        self.phase.append(phase)
+        kind = call.kind
+        execute(
+            self.recorder,
+            name,
+            list(dict.fromkeys(reads)),
+            list(dict.fromkeys(writes)),
+            flops=flops,
+            moved=moved,
+            rng=kind.rng,
+            blocking=False,
+            module=self.scene.module_of_op(),
+            attributes={"phase": phase} | {what: args[i] for i, what in kind.attributes if i < len(args)},
+        )
+
+    def _block(self, tensor: torch.Tensor, size: int) -> int:
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self.maker.append(len(self.phase) if self.recording else -1)
+        block: int = malloc(self.recorder, size, shape=shape, dtype=dtype)
+        return block
+
+    def bury(self) -> None:
+        """Let what died since the last op be freed after it."""
+        dead = self.storages.dead
+        while dead:
+            self.recorder.free(dead.pop(0))
+
+    def _gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is not None and grad.device.type == self.device and self.storages.known(grad):
+                self.roles[self.storages.of(grad)] = GRADIENT, ""
+
+    def tensor_of(self, block: int) -> tuple[int, Any, str]:
+        """Bytes, shape and dtype of a block."""
+        mine = self.recorder._blocks[block]
+        return mine.size, mine.shape, mine.dtype
+
+    def begin(self) -> int:
+        """Begin to record an iteration; return its first op."""
+        self.recording = True
+        self.scene.begin()
+        return len(self.phase)
+
+    def end(self) -> int:
+        """End the iteration: note what is dead, and what lasting tensors are for; return the next op."""
+        self.recording = False
+        self.bury()
+        self._gradients(self.scene.parameters.values())
+        for kind, name, tensor in self.scene.roles():
+            if tensor.device.type == self.device:
+                self.roles[self.storages.of(tensor)] = kind, name
+        return len(self.phase)
