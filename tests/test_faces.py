@@ -14,12 +14,14 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 ASK = """
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from gpumem._face import Face
 
 ABSENT = ("gpumem.__main__", "gpumem.execute.cuda", "gpumem.kernels.device")
+ABSENT += () if find_spec("torch") else ("gpumem.torch",)
 files = [f.relative_to(sys.argv[1]).with_suffix("") for f in sorted(Path(sys.argv[1]).glob("gpumem/**/*.py"))]
 names = [".".join(f.parts).removesuffix(".__init__") for f in files]
 names = [name for name in names if not name.startswith(ABSENT)]

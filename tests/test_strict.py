@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,12 +28,15 @@ MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, T
 GROUND = ("batch", "hazards", "placement", "timeline", "report.plot", "io.chrome", "io.minimalloc", "evaluate.verify")
 
 
+ABSENT = ("cuda", *([] if find_spec("torch") else ["torch"]))  # rooms that need what is not here
+
+
 def rooms() -> Iterator[ModuleType]:
     from importlib import import_module
 
     for file in sorted(SOURCE.glob("gpumem/**/__init__.py")):
         name = ".".join(file.relative_to(SOURCE).parent.parts)
-        if not name.endswith("cuda") and isinstance(room := import_module(name), Face):
+        if not name.endswith(ABSENT) and isinstance(room := import_module(name), Face):
             yield room
     yield check
     yield from (import_module(f"gpumem.{name}") for name in GROUND)

@@ -16,7 +16,8 @@ def mlp3(batch: int = 128) -> Any:
 
     def step() -> None:
         x, y = torch.empty(batch, 784), torch.empty(batch, dtype=torch.int64)
-        F.cross_entropy(net(x), y).backward()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
