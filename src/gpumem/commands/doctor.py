@@ -21,6 +21,7 @@ PACKAGES = {
     "cuda-core": CUDA,
     "cuda-bindings": CUDA,
     "matplotlib": "pip install 'gpumem[plot]'",
+    "torch": "pip install 'gpumem[torch]'",
     "hypothesis": "pip install 'gpumem[test]'",
     "pytest": "pip install 'gpumem[test]'",
 }
