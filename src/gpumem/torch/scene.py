@@ -29,13 +29,14 @@ class Scene:
     def __init__(self) -> None:
         self.roots: list[torch.nn.Module] = []
         self.names: dict[int, str] = {}  # of modules, by id
+        self.owners: dict[int, str] = {}  # of parameters, by id: the module
         self.parameters: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.gradients: dict[str, torch.Tensor] = {}
         self.by_node: dict[int, str] = {}  # modules of forward ops, by the sequence numbers of their backward nodes
         self.stack: list[str] = []
-        self.entered = self.optimizing = False
+        self.entered = self.returned = self.optimizing = False
         self.on_gradients: Callable[[Iterable[torch.Tensor]], None] = lambda parameters: None
 
     @contextmanager
@@ -55,7 +56,7 @@ class Scene:
 
     def begin(self) -> None:
         """Start an iteration."""
-        self.stack, self.entered, self.optimizing = [], False, False
+        self.stack, self.entered, self.returned, self.optimizing = [], False, False, False
         self.by_node.clear()
 
     @property
@@ -76,7 +77,10 @@ class Scene:
         if self.optimizing:
             return OPTIMIZER
         if torch._C._current_graph_task_id() >= 0:
+            self.returned = True
             return AGAIN if torch.is_grad_enabled() else BACKWARD
+        if self.returned and not self.stack and not torch.is_grad_enabled():
+            return OPTIMIZER  # what is done to gradients before the step, as clipping
         return FORWARD if self.entered else ARRIVAL
 
     def module_of_op(self) -> str:
@@ -85,7 +89,11 @@ class Scene:
             self.by_node.setdefault(torch.autograd._get_sequence_nr() - 1, self.module)
             return self.module
         node = torch._C._current_autograd_node()
-        return "" if node is None else self.by_node.get(node._sequence_nr(), "")
+        if node is None:
+            return ""
+        if node.name() == "torch::autograd::AccumulateGrad":
+            return self.owners.get(id(node.variable), "")
+        return self.by_node.get(node._sequence_nr(), "")
 
     def roles(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """What the tensors of models and optimizers are for: kind, name, tensor."""
@@ -134,7 +142,9 @@ class Scene:
         self.roots.append(root)
         begin = "" if first else type(root).__name__
         for name, module in root.named_modules():
-            self.names.setdefault(id(module), ".".join(filter(None, (begin, name))))
+            mine = self.names.setdefault(id(module), ".".join(filter(None, (begin, name))))
+            for parameter in module.parameters(recurse=False):
+                self.owners.setdefault(id(parameter), mine)
         for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
             for name, tensor in found:
                 table.setdefault(".".join(filter(None, (begin, name))), tensor)
