@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +23,8 @@ from gpumem.io import BUNDLED, bundled, bundled_path, load, minimalloc, read, re
 from gpumem.io.tracefile import FORMAT
 from gpumem.placement import NOWHERE, Placement
 from gpumem.pool.smartpool import best_fit
+from gpumem.recorder import Recorder
+from gpumem.recording import Recording
 from gpumem.trace import Trace
 
 from .conftest import SHARED, shared, tiny_machine
@@ -428,6 +431,55 @@ def test_measured_durations_are_kept() -> None:
     document = recorded_document()
     document["ops"][4]["duration_ns"] = 12
     assert load_document(document).trace.ops.duration.tolist() == [-1, 12, -1]
+
+
+def recorded_job() -> tuple[Recording, list[tuple[int, int]]]:
+    """Three iterations of a job with all that a recording can say; a gradient is held over the boundary."""
+    device, bounds, old = Recorder(), [], None
+    w = device.malloc(400, kind="param", shape=(10, 10), dtype="float32")
+    mean = device.malloc(8, kind="buffer")
+    for k in range(3):
+        lo = 4 * k
+        x = device.malloc(4, kind="input")
+        device.exec("in", writes=[x], host="loader", blocking=True)
+        device.exec("pass")
+        if old is not None:
+            device.free(old)
+        old = device.malloc(40, kind="gradient", shape=(10,), dtype="float32")
+        device.exec("norm", reads=[w, x, mean], writes=[old, mean], flops=7, moved=0.5, rng=True, statistics=[])
+        device.exec("conv", [old, w], [w], duration=12, attributes={"stride": [1, 2]}, module="layer1.0", flops=2**60)
+        device.free(x)
+        bounds.append((lo, lo + 4))
+    return device.recording(), bounds
+
+
+@pytest.mark.parametrize("name, first", [("r.json", 0), ("r.json.gz", 1)])
+def test_what_was_recorded_comes_back(tmp_path: Path, name: str, first: int) -> None:
+    recording, bounds = recorded_job()
+    io.write_recording(tmp_path / name, recording, bounds[first:], name="job", meta={"torch": "2.13"})
+    have, want = read(tmp_path / name), recording.iteration(*bounds[2], name="job")
+    assert have.ops.of.tolist() == [i - 4 * first for i in want.ops.of.tolist()]
+    for what in set(Buffers.__slots__) - {"of"}:
+        assert list(getattr(have.buffers, what)) == list(getattr(want.buffers, what)), what
+    for a, b in zip(have.ops, want.ops, strict=True):
+        assert replace(a, of=0) == replace(b, of=0)
+    for what in ("flops", "moved", "rng", "statistics"):
+        assert getattr(have.ops, what).tolist() == getattr(want.ops, what).tolist(), what
+    iterations = [[0, 4], [4, 8], [8, 12]][: 3 - first]
+    assert load(tmp_path / name).meta == {"model": "job", "format": 1, "iterations": iterations, "torch": "2.13"}
+
+
+def test_only_whole_ops_of_one_stream_are_written(tmp_path: Path) -> None:
+    recording, _ = recorded_job()
+    for iterations, why in (([], "no iteration to write"), ([(0, 99)], r"\[0, 99\): the recording has ops \[0, 12\)")):
+        with pytest.raises(ValueError, match=why):
+            io.write_recording(tmp_path / "r.json", recording, iterations)
+    device = Recorder()
+    device.exec("a")
+    device.exec("b", stream="d2h")
+    with pytest.raises(ValueError, match=r"one stream, there are compute, d2h"):
+        io.write_recording(tmp_path / "r.json", device.recording(), [(0, 2)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bundled_trace_is_called_by_a_short_name() -> None:

@@ -59,6 +59,37 @@ class Recording(Shown):
         return {"ops": len(self.ops), "blocks": len(self.size), "bytes of all": human(int(self.size.sum()))}
 
     @strict
+    def part(self, lo: int, hi: int) -> Recording:
+        """Return ops `[lo, hi)` alone, with the blocks that live during them, renumbered.
+
+        Blocks made before are there from the start (`BEFORE`); those freed after it, never.
+
+        Raises
+        ------
+        ValueError
+            No such ops.
+
+        Notes
+        -----
+        O(B + accesses).
+        """
+        self._check_ops("part", lo, hi)
+        keep = np.flatnonzero((self.alloc < hi) & (self.free >= lo))
+        new_id = np.full(len(self.size), -1, np.int64)
+        new_id[keep] = np.arange(len(keep))
+        alloc, free = self.alloc[keep] - lo, self.free[keep]
+        return Recording(
+            self.size[keep],
+            np.where(alloc < 0, BEFORE, alloc),
+            np.where(free >= hi, NEVER, free - lo),
+            tuple(self.kind[j] for j in keep),
+            tuple(self.name[j] for j in keep),
+            self._taken(lo, hi, new_id),
+            shape=None if self.shape is None else tuple(self.shape[j] for j in keep),
+            dtype=None if self.dtype is None else tuple(self.dtype[j] for j in keep),
+        )
+
+    @strict
     def iteration(self, lo: int, hi: int, *, name: str = "") -> Trace:
         """Cut ops `[lo, hi)` out as one iteration that repeats.
 
@@ -78,8 +109,7 @@ class Recording(Shown):
         -----
         O(B log B + accesses). `of` of buffers and ops counts in the recording.
         """
-        if not 0 <= lo < hi <= len(self.ops):
-            raise ValueError(f"iteration [{lo}, {hi}): the recording has ops [0, {len(self.ops)})")
+        self._check_ops("iteration", lo, hi)
         n = hi - lo
         before, inside = self.alloc < lo, (self.alloc >= lo) & (self.alloc < hi)
         through = before & (self.free >= hi)
@@ -136,12 +166,21 @@ class Recording(Shown):
         new_id[keep] = np.arange(len(keep))
         for old, new in twin.items():
             new_id[old] = new_id[new]
-        ops = self.ops
+        return self._taken(lo, hi, new_id)
 
-        def cut(rows: Csr) -> Csr:
-            mine = rows.take(np.arange(lo, hi))
-            return Csr(mine.ptr, new_id[mine.idx])
+    def _taken(self, lo: int, hi: int, new_id: I64) -> Ops:
+        """Ops `[lo, hi)`, which know blocks by new numbers."""
+        rows = np.arange(lo, hi)
+        mine = self.ops.take(rows)
 
-        statistics = None if ops.statistics is None else cut(ops.statistics)
-        mine = ops.take(np.arange(lo, hi))
-        return replace(mine, reads=cut(ops.reads), writes=cut(ops.writes), statistics=statistics, of=np.arange(lo, hi))
+        def renumbered(blocks: Csr) -> Csr:
+            return Csr(blocks.ptr, new_id[blocks.idx])
+
+        statistics = None if mine.statistics is None else renumbered(mine.statistics)
+        return replace(
+            mine, reads=renumbered(mine.reads), writes=renumbered(mine.writes), statistics=statistics, of=rows
+        )
+
+    def _check_ops(self, what: str, lo: int, hi: int) -> None:
+        if not 0 <= lo < hi <= len(self.ops):
+            raise ValueError(f"{what} [{lo}, {hi}): the recording has ops [0, {len(self.ops)})")

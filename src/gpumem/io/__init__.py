@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load as load,
         read as read,
     )
+    from gpumem.io.recorded import write_recording as write_recording
     from gpumem.io.writing import SUFFIXES as SUFFIXES, write as write
 
 face(__name__)
