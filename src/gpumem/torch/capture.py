@@ -114,6 +114,10 @@ def _world(watch: Watch) -> Iterator[None]:
         if gc.isenabled():
             gc.disable()
             world.callback(gc.enable)
+        if not gc.get_freeze_count():  # what is there already is no garbage of the step: PyTorch is a tenth of a second
+            gc.collect()
+            gc.freeze()
+            world.callback(gc.unfreeze)
         yield
 
 

@@ -1,0 +1,17 @@
+"""Shared by the tests that need PyTorch."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums come out the same in one order only. (What was imported up to here is no garbage.)"""
+    gc.freeze()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

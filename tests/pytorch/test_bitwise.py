@@ -1,0 +1,179 @@
+"""Recording changes no bit: 20 recorded steps on the host against 20 unrecorded ones."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
+
+from gpumem.torch import WorkloadError, record
+from tests.pytorch.nets import NETS, NOT_REENTRANT, OPTIMIZERS, REENTRANT, Gpt, data
+
+STEPS = 20
+optimizer_hooks = import_module("torch.optim.optimizer")  # the package hides its module
+
+
+class Training:
+    """A workload that keeps a fingerprint of all that a step may change, taken where no mode looks."""
+
+    def __init__(self, net: str, build: Callable[[], nn.Module], optimizer: str, **how: Any) -> None:
+        self.net, self.build, self.optimizer, self.how = net, build, optimizer, how
+        self.seen: list[str] = []
+
+    def __call__(self) -> Callable[[], None]:
+        torch.manual_seed(0)
+        self.model = self.build()
+        self.opt = OPTIMIZERS[self.optimizer](self.model.parameters())
+        return self.step
+
+    def step(self) -> None:
+        accumulate = self.how.get("accumulate", 1)
+        for _ in range(accumulate):
+            x, y = data(self.net, 3)
+            self.survived()
+            with torch.autocast("cpu", torch.bfloat16) if self.how.get("autocast") else nullcontext():
+                loss = F.cross_entropy(self.model(x).float(), y) / accumulate
+            loss.backward()
+        self.note(loss)
+        self.opt.step()
+        self.opt.zero_grad()
+        self.note(loss)
+
+    def survived(self) -> None:
+        """An exception in a forward pass that the step itself catches."""
+        if self.how.get("raises"):
+            with pytest.raises(RuntimeError):
+                self.model(torch.randn(2, 5, 7))
+
+    def note(self, loss: torch.Tensor) -> None:
+        with _disable_current_modes():
+            state = [x for s in self.opt.state.values() for x in s.values() if isinstance(x, torch.Tensor)]
+            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+            everything = [loss, *self.model.parameters(), *self.model.buffers(), *grads, *state, torch.get_rng_state()]
+            found = hashlib.sha256()
+            for x in everything:
+                found.update(x.detach().contiguous().view(-1).view(torch.uint8).numpy())
+            self.seen.append(f"{len(everything)} {found.hexdigest()}")
+
+
+def bare(training: Training, steps: int = STEPS) -> list[str]:
+    """The fingerprints of unrecorded steps."""
+    step = training()
+    for _ in range(steps):
+        step()
+    return training.seen
+
+
+def same(net: str, build: Callable[[], nn.Module], optimizer: str, **how: Any) -> None:
+    recorded = Training(net, build, optimizer, **how)
+    record(recorded, "cpu", iterations=STEPS, warmup=0)
+    assert recorded.seen == bare(Training(net, build, optimizer, **how))
+    assert len(set(recorded.seen)) == 2 * STEPS
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("net", NETS)
+def test_training(net: str, optimizer: str) -> None:
+    same(net, NETS[net], optimizer)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("how", ["autocast", "accumulate", "raises"])
+def test_a_step_that_does_more(net: str, how: str) -> None:
+    same(net, NETS[net], "adam", **{how: 3})
+
+
+@pytest.mark.parametrize("again", [REENTRANT, NOT_REENTRANT], ids=["reentrant", "not reentrant"])
+@pytest.mark.parametrize("how", ["plain", "autocast", "accumulate"])
+def test_checkpointing(again: dict[str, Any], how: str) -> None:
+    same("gpt", lambda: Gpt(again=again), "adamw", **{how: 2})
+
+
+class Failing(Training):
+    """Fails in the middle of its third forward pass."""
+
+    def step(self) -> None:
+        if len(self.seen) == 4 and not self.how.get("mended"):
+            handle = self.model.blocks[1].mlp[1].register_forward_hook(self.fail)
+            try:
+                super().step()
+            finally:
+                handle.remove()
+        super().step()
+
+    def fail(self, *_: Any) -> None:
+        raise OverflowError("too much")
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_exception_ends_the_recording_and_leaves_nothing_behind(device: str) -> None:
+    failing = Failing("gpt", Gpt, "adam")
+    if device == "meta":
+        failing.note = lambda loss: failing.seen.append("")  # type: ignore[method-assign]
+    before = world()
+    with pytest.raises(WorkloadError, match=r"iteration 2: OverflowError: too much \(.*test_bitwise.py, line \d+\)"):
+        record(failing, device, iterations=STEPS, warmup=0)
+    assert world() == before
+    if device == "cpu":
+        failing.how["mended"] = True
+        torch.manual_seed(1)
+        for _ in range(2):
+            failing.step()
+        assert failing.seen == half_way()
+
+
+def half_way() -> list[str]:
+    """What an unrecorded training comes to that fails at the same place and goes on."""
+    training = Failing("gpt", Gpt, "adam")
+    step = training()
+    for _ in range(2):
+        step()
+    with pytest.raises(OverflowError):
+        step()
+    training.how["mended"] = True
+    torch.manual_seed(1)
+    for _ in range(2):
+        step()
+    return training.seen
+
+
+def world() -> list[object]:
+    """What a recording changes while it runs."""
+    where = (
+        hooks._global_forward_hooks,
+        hooks._global_forward_pre_hooks,
+        optimizer_hooks._global_optimizer_pre_hooks,
+        optimizer_hooks._global_optimizer_post_hooks,
+    )
+    seen: list[str] = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Names():
+        F.dropout(torch.empty(3, device="meta"), 0.5)
+    return [
+        [len(found) for found in where],
+        gc.isenabled(),
+        len(_get_current_dispatch_mode_stack()),
+        torch.overrides._len_torch_function_stack(),
+        torch.get_default_device(),
+        optimizer_hooks._get_foreach_kernels_supported_devices(),
+        seen,
+    ]
