@@ -171,7 +171,7 @@ def fixed(*plans: Plan, trace: Trace, delay: int = 0) -> Drawn:
 def check_a_change_of_plan_carries_the_values_over() -> None:
     for few in ((Plan(), AWAY), (AWAY, Plan())):
         trace = weight()
-        jobs = [Job("a", trace, iterations=60)]
+        jobs = [Job("a", trace, iterations=1000)]  # long enough for the plan to come, on a busy machine too
         ran, state = go(jobs, Machine.named("h200"), 2048, policy=Policy(fixed(*few, trace=trace), threshold=1e9))
         assert sum(e.kind == "adopt" for e in ran.log) == 1
         right(jobs, ran, state, 2048)
