@@ -16,5 +16,6 @@ try:
     from torch.utils._device import DeviceContext as DeviceContext
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils.flop_counter import flop_registry as flop_registry
+    from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error

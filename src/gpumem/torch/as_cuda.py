@@ -1,42 +1,83 @@
 """Let tensors without a device take the path of CUDA tensors, where PyTorch chooses by the device.
 
 Dropout is one op that keeps a mask, scaled-dot-product attention the flash form for half precision without a mask and
-the memory-efficient form otherwise, optimizers work on all parameters at once (`foreach`) unless told not to. Batch
-norm, LSTM cells and losses stay the generic ops: what cuDNN's would keep is not known without it.
+the memory-efficient form otherwise, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
+casts. There seems to be one GPU (`torch.cuda.is_available()`), so that scripts choose it. Batch norm, LSTM cells and
+losses stay the generic ops: what cuDNN's would keep is not known without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
+from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch._torch import Library, torch
+from gpumem.torch.autocast import Autocast
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
+THERE = {  # what `torch.cuda` answers
+    "is_available": True,
+    "device_count": 1,
+    "current_device": 0,
+    "get_device_name": "meta",
+    "get_device_capability": (8, 0),
+    "is_bf16_supported": True,
+    "is_current_stream_capturing": False,
+    **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed", "manual_seed_all")),
+}
 
 
 @contextmanager
 def as_cuda() -> Iterator[None]:
     """Let what runs inside dispatch on `meta` as it would on a GPU."""
-    library = Library("aten", "IMPL")
-    library.impl("dropout", _dropout, "AutogradMeta")
-    library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    with ExitStack() as world:
+        library = Library("aten", "IMPL")
+        world.callback(library._destroy)
+        library.impl("dropout", _dropout, "AutogradMeta")
+        library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+        library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
+        library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
+        for where, name, stand_in in _stand_ins():
+            world.enter_context(patch.object(where, name, stand_in))
+        world.enter_context(Autocast().on_meta())
+        yield
+
+
+def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
+    """What asks for the type of a device, or for the device itself: where, name, what to put there."""
     optimizers = import_module("torch.optim.optimizer")  # the package hides its module
-    supported = optimizers._get_foreach_kernels_supported_devices
-    with patch.object(optimizers, supported.__name__, lambda: [*supported(), "meta"]):
-        try:
-            yield
-        finally:
-            library._destroy()
+    for name in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
+        yield optimizers, name, partial(_and_meta, getattr(optimizers, name))
+    checkpoints = import_module("torch.utils.checkpoint")
+    yield checkpoints, "_infer_device_type", partial(_or_cuda, checkpoints._infer_device_type)
+    for name, answer in THERE.items():
+        yield torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer
+
+
+def _and_meta(known: Callable[[], list[str]]) -> list[str]:
+    return [*known(), "meta"]
+
+
+def _or_cuda(kind_of: Callable[..., str], *args: Any) -> str:
+    kind = kind_of(*args)
+    return "cuda" if kind == "meta" else kind
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if not train or not 0 < p < 1 or not x.numel():
         return aten.dropout.default.decompose(x, p, train)
     return aten.native_dropout(x, p, train)[0]
+
+
+def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    if x.dtype == torch.float16 and dtype == torch.float32:
+        return op(x, dim, True)  # one kernel converts
+    return whole.decompose(x, dim, dtype)
 
 
 def _attention(

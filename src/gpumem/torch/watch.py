@@ -17,6 +17,7 @@ from gpumem.torch.storages import Storages
 aten = torch.ops.aten
 malloc, execute = (unwrap(f) for f in (Recorder.malloc, Recorder.exec))  # their arguments are ours, so right
 GATHERS = frozenset({"embedding.default", "index.Tensor", "index_select.default", "gather.default"})
+FINITE = "_amp_foreach_non_finite_check_and_unscale_.default"  # a scaler asks: are gradients not finite?
 TRUE = frozenset({"all", "isfinite"})  # what is asked of these is whether all is well; of others, whether it is not
 
 
@@ -44,7 +45,7 @@ class Watch(TorchDispatchMode):
         self.phase: list[str] = []  # of each op
         self.node: dict[int, int] = {}  # of a block: the backward node whose evaluation wrote it last
         self.asked: list[str] = []  # where values were asked for that the device has not
-        self.source: dict[int, str] = {}  # of a block of one truth value: the op that wrote it
+        self.source: dict[int, str] = {}  # of a block of one value: the op that wrote it
         self.resized: list[str] = []
         self.ns: list[Callable[[], int]] = []
         self._lock = threading.RLock()
@@ -100,6 +101,8 @@ class Watch(TorchDispatchMode):
     def _answer(self, name: str, asked: torch.Tensor) -> Any:
         """Answer what would need values: nothing is known of them here, so all is well, and numbers are 0."""
         source = self.source.get(self.storages.of(asked), "")
+        if source == FINITE:
+            return 0.0
         self.asked.append(f"{source or name} in {self.scene.module or 'the step'}")
         if name.startswith("equal") or asked.dtype == torch.bool:
             return source.partition(".")[0] in TRUE
@@ -116,8 +119,8 @@ class Watch(TorchDispatchMode):
         here = self.scene.node
         for block in writes:
             self.node[block] = here
-        if self.device == "meta" and writes and self.storages.size[writes[0]] == 1:
-            self.source[writes[0]] = name
+            if self.device == "meta" and self.storages.size[block] <= 8:
+                self.source[block] = name
         if not self.recording:
             return
         phase = BACKWARD if name == "ones_like.default" and seeds_gradients() else self.scene.phase()

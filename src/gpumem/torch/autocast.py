@@ -1,0 +1,144 @@
+"""Autocast of CUDA tensors, for tensors without a device: what runs in half precision, what in full.
+
+PyTorch has a kernel for each such op, which casts and calls the op again, but it casts CUDA tensors alone. These take
+its place, with the policies of `ATen/autocast_mode.h`: what has a kernel and stands in none of the lists below runs in
+half precision.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+from gpumem.torch._torch import Library, WeakIdKeyDictionary, torch
+
+
+def _these(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+KEY = torch._C.DispatchKey.AutocastCUDA
+FULL = _these(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
+    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim "
+    "nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
+    "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
+    "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
+    "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
+    "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+    "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
+)
+FULL_RESULT = _these(  # they take the dtype of the result as an argument
+    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
+    "linalg_matrix_norm.str_ord sum sum.dim_IntList"
+)
+OTHER_RESULT = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
+WIDEST = _these("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
+LEFT = frozenset({"binary_cross_entropy"})  # refused by PyTorch, with a sentence
+
+
+class Autocast:
+    """Casts, and the casts of parameters that are kept until the outermost region ends."""
+
+    def __init__(self) -> None:
+        self.kept: Any = WeakIdKeyDictionary()
+
+    @contextmanager
+    def on_meta(self) -> Iterator[None]:
+        """Let `torch.autocast("cuda")` cast tensors without a device."""
+        modes = import_module("torch.amp.autocast_mode")
+        clear, cast = torch.clear_autocast_cache, modes._cast
+        library = Library("aten", "IMPL")
+        with ExitStack() as world:
+            world.callback(library._destroy)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a kernel is replaced
+                for name in torch._C._dispatch_get_registrations_for_dispatch_key(KEY.name):
+                    name = name.removeprefix("aten::")
+                    if name not in LEFT and "::" not in name:
+                        library.impl(name, self._kernel(name), KEY.name)
+            # autocast leaves the key out again where it is off, so ops cost nothing there
+            world.enter_context(torch._C._IncludeDispatchKeyGuard(KEY))
+            world.enter_context(patch.object(torch, "clear_autocast_cache", lambda: (self.kept.clear(), clear())))
+            world.enter_context(patch.object(modes, "_cast", lambda x, on, to: cast(x, _there(on), to)))
+            world.callback(self.kept.clear)
+            yield
+
+    def _kernel(self, name: str) -> Callable[..., Any]:
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        if name in FULL_RESULT:
+            return partial(_full_result, op, [a.name for a in op._schema.arguments].index("dtype"))
+        if name in OTHER_RESULT:
+            return partial(_other_result, op, getattr(torch.ops.aten.norm, OTHER_RESULT[name]))
+        return partial(self._run, op, _full if name in FULL else _widest if name in WIDEST else _half)
+
+    def _run(self, op: Any, policy: Callable[[Sequence[Any]], torch.dtype], *args: Any, **kwargs: Any) -> Any:
+        with _off():
+            dtype = policy((*args, *kwargs.values()))
+            # the last one first, as the compiler of PyTorch's wheels orders it
+            kwargs = {what: self._cast(x, dtype) for what, x in reversed(kwargs.items())}
+            return op(*[self._cast(x, dtype) for x in reversed(args)][::-1], **kwargs)
+
+    def _cast(self, x: Any, dtype: torch.dtype) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)(self._cast(y, dtype) for y in x)
+        if not _eligible(x) or x.dtype == dtype:
+            return x
+        weight = dtype == _half() and x.dtype == torch.float32 and x.requires_grad and x.is_leaf and not x._is_view()
+        if not (weight and torch.is_autocast_cache_enabled()):
+            return torch.ops.aten.to.dtype(x, dtype)
+        if x not in self.kept:  # with its gradient, whoever asks first
+            with torch.enable_grad():
+                self.kept[x] = torch.ops.aten.to.dtype(x, dtype)
+        return self.kept[x]
+
+
+def _full_result(op: Any, position: int, *args: Any, **kwargs: Any) -> Any:
+    given = args[position] if position < len(args) else kwargs.get("dtype")
+    with _off():
+        if given is None and _eligible(args[0]):
+            args, kwargs = args[:position], kwargs | {"dtype": torch.float32}
+        return op(*args, **kwargs)
+
+
+def _other_result(op: Any, with_dtype: Any, *args: Any) -> Any:
+    with _off():
+        if not _eligible(args[0]):
+            return op(*args)
+        if len(args) == 1:  # the exponent has a default in one of the two only
+            args = (*args, 2)
+        return with_dtype(*args, dtype=torch.float32)
+
+
+def _off() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY))
+
+
+def _there(device: str) -> str:
+    return "meta" if device == "cuda" else device
+
+
+def _eligible(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_meta and x.is_floating_point() and x.dtype != torch.float64
+
+
+def _half(values: Sequence[Any] = ()) -> torch.dtype:
+    return torch.get_autocast_dtype("cuda")
+
+
+def _full(values: Sequence[Any]) -> torch.dtype:
+    return torch.float32
+
+
+def _widest(values: Sequence[Any]) -> torch.dtype:
+    found = [y for x in values for y in (x if isinstance(x, (list, tuple)) else (x,)) if _eligible(y)]
+    for x in found:
+        if x.dtype not in (torch.float32, _half()):
+            raise RuntimeError(f"autocast to {_half()}: an operand is {x.dtype}, which PyTorch does not promote")
+    return torch.float32 if any(x.dtype == torch.float32 for x in found) else _half()

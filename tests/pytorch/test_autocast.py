@@ -1,0 +1,229 @@
+"""Autocast on meta: against PyTorch's own kernels on fake CUDA tensors, against its lists, against CPU's in a step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gpumem.torch import WorkloadError, autocast, capture
+from tests.pytorch.fakes import Log, Seen, faked, on_meta
+
+HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+CALLS = """
+x @ y
+x @ h.T
+x @ v
+d @ y.double()
+torch.addmm(w, x, y)
+torch.bmm(x.unsqueeze(0), y.unsqueeze(0))
+torch.einsum("ab,bc->ac", x, y)
+torch.linalg.multi_dot([x, y, y.T])
+F.conv1d(image.squeeze(0), torch.randn(4, 9, 3))
+F.conv2d(image, torch.randn(4, 2, 3, 3), torch.randn(4), padding="same")
+F.conv_transpose2d(image, torch.randn(2, 4, 3, 3))
+F.prelu(x, v)
+torch.acos(h)
+torch.exp(h)
+torch.log(h)
+torch.reciprocal(h)
+torch.rsqrt(h)
+torch.sum(h)
+torch.prod(h)
+torch.norm(h)
+h.norm(2, 0)
+h**2
+h ** v
+2.0**h
+h.sum(0)
+h.cumsum(0)
+h.sum(0, dtype=torch.float64)
+labels.sum()
+h.softmax(-1)
+x.to(torch.bfloat16).softmax(-1)
+h.softmax(-1, dtype=torch.float16)
+h.log_softmax(-1)
+F.layer_norm(h, (6,), v)
+F.rms_norm(h, (6,))
+F.group_norm(h, 2)
+F.softplus(h)
+torch.linalg.vector_norm(h, dim=1)
+torch.linalg.matrix_norm(h)
+F.mse_loss(h, x)
+F.l1_loss(h, h)
+F.smooth_l1_loss(h, h)
+F.cross_entropy(h, labels)
+F.binary_cross_entropy_with_logits(h, x)
+F.cosine_similarity(h, h)
+F.interpolate(image.to(h), scale_factor=2)
+torch.addcmul(h, x, x)
+torch.atan2(h, x)
+torch.dot(v.to(h), v)
+torch.tensordot(h, y, 1)
+F.bilinear(h, x, torch.randn(3, 6, 6))
+torch.scatter_add(x, 0, torch.zeros(4, 6, dtype=torch.long), h)
+F.dropout(h, 0.1)
+h + x
+torch.cat([h, x])
+F.gelu(h)
+F.max_pool2d(image.to(h), 2)
+"""
+
+
+def each(dtype: torch.dtype, seen: list[Seen]) -> Callable[[], Callable[[], None]]:
+    """A step that makes all calls under autocast; what each does is written down."""
+
+    def make() -> Callable[[], None]:
+        def step() -> None:
+            seen.clear()
+            given = {"x": torch.randn(4, 6), "y": torch.randn(6, 5), "image": torch.randn(1, 2, 9, 9)}
+            given |= {"h": torch.randn(4, 6, dtype=dtype), "d": torch.randn(4, 6, dtype=torch.float64)}
+            given |= {"v": torch.randn(6), "w": torch.randn(5)}
+            given |= {"labels": torch.zeros(4, dtype=torch.long), "torch": torch, "F": F}
+            with torch.autocast("cuda", dtype=dtype):
+                for call in CALLS.strip().splitlines():
+                    with Log() as log:
+                        eval(call, given)
+                    seen.append(log.seen)
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_op_is_cast_as_a_gpu_casts_it(dtype: torch.dtype) -> None:
+    mine: list[Seen] = []
+    theirs: list[Seen] = []
+    capture(each(dtype, mine), iterations=1, warmup=0)
+    faked(each(dtype, theirs))
+    for call, found, wanted in zip(CALLS.strip().splitlines(), mine, theirs, strict=True):
+        assert found == wanted, call
+
+
+def test_what_pytorch_refuses_is_refused() -> None:
+    def make(call: Callable[[torch.Tensor], object]) -> Callable[[], Callable[[], None]]:
+        def step() -> None:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                call(torch.randn(4, 6))
+
+        return lambda: step
+
+    with pytest.raises(WorkloadError, match=r"binary_cross_entropy.*unsafe to autocast"):
+        capture(make(lambda x: F.binary_cross_entropy(x.sigmoid(), x)))
+    with pytest.raises(WorkloadError, match=r"autocast to torch.bfloat16: an operand is torch.float16"):
+        capture(make(lambda x: torch.addcmul(x, x, x.half())))
+
+
+def lists() -> dict[str, set[str]]:
+    """The lists of the header, each as the set of its ops."""
+    found: dict[str, set[str]] = {}
+    for name, body in re.findall(r"#define AT_FORALL_(\w+)\(_\)((?:.*\\\n)*.*)", HEADER.read_text()):
+        ops = re.findall(r"_\((\w+)(?:, (\w+))?\)", body)
+        found[name] = {".".join(filter(None, op)) for op in ops}
+    return found
+
+
+@pytest.mark.skipif(not HEADER.exists(), reason="PyTorch without its headers")
+def test_the_lists_are_pytorchs() -> None:
+    theirs = lists()
+    assert theirs["FP32"] == autocast.FULL
+    assert theirs["FP32_SET_OPT_DTYPE"] == autocast.FULL_RESULT
+    assert theirs["PROMOTE"] == autocast.WIDEST
+    known = {n.removeprefix("aten::") for n in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")}
+    others = autocast.FULL | autocast.FULL_RESULT | autocast.WIDEST | autocast.LEFT | set(autocast.OTHER_RESULT)
+    assert known - others >= theirs["LOWER_PRECISION_FP"]
+    assert {name.removeprefix("cudnn_") for name in known - others - theirs["LOWER_PRECISION_FP"]} <= {
+        "convolution",
+        "convolution_transpose",
+    }
+
+
+def training(device: str, again: bool = False) -> Callable[[], Callable[[], None]]:
+    """Linear layers, of which one is used three times: without a gradient first; and in two regions."""
+
+    def make() -> Callable[[], None]:
+        first, shared, last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        parameters = [p for layer in (first, shared, last) for p in layer.parameters()]
+
+        def block(h: torch.Tensor) -> torch.Tensor:
+            return shared(shared(h).relu())
+
+        def step() -> None:
+            h = torch.randn(4, 6)
+            with torch.autocast(device, dtype=torch.bfloat16):
+                h = first(h)
+                with torch.no_grad():
+                    shared(h)
+                with torch.autocast(device, enabled=False):
+                    h = h.float().tanh()
+                h = checkpoint(block, h, use_reentrant=False) if again else block(h)
+                loss = last(h).float().square()
+            loss.mean().backward()
+            with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
+                loss = shared(shared(h.detach())).float().square()
+            loss.mean().backward()
+            for p in parameters:
+                p.grad = None
+
+        return step
+
+    return make
+
+
+def on_cpu(make: Callable[[], Callable[[], object]]) -> Seen:
+    step = make()
+    step()
+    with Log() as log:
+        step()
+    return log.seen
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_weights_are_cast_once_a_region_and_gradients_back(again: bool) -> None:
+    assert on_meta(training("cuda", again)) == on_cpu(training("cpu", again))
+
+
+def test_outside_of_a_region_nothing_is_cast() -> None:
+    def make() -> Callable[[], None]:
+        net = nn.Linear(3, 2)
+
+        def step() -> None:
+            with torch.autocast("cuda", enabled=False):
+                net(torch.randn(4, 3))
+            net(torch.randn(4, 3))
+
+        return step
+
+    assert "_to_copy.default" not in capture(make).ops.name
+    with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert nn.Linear(3, 2)(torch.randn(4, 3)).dtype == torch.float32
+
+
+def test_a_scaler_scales_and_steps() -> None:
+    def make() -> Callable[[], None]:
+        net = nn.Linear(6, 3)
+        optimizer = torch.optim.AdamW(net.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+
+        def step() -> None:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(torch.randn(4, 6)).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        return step
+
+    names = capture(make).ops.name
+    for op in ("_amp_foreach_non_finite_check_and_unscale_", "_foreach_addcdiv_", "_amp_update_scale_", "addmm"):
+        assert any(name.startswith(op) for name in names), op
