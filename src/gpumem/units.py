@@ -107,6 +107,25 @@ def _whole(value: object, what: str) -> int:
     return int(value.__index__())
 
 
+def fraction(text: str | float, what: str) -> float:
+    """Read a part of something: a number, or a text with or without `%`.
+
+    >>> fraction("10%", "--overhead"), fraction(0.1, "--overhead"), fraction("150%", "--overhead")
+    (0.1, 0.1, 1.5)
+    >>> fraction("10", "--overhead")
+    Traceback (most recent call last):
+    ...
+    ValueError: --overhead: '10' is 1000%; did you mean '10%'?
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*", str(text))
+    if not match or isinstance(text, bool):
+        raise ValueError(f"{what}: {text!r:.60} is no part of anything; write 10% or 0.1")
+    value = float(Fraction(match[1]) / (100 if match[2] else 1))
+    if value > 1 and not match[2]:
+        raise ValueError(f"{what}: {text!r:.60} is {value:.0%}; did you mean '{match[1]}%'?")
+    return value
+
+
 def moment(text: str, what: str) -> int:
     """Read nanoseconds, or `us`, `ms`, `s`.
 

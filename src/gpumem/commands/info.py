@@ -9,6 +9,7 @@ from typing import Any
 from gpumem import io, report
 from gpumem.commands.files import FILE, source_of
 from gpumem.commands.parser import Commands
+from gpumem.evaluate import at_the_peak
 
 
 def add(commands: Commands) -> None:
@@ -36,11 +37,6 @@ def describe(path: str) -> dict[str, Any]:
     loaded = io.load(source_of(path))
     trace, b = loaded.trace, loaded.trace.buffers
     op, peak = trace.peak
-    alive = (op - b.start) % trace.n < b.end - b.start
-    kinds: dict[str, int] = {}
-    for kind, size, here in zip(b.kind, b.size.tolist(), (alive & ~b.host).tolist()):
-        if here and kind:
-            kinds[kind] = kinds.get(kind, 0) + size
     row: dict[str, Any] = {
         "file": path,
         "name": trace.name,
@@ -55,7 +51,7 @@ def describe(path: str) -> dict[str, Any]:
         "largest_buffer": int(b.size.max(initial=0)),
         "peak_load": peak,
         "peak_op": op,
-        "at_the_peak": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        "at_the_peak": dict(at_the_peak(trace)),
         "flops": float(trace.ops.flops.sum()),
     }
     if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():

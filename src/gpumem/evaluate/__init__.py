@@ -3,7 +3,7 @@
 Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result (`planned`).
 `combined` makes a plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison`
 runs a plan beside the unmanaged program, `footprint` and `call_cost` compare pools. `verify` says what was held against
-the oracles, `options` reads what callers write.
+the oracles, `options` reads what callers write. `need` says what a step takes as it is, `among` asks several planners.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.evaluate import verify as verify
+    from gpumem.evaluate.among import Choice as Choice, Tried as Tried, among as among, least as least
     from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
     from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
     from gpumem.evaluate.footprint import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         by_planners as by_planners,
     )
     from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
+    from gpumem.evaluate.need import Need as Need, at_the_peak as at_the_peak, need as need
     from gpumem.evaluate.planned import Planned as Planned
     from gpumem.evaluate.task import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
     from gpumem.evaluate.verify import Checked as Checked

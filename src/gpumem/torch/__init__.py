@@ -1,6 +1,6 @@
 """A PyTorch training step as a trace: what it holds, whether it fits, what it would take.
 
-Read `capture` first. A workload is a function `make(batch=...)` that builds everything and returns `step`, which runs
+Read `capture` first, then `fit`. A workload is a function `make(batch=...)` that builds everything and returns `step`, which runs
 one iteration; no memory is needed for it, as it runs on the `meta` device unless told otherwise. Needs `gpumem[torch]`.
 """
 
@@ -11,6 +11,8 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.torch.capture import capture as capture, record as record
     from gpumem.torch.captured import Captured as Captured
+    from gpumem.torch.fit import fit as fit
+    from gpumem.torch.fitted import Fit as Fit, Largest as Largest
     from gpumem.torch.workload import WorkloadError as WorkloadError, load as load
 
 face(__name__)

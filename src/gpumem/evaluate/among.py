@@ -1,0 +1,187 @@
+"""The cheapest plan that any of several planners finds for a pool, and the least pool that one of them can do with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.deadline import LATE, NEVER, Deadline
+from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.planned import Planned
+from gpumem.evaluate.task import Progress, _silent, plan
+from gpumem.machine import Machine
+from gpumem.trace import Trace
+from gpumem.units import human, percent
+
+QUICK = ("tensile", "checkpoint", "capuchin")
+SEVERAL = (*QUICK, "heuristic", "autoswap", "search")  # the quick ones first: they leave time to those that search
+ENOUGH = 0.001  # overhead: what costs less is not made cheaper
+STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of one planner: an overhead, or why there is none.
+
+    >>> print(Tried("tensile", 0.125)), print(Tried("vdnn", why="not reached"))
+    tensile 12.50%
+    vdnn: not reached
+    (None, None)
+    """
+
+    planner: str
+    overhead: float | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.planner}: {self.why}" if self.overhead is None else f"{self.planner} {percent(self.overhead)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Choice(Shown):
+    """What several planners made of a trace and a pool.
+
+    Parameters
+    ----------
+    planned : Planned, optional
+        The cheapest plan, if any gets there at that cost.
+    tried : tuple of Tried
+    """
+
+    planned: Planned | None
+    tried: tuple[Tried, ...]
+
+    def _facts(self) -> Facts:
+        return {"planned": "nothing" if self.planned is None else repr(self.planned), "tried": len(self.tried)}
+
+
+@strict
+def among(
+    trace: Trace,
+    machine: Machine,
+    pool: int,
+    *,
+    planners: Sequence[str] = SEVERAL,
+    overhead: float | None = None,
+    seconds: float | None = None,
+    check: bool = True,
+    progress: Progress = _silent,
+) -> Choice:
+    """Plan for a pool with several planners; the clock that judges every plan says which one is cheapest.
+
+    Parameters
+    ----------
+    pool : int
+        Bytes.
+    planners : sequence of str
+        Names in `swap.PLANNERS`. The first is asked first; the time that it leaves goes to the others.
+    overhead : float, optional
+        The most that the plan may cost, as a fraction of the iteration without it.
+    seconds : float, optional
+        The whole time. What comes out then depends on the machine.
+    check : bool
+        Hold the plan that is returned against the oracles.
+
+    Returns
+    -------
+    Choice
+        Without a plan where none gets to the pool at that cost.
+
+    Raises
+    ------
+    RuntimeError
+        The plan failed its own check.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> chosen = among(bundled("vgg16"), Machine.named("gtx1080ti"), 350 * 2**20, planners=["checkpoint", "heuristic"])
+    >>> [str(tried) for tried in chosen.tried], chosen.planned.planner
+    (['checkpoint 3.85%', 'heuristic 0.00%'], 'heuristic')
+    """
+    until, best, tried = Deadline.within(seconds), None, []
+    for k, name in enumerate(planners):
+        if until.over():
+            tried.append(Tried(name, why=LATE))
+            continue
+        share = until.part(1 / (len(planners) - k)).seconds
+        try:
+            found = plan(
+                trace, machine, pool=pool, planner=name, seconds=share, check=False, progress=_of(progress, name)
+            )
+        except (NotReached, Infeasible) as stop:
+            tried.append(Tried(name, why=f"no plan within {human(pool)}" if _proved(stop) else str(stop)))
+            if _proved(stop):  # of all planners
+                break
+            continue
+        tried.append(Tried(name, found.overhead))
+        if (overhead is None or found.overhead <= overhead) and (best is None or found.overhead < best.overhead):
+            best = found
+        if best is not None and best.overhead <= ENOUGH:
+            break
+    if best is not None and check:
+        progress("checking the plan")
+        best = best.verified()
+    return Choice(best, tuple(tried))
+
+
+def _proved(stop: NotReached | Infeasible) -> bool:
+    return isinstance(stop, Infeasible) and stop.needs > stop.limit
+
+
+def _of(progress: Progress, name: str) -> Callable[[str], None]:
+    return lambda text: progress(f"{name}: {text}")
+
+
+@strict
+def least(
+    trace: Trace,
+    machine: Machine,
+    too_little: int,
+    *,
+    planners: Sequence[str] = QUICK,
+    overhead: float | None = None,
+    seconds: float | None = None,
+    progress: Progress = _silent,
+) -> Planned:
+    """Return a plan for about the least pool that some planner can do with, at some cost at most.
+
+    Parameters
+    ----------
+    too_little : int
+        Bytes of a pool that none can do with.
+    planners, overhead, seconds
+        As in `among`.
+
+    Returns
+    -------
+    Planned
+        Not checked. Its `pool` is a whole number of MiB, within 1/64 of what there is between `too_little` and the
+        footprint without a plan, as far as the time allows. That a larger pool is never worse is assumed.
+    """
+    until = Deadline.within(seconds)
+    unplanned = plan(trace, machine, pool=2**61, planner=planners[0], check=False, seconds=_part(until, 0.2))
+    low, high = too_little // MIB, -(-unplanned.placement.height // MIB)
+    best = replace(unplanned, pool=high * MIB)
+    step = max((high - low) // STEPS, 1)
+    while high - low > step and not until.over():
+        pool = (low + high) // 2
+        progress(f"looking for the least limit: {human(pool * MIB)}")
+        found = among(
+            trace,
+            machine,
+            pool * MIB,
+            planners=planners,
+            overhead=overhead,
+            seconds=_part(until, 0.3),
+            check=False,
+        ).planned
+        low, high, best = (pool, high, best) if found is None else (low, pool, found)
+    return best
+
+
+def _part(until: Deadline, share: float) -> float | None:
+    return None if until is NEVER else until.part(share).seconds

@@ -1,0 +1,107 @@
+"""What a training step takes of a device without a plan: tensors in PyTorch's allocator, workspaces, the context."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpumem import workspaces as convolving
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.machine import Machine
+from gpumem.pool.allocators import Caching
+from gpumem.pool.online import replay
+from gpumem.trace import Trace
+from gpumem.units import human
+
+CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, about, where the machine does not say
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Need(Shown):
+    """Bytes of a device that a step takes as it is, apart from the context.
+
+    Parameters
+    ----------
+    live : int
+        Held by tensors at the peak.
+    kinds : tuple of (str, int)
+        What they are for there, the most bytes first.
+    tensors : int
+        What PyTorch's caching allocator reserves for them.
+    reserved : int
+        The same with the workspaces of convolutions, which it hands out as well.
+    """
+
+    live: int
+    kinds: tuple[tuple[str, int], ...]
+    tensors: int
+    reserved: int
+
+    def _facts(self) -> Facts:
+        return {"live": human(self.live), "reserved": human(self.reserved), "workspaces": human(self.workspaces)}
+
+    @property
+    def workspaces(self) -> int:
+        """What the workspaces add to the reserved bytes."""
+        return self.reserved - self.tensors
+
+
+@strict
+def need(trace: Trace, worked: Trace | None = None) -> Need:
+    """Replay a step through PyTorch's caching allocator.
+
+    Parameters
+    ----------
+    trace : Trace
+        Without workspaces.
+    worked : Trace, optional
+        The same with them (`workspaces.add`); left out, those of the fastest algorithms.
+
+    Returns
+    -------
+    Need
+
+    Notes
+    -----
+    O(B log B). What is reserved is the most after some iterations: it settles with them.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> need(bundled("mlp3"))
+    Need(live 231.70 MiB, reserved 242.00 MiB, workspaces 0 B)
+    """
+    worked = convolving.add(trace) if worked is None else worked
+    tensors = _reserved(trace)
+    reserved = tensors if worked is trace else max(tensors, _reserved(worked))
+    return Need(trace.peak_load, at_the_peak(trace), tensors, reserved)
+
+
+def _reserved(trace: Trace) -> int:
+    allocator = Caching()
+    with suppress(ValueError):  # a buffer that wraps moves on and on: bytes are reserved for it all the same
+        replay(trace, allocator)
+    return allocator.statistics.reserved.peak
+
+
+@strict
+def at_the_peak(trace: Trace) -> tuple[tuple[str, int], ...]:
+    """Return what the device's memory is for where the load is largest: kinds and bytes, the most bytes first."""
+    b, op = trace.buffers, trace.peak[0]
+    alive = ((op - b.start) % trace.n < b.end - b.start) & ~b.host
+    held: Counter[str] = Counter()
+    for kind, size, here in zip(b.kind, b.size.tolist(), alive.tolist()):
+        if here and kind:
+            held[kind] += size
+    return tuple(held.most_common())
+
+
+def context_of(machine: Machine) -> int:
+    """Return what the context takes on a machine: what it says, or else `CONTEXT` (a quarter of a small device).
+
+    >>> context_of(Machine.named("rtx4090")) == CONTEXT
+    True
+    """
+    return machine.reserved or min(CONTEXT, machine.capacity // 4)

@@ -1,0 +1,113 @@
+"""Whose tensors a plan moves or makes again, and when: decisions by the module that made the buffer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpumem._strict import strict
+from gpumem.kinds import OPT_STATE
+from gpumem.swap.plan import Plan, Recompute, Swap
+from gpumem.trace import Trace
+from gpumem.units import human
+
+OUTSIDE = "(no module)"
+ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a plan does with the tensors of a module, and of those inside it, in one iteration.
+
+    Parameters
+    ----------
+    module : str
+        Its path, as `layer3.0`.
+    moved, again : int
+        Bytes that leave for the host, and that are dropped to be made again.
+    tensors : int
+        How many gaps that is.
+    when : tuple of (str, str)
+        In which phase they leave, and in which they are needed again; the most frequent first.
+    """
+
+    module: str
+    moved: int
+    again: int
+    tensors: int
+    when: tuple[tuple[str, str], ...]
+
+    @property
+    def told(self) -> str:
+        """The phases in words: `forward to backward`."""
+        return ", ".join(leave if leave == back else f"{leave} to {back}" for leave, back in self.when)
+
+
+@strict
+def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
+    """Sum a plan up by module paths, as deep as `rows` rows allow; the first to leave comes first.
+
+    Parameters
+    ----------
+    trace : Trace
+        What the plan is for; paths and phases (attribute `phase`) of its ops as `gpumem.torch.capture` records them.
+    plan : Plan
+    rows : int
+        Where there are more modules even at the top, the last row is the rest.
+
+    Returns
+    -------
+    list of Handled
+        Sorted by the op at which the first of their tensors leaves.
+    """
+    gaps = [d for d in plan.decisions if isinstance(d, Swap | Recompute)]
+    paths = [module_of(trace, d.buffer) for d in gaps]
+    deepest = max((path.count(".") + 1 for path in paths), default=1)
+    for depth in range(deepest, 0, -1):
+        short = [".".join(path.split(".")[:depth]) for path in paths]
+        if len(set(short)) <= rows:
+            break
+    known = Counter(short)
+    if len(known) > rows:
+        kept = {path for path, _ in known.most_common(rows - 1)}
+        short = [path if path in kept else f"({len(known) - rows + 1} others)" for path in short]
+    groups: dict[str, list[Swap | Recompute]] = {}
+    for path, d in sorted(zip(short, gaps), key=lambda pair: pair[1].after):
+        groups.setdefault(path, []).append(d)
+    return [_summed(trace, path, mine) for path, mine in groups.items()]
+
+
+def module_of(trace: Trace, buffer: int) -> str:
+    """Return the path of the module that a buffer belongs to: by its name, or by the op that makes it.
+
+    Names of parameters end in the parameter's own, those of optimizer states in that and the state's.
+    """
+    b = trace.buffers
+    if b.name[buffer]:
+        parts = b.name[buffer].split(".")
+        return ".".join(parts[: -2 if b.kind[buffer] == OPT_STATE else -1]) or OUTSIDE
+    return trace.ops.module[int(b.start[buffer]) % trace.n] or OUTSIDE if trace.ops.module else OUTSIDE
+
+
+def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
+    size = trace.buffers.size
+    moved = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Swap))
+    again = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Recompute))
+    when = Counter((_phase(trace, d.after), _phase(trace, d.before)) for d in gaps)
+    return Handled(path, moved, again, len(gaps), tuple(pair for pair, _ in when.most_common()))
+
+
+def _phase(trace: Trace, op: int) -> str:
+    told = trace.ops.attributes
+    here = told[op % trace.n] if told else None
+    return ("the next " if op >= trace.n else "") + str((here or {}).get("phase", "iteration"))
+
+
+def rows_of(handled: list[Handled]) -> list[list[str]]:
+    """Write the summary as cells for `columns`, a head first.
+
+    >>> rows_of([Handled("layer1", 2048, 0, 1, (("forward", "backward"),))])[1]
+    ['layer1', '2.00 KiB', '-', 'forward to backward']
+    """
+    head = ["module", "moved", "made again", "when"]
+    return [head, *([h.module, *(human(n) if n else "-" for n in (h.moved, h.again)), h.told] for h in handled)]

@@ -1,0 +1,240 @@
+"""Will it fit? What a training step takes of a GPU, and what it would take to make it fit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+from gpumem import workspaces as convolving
+from gpumem._strict import strict
+from gpumem.deadline import Deadline
+from gpumem.evaluate import Choice, Need, among, least, need
+from gpumem.evaluate.among import QUICK, SEVERAL
+from gpumem.evaluate.need import context_of
+from gpumem.machine import Machine
+from gpumem.names import one_of
+from gpumem.simulate import simulate
+from gpumem.swap.planners import PLANNERS
+from gpumem.torch.capture import record
+from gpumem.torch.fitted import Fit, Largest
+from gpumem.torch.largest import largest as largest_of
+from gpumem.torch.workload import Make, WorkloadError, name_of
+from gpumem.trace import Trace
+from gpumem.units import amount, fraction, human
+
+Progress = Callable[[str], None]
+SECONDS = 12.0
+EACH = 4.0  # seconds of planning at one batch, while the largest is looked for
+START = 32  # where the search for it begins, where `make` does not say
+
+
+def _silent(text: str) -> None:
+    """Tell nobody."""
+
+
+@strict
+def fit(
+    make: Make,
+    machine: Machine | str,
+    *,
+    limit: int | str | None = None,
+    overhead: float | str | None = None,
+    batch: int | None = None,
+    largest: bool = False,
+    planner: str | Sequence[str] = SEVERAL,
+    seconds: float = SECONDS,
+    workspaces: str | int = "fastest",
+    name: str = "",
+    progress: Progress = _silent,
+) -> Fit:
+    """Say whether a training step fits a machine, and what it would take to make it fit.
+
+    Parameters
+    ----------
+    make : callable
+        As in `capture`; it is captured on `meta`, so no memory is needed for it.
+    machine : Machine or str
+        A machine, or the name of a preset.
+    limit : int or str, optional
+        Bytes that tensors and workspaces may take, or a text such as `"16GiB"` or `"70%"` (of the peak load). Left
+        out, it is what the machine has beside the context: what its `reserved` says, or else 512 MiB.
+    overhead : float or str, optional
+        The most that a plan may cost, as a fraction of the iteration without it, or a text such as `"10%"`.
+    batch : int, optional
+        Handed on to `make`.
+    largest : bool
+        Look for the largest batches that fit, without a plan and with one, and answer for the latter.
+    planner : str or sequence of str
+        Names in `swap.PLANNERS`; the cheapest plan counts.
+    seconds : float
+        Of planning. Captures come on top, and the search for the largest batch, with up to 4 s at each batch.
+    workspaces : str or int
+        Of convolutions, as `workspaces.add` has its `rule`.
+    name : str
+        Of the trace; by default that of `make`.
+    progress : callable
+        Told what is being done.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    WorkloadError
+        The workload cannot be recorded, or takes no batch where one is asked for.
+    ValueError
+        What is wrong with another argument.
+    RuntimeError
+        The plan failed its own check.
+
+    Notes
+    -----
+    Largest batches are found by capturing again and by halves; that what fits at a batch fits at smaller ones is
+    assumed. Beyond 64 the batches tried are 32 between a power of two and the next.
+
+    Examples
+    --------
+    >>> import torch
+    >>> def make(batch=64):
+    ...     net = torch.nn.Sequential(torch.nn.Linear(1024, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 10))
+    ...     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ...     def step():
+    ...         net(torch.randn(batch, 1024)).sum().backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    ...     return step
+    >>> fit(make, "rtx4090", batch=4096)
+    Fit(make at batch 4096 on rtx4090, fits yes, needs 358.00 MiB, of 23.50 GiB)
+    """
+    machine = Machine.named(machine) if isinstance(machine, str) else machine
+    names = [planner] if isinstance(planner, str) else [*planner]
+    for one in names:
+        one_of("planner", one, PLANNERS)
+    asked = _Asked(make, machine, limit, overhead, names, seconds, workspaces, name or name_of(make), progress)
+    if not largest:
+        return asked.at(batch)
+    if batch is not None:
+        raise ValueError(f"batch: {batch}: with largest, batches are tried; leave one of the two out")
+    return asked.largest()
+
+
+class _Asked:
+    """One question, and what was captured for it so far."""
+
+    def __init__(
+        self,
+        make: Make,
+        machine: Machine,
+        limit: int | str | None,
+        overhead: float | str | None,
+        planners: Sequence[str],
+        seconds: float,
+        rule: str | int,
+        name: str,
+        progress: Progress,
+    ) -> None:
+        Deadline.within(seconds)
+        self.make, self.machine, self.planners, self.seconds = make, machine, planners, seconds
+        self.rule, self.name, self.progress = rule, name, progress
+        self.overhead = None if overhead is None else fraction(overhead, "overhead")
+        self.context, self.asked = context_of(machine), limit
+        self.captured: dict[int | None, tuple[Trace, Need, tuple[str, ...]]] = {}
+        self.failed: dict[int, str] = {}
+
+    def capture(self, batch: int | None) -> tuple[Trace, Need, tuple[str, ...]]:
+        """Return the step at a batch, with workspaces, what it takes, and what is to be said of it."""
+        if batch not in self.captured:
+            self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
+            found = record(self.make, batch=batch, name=self.name)
+            worked = convolving.add(found.trace, rule=self.rule)
+            self.captured[batch] = worked, need(found.trace, worked), found.notes
+        return self.captured[batch]
+
+    def limit(self, peak: int) -> int:
+        """The bytes that tensors may take."""
+        has = self.machine.capacity - self.context
+        if self.asked is None:
+            return has
+        limit = amount(self.asked, peak, "limit")
+        if limit > has:
+            told = f"{human(has)} beside a context of {human(self.context)}"
+            raise ValueError(f"limit: {human(limit)} is more than a {self.machine.name} has: {told}")
+        return limit
+
+    def at(self, batch: int | None) -> Fit:
+        """Answer for one batch."""
+        trace, taken, notes = self.capture(batch)
+        limit = self.limit(taken.live)
+        base = simulate(trace, self.machine)
+        answer = Fit(
+            trace, self.machine, batch, limit, self.context, taken, base.makespan, overhead=self.overhead, notes=notes
+        )
+        if answer.fits:
+            return answer
+        until = Deadline.within(self.seconds)
+        chosen = self.plan(trace, limit, self.planners, until.left())
+        if chosen.planned is not None:
+            return answer.with_(planned=chosen.planned, tried=chosen.tried)
+        quick = [name for name in self.planners if name in QUICK] or self.planners
+        lowest = least(
+            trace,
+            self.machine,
+            limit,
+            planners=quick,
+            overhead=self.overhead,
+            seconds=max(until.left(), self.seconds / 2),
+            progress=self.progress,
+        )
+        return answer.with_(tried=chosen.tried, least=lowest)
+
+    def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Choice:
+        return among(
+            trace,
+            self.machine,
+            limit,
+            planners=planners,
+            overhead=self.overhead,
+            seconds=seconds,
+            check=check,
+            progress=self.progress,
+        )
+
+    def largest(self) -> Fit:
+        """Look for the largest batches; answer for the one with a plan."""
+        if isinstance(self.asked, str) and "%" in self.asked:
+            raise ValueError(f"limit: {self.asked!r} is a part of one batch's peak load; with largest, write bytes")
+        limit, quick = self.limit(0), [name for name in self.planners if name in QUICK] or self.planners
+
+        def fits(batch: int) -> bool:
+            return (found := self.tried(batch)) is not None and found[1].reserved <= limit
+
+        def fits_planned(batch: int) -> bool:
+            if (found := self.tried(batch)) is None:
+                return False
+            return fits(batch) or self.plan(found[0], limit, quick, EACH, check=False).planned is not None
+
+        plain = largest_of(fits, self.start())
+        planned = largest_of(fits_planned, max(plain, 1))
+        found = Largest(plain, planned, tuple(self.failed.values()))
+        if not planned:  # not even one sample: what would it take?
+            return self.at(1).with_(largest=found)
+        return self.at(planned).with_(largest=found)
+
+    def tried(self, batch: int) -> tuple[Trace, Need, tuple[str, ...]] | None:
+        """What was captured at a batch; None where the step cannot be recorded at it, which is kept in mind."""
+        try:
+            return self.capture(batch)
+        except WorkloadError as error:
+            if not self.captured:
+                raise
+            self.failed[batch] = f"batch {batch}: {error}"
+            return None
+
+    def start(self) -> int:
+        """The batch at which to begin: the default of `make`, which has to take one."""
+        takes = inspect.signature(self.make).parameters
+        if "batch" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            raise WorkloadError(f"{name_of(self.make)}: takes no batch to make larger; write def make(batch=...)")
+        default = takes["batch"].default if "batch" in takes else None
+        return default if isinstance(default, int) and default > 0 else START

@@ -1,0 +1,263 @@
+"""What `fit` answers: what a step takes, whether it fits, what it would take to make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.evaluate import Need, Planned, Tried
+from gpumem.io import staged, write, write_text
+from gpumem.machine import PRESETS, Machine
+from gpumem.report import by_module, columns, decided, human, human_ns, percent
+from gpumem.report.modules import rows_of
+from gpumem.trace import Trace
+from gpumem.units import exact
+
+WIDTH = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest batches that fit, without a plan and with one; 0 where not even one sample does.
+
+    Beyond 64 they are on a grid: 32 batches between a power of two and the next. `failed` are batches at which the step
+    could not be recorded, taken as too large, with the reason.
+    """
+
+    unplanned: int
+    planned: int
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fit(Shown):
+    """Whether a training step fits, as `fit` returns it.
+
+    Parameters
+    ----------
+    trace : Trace
+        The captured step, with the workspaces of its convolutions.
+    machine : Machine
+    batch : int, optional
+        What `make` was asked for; None where that was left to it.
+    limit : int
+        Bytes that tensors may take.
+    context : int
+        Bytes that the context takes beside them.
+    need : Need
+        What the step takes as it is.
+    makespan : int
+        Of an iteration without a plan, nanoseconds.
+    planned : Planned, optional
+        The cheapest plan for the limit, where one is needed and found; checked.
+    tried : tuple of Tried
+        What came of each planner.
+    least : Planned, optional
+        Where no plan reaches the limit: one for about the least limit that would do, not checked.
+    overhead : float, optional
+        The most that a plan may cost.
+    largest : Largest, optional
+        Where it was asked for.
+    notes : tuple of str
+        What is to be said of the capture.
+    """
+
+    trace: Trace
+    machine: Machine
+    batch: int | None
+    limit: int
+    context: int
+    need: Need
+    makespan: int
+    planned: Planned | None = None
+    tried: tuple[Tried, ...] = ()
+    least: Planned | None = None
+    overhead: float | None = None
+    largest: Largest | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits as it is."""
+        return self.need.reserved <= self.limit
+
+    @property
+    def fits_planned(self) -> bool:
+        """Whether it fits as it is or with a plan."""
+        return self.fits or self.planned is not None
+
+    def _facts(self) -> Facts:
+        plan = {} if self.planned is None else {"with a plan": f"overhead {percent(self.planned.overhead)}"}
+        verdict = {"fits": "yes" if self.fits else "no", "needs": human(self.need.reserved), "of": human(self.limit)}
+        return {"": f"{self._subject} on {self.machine.name}", **verdict, **plan}
+
+    @property
+    def _subject(self) -> str:
+        return self.trace.name + ("" if self.batch is None else f" at batch {self.batch}")
+
+    def answer(self) -> str:
+        """Return the answer in one line.
+
+        Where nothing does, it says the least limit that would.
+        """
+        needs = f"needs {_apart(self.need.reserved, self.limit)}, {self._has}"
+        if self.fits:
+            return f"{self._subject} fits: {needs}"
+        if self.planned is not None:
+            return f"{self._subject} does not fit: {needs}; with a plan it fits, {_cost(self.planned)}"
+        cost = "" if self.overhead is None else f" at an overhead of {percent(self.overhead)} at most"
+        if self.least is None:
+            return f"{self._subject} does not fit: {needs}; no plan was found{cost}"
+        least = f"the least limit found is {_mib(self.least.pool or 0)} ({_cost(self.least)})"
+        return f"{self._subject} does not fit: {needs}; no plan reaches that{cost}; {least}"
+
+    @property
+    def _has(self) -> str:
+        if self.limit == self.machine.capacity - self.context:
+            return f"{self.machine.name} has {human(self.limit)}"
+        return f"the limit is {human(self.limit)}"
+
+    def row(self) -> dict[str, Any]:
+        """Return all figures: bytes, nanoseconds, `overhead` as a fraction; `plan` is a row of `Report`."""
+        planned, least = self.planned, self.least
+        return {
+            "workload": self.trace.name,
+            "machine": self.machine.name,
+            "batch": self.batch,
+            "ops": self.trace.n,
+            "fits": self.fits,
+            "limit": self.limit,
+            "context": self.context,
+            "live": self.need.live,
+            "at_the_peak": dict(self.need.kinds),
+            "reserved_for_tensors": self.need.tensors,
+            "workspaces": self.need.workspaces,
+            "reserved": self.need.reserved,
+            "makespan_ns": self.makespan,
+            "plan": None if planned is None else planned.report().row(),
+            "modules": [
+                {"module": h.module, "moved": h.moved, "again": h.again, "tensors": h.tensors, "when": h.told}
+                for h in self.handled
+            ],
+            "tried": [{"planner": t.planner, "overhead": t.overhead, "why": t.why} for t in self.tried],
+            "least_limit": None if least is None else least.pool,
+            "least_overhead": None if least is None else least.overhead,
+            "largest": None
+            if self.largest is None
+            else {"unplanned": self.largest.unplanned, "planned": self.largest.planned},
+            "notes": [*self.notes, *(self.largest.failed if self.largest else ())],
+        }
+
+    @property
+    def handled(self) -> list[Any]:
+        """What the plan does, by module (`report.by_module`); nothing without a plan."""
+        return [] if self.planned is None else by_module(self.trace, self.planned.plan)
+
+    def report(self) -> str:
+        """Return the answer, and below it the figures as tables."""
+        parts = [self.answer(), "\n".join(self._lines()), "\n".join(self._of_the_plan())]
+        if handled := self.handled:
+            parts.append(columns(rows_of(handled)))
+        return "\n\n".join(filter(None, parts))
+
+    def _lines(self) -> Iterator[str]:
+        need, machine = self.need, self.machine
+        kinds = ", ".join(f"{kind} {human(size)}" for kind, size in need.kinds[:4])
+        told = "as the machine says" if machine.reserved else "assumed"
+        yield _line("live at the peak", human(need.live), kinds)
+        yield _line("reserved for that", human(need.tensors), "PyTorch's caching allocator, replayed")
+        yield _line("workspaces", f"+ {human(need.workspaces)}", "of convolutions, by their fastest algorithms")
+        yield _line("limit", human(self.limit), "for all of that")
+        yield _line("context", human(self.context), f"beside the limit, {told}")
+        yield _line("iteration", human_ns(self.makespan), f"estimated, by the roofline of {machine.name}")
+        if (largest := self.largest) is not None:
+            cost = "at any cost" if self.overhead is None else f"for {percent(self.overhead)} at most"
+            yield _line("largest batch", str(largest.unplanned), "without a plan")
+            yield _line("largest batch, planned", str(largest.planned), cost)
+            if max(largest.unplanned, largest.planned) > 64:
+                yield _line("", "", "one in 32 steps to the next power of two")
+            yield from (_line("", "", failed) for failed in largest.failed)
+
+    def _of_the_plan(self) -> Iterator[str]:
+        if (planned := self.planned) is not None:
+            row = planned.report().row()
+            copied = f": {human(row['bytes_out'])} out, {human(row['bytes_in'])} in an iteration"
+            yield _line("pool of the plan", human(row["footprint_after"]), "the height of its placement")
+            yield from decided(row, copied)
+            times = f"{human_ns(row['makespan_before_ns'])} becomes {human_ns(row['makespan_ns'])}"
+            yield _line("overhead", percent(row["overhead"]), f"by the placed clock: {times}")
+            yield f"{'oracles':{WIDTH}}{planned.checked}"
+        elif self.least is not None:
+            yield _line("least limit found", _mib(self.least.pool or 0), _cost(self.least))
+        for k, tried in enumerate(self.tried):
+            yield f"{'' if k else 'planners':{WIDTH}}{tried}"
+
+    def next(self, workload: str) -> str:
+        """Return the command to type next, for the workload that `FILE.py:make` names."""
+        command = ["gpumem fit", workload, "--machine", self.machine.name]
+        sized = [] if self.batch is None else ["--batch", str(self.batch)]
+        if self.planned is not None:
+            limit = ["--limit", str(self.limit)] if self.limit != self.machine.capacity - self.context else []
+            return " ".join([*command, *sized, *limit, "--out planned"])
+        if self.fits and self.largest is None:
+            return " ".join([*command, "--largest"])
+        if self.fits:
+            return " ".join(["gpumem capture", workload, *sized, "-o trace.json.gz"])
+        if self.least is not None and self.limit < (pool := self.least.pool or 0):
+            larger = [m for m in PRESETS.values() if m.available - self.context >= pool]
+            if pool <= self.machine.capacity - self.context:
+                return " ".join([*command, *sized, "--limit", _mib(pool).replace(" ", "")])
+            if larger:
+                command[-1] = min(larger, key=lambda m: m.capacity).name
+                return " ".join([*command, *sized])
+        return " ".join([*command, "--largest"])
+
+    @strict
+    def save(self, directory: str | Path, *, source: str = "") -> None:
+        """Write what `gpumem fit --out` writes: all of it, or nothing.
+
+        Parameters
+        ----------
+        directory : path
+            Made where it is not there; other files in it stay.
+        source : str
+            The workload, for the `meta` of the trace that is written.
+
+        Raises
+        ------
+        ValueError
+            The directory cannot be written to.
+        """
+        with staged(directory, "directory") as folder:
+            self.write(folder, source)
+
+    def write(self, folder: Path, source: str = "") -> None:
+        """Write the report, the captured trace, and what `Planned.write` writes of the plan into a folder."""
+        write_text(folder / "report.txt", self.report() + "\n")
+        write(folder / "captured.json.gz", self.trace, machine=self.machine, source=source)
+        if self.planned is not None:
+            self.planned.write(folder, source)
+
+    def with_(self, **changes: Any) -> Fit:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+
+def _line(what: str, value: str, told: str) -> str:
+    return f"{what:{WIDTH}}{value:>12}  {told}".rstrip()
+
+
+def _cost(planned: Planned) -> str:
+    return f"overhead {percent(planned.overhead)} by {planned.planner}"
+
+
+def _mib(size: int) -> str:
+    return f"{size // 2**20} MiB"
+
+
+def _apart(size: int, other: int) -> str:
+    return exact(size) if human(size) == human(other) and size != other else human(size)
