@@ -1,4 +1,4 @@
-"""The command line: `gpumem plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `bench`, `info` and `doctor`.
+"""The command line: `gpumem fit`, `capture`, `plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `bench`, `info`, `doctor`.
 
 Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached; 130 and 143 where it
 was interrupted or told to end, 141 where whoever read its output has gone. `gpumem` alone prints the help, and that is
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpumem.commands.parser import Parser
 
 EXAMPLES = [
+    "gpumem fit train.py:make --largest       will it fit? what would it take? (needs PyTorch)",
     "gpumem info vgg16                        what a trace holds",
     "gpumem plan --limit 70%                  swap and place the bundled VGG16 in 70 % of its peak load",
     "gpumem swap mlp3 --load-limit 80%        compare all swap planners",
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     """Return the parser of the whole command line."""
     from gpumem._version import __version__
-    from gpumem.commands import bench, bound, doctor, info, jobs, plan, pool, run, swap
+    from gpumem.commands import bench, bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
     from gpumem.commands.parser import Parser
 
     about = "GPU memory in deep-learning training: place, swap, simulate."
@@ -54,7 +55,7 @@ def parser() -> Parser:
     whole.add_argument("--version", action="version", version=f"gpumem {__version__}")
     commands = whole.add_subparsers(title="commands", dest="word", metavar="COMMAND", parser_class=Parser)
     commands.required = True
-    for command in (plan, swap, bound, pool, jobs, run, bench, info, doctor):
+    for command in (fit, capture, plan, swap, bound, pool, jobs, run, bench, info, doctor):
         command.add(commands)
     return whole
 

@@ -86,6 +86,19 @@ def check_folder(out: str | None) -> None:
         raise ValueError(f"--out: {out}: cannot write here (Permission denied)")
 
 
+def check_file(out: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file that cannot be written to, before anything is computed for it."""
+    if not out.endswith(suffixes):
+        raise ValueError(f"--out: {out!r} ends in none of {', '.join(suffixes)}")
+    if Path(out).is_dir():
+        raise ValueError(f"{out}: cannot write here (Is a directory)")
+    folder = Path(out).absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{out}: cannot write here (No such folder)")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{out}: cannot write here (Permission denied)")
+
+
 @contextmanager
 def out_folder(out: str, *, pictures: bool = True) -> Iterator[Path]:
     """The folder of `--out`, written as a whole or not; say so where pictures belong there and none can be drawn."""

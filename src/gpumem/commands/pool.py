@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, pool
+from gpumem.commands.args import check_file
 from gpumem.commands.files import FILE, add_workspaces, source_of, with_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_search, own_options
@@ -73,10 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_out(out: str, files: int) -> None:
     if files > 1:
         raise ValueError(f"--out: one placement goes into {out!r}, but there are {files} files")
-    if not out.endswith((".csv", ".json", ".json.gz")):
-        raise ValueError(f"--out: {out!r} ends in none of .csv, .json, .json.gz")
-    if not Path(out).absolute().parent.is_dir():
-        raise ValueError(f"{out}: cannot write here (No such folder)")
+    check_file(out, (".csv", ".json", ".json.gz"))
 
 
 def _write(out: str, source: str, trace: gpumem.Trace, placement: gpumem.Placement, capacity: int | None) -> None:

@@ -113,8 +113,8 @@ def among(
                 trace, machine, pool=pool, planner=name, seconds=share, check=False, progress=_of(progress, name)
             )
         except (NotReached, Infeasible) as stop:
-            tried.append(Tried(name, why=f"no plan within {human(pool)}" if _proved(stop) else str(stop)))
-            if _proved(stop):  # of all planners
+            tried.append(Tried(name, why=str(stop)))
+            if isinstance(stop, Infeasible) and stop.needs > pool:  # of whatever planner
                 break
             continue
         tried.append(Tried(name, found.overhead))
@@ -126,10 +126,6 @@ def among(
         progress("checking the plan")
         best = best.verified()
     return Choice(best, tuple(tried))
-
-
-def _proved(stop: NotReached | Infeasible) -> bool:
-    return isinstance(stop, Infeasible) and stop.needs > stop.limit
 
 
 def _of(progress: Progress, name: str) -> Callable[[str], None]:

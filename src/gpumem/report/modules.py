@@ -28,7 +28,7 @@ class Handled:
     tensors : int
         How many gaps that is.
     when : tuple of (str, str)
-        In which phase they leave, and in which they are needed again; the most frequent first.
+        In which phase they leave, and in which they are needed again; what concerns the most bytes first.
     """
 
     module: str
@@ -39,8 +39,9 @@ class Handled:
 
     @property
     def told(self) -> str:
-        """The phases in words: `forward to backward`."""
-        return ", ".join(leave if leave == back else f"{leave} to {back}" for leave, back in self.when)
+        """The phases in words, the first two: `forward to backward`."""
+        told = [f"within {leave}" if leave == back else f"{leave} to {back}" for leave, back in self.when]
+        return ", ".join([*told[:2], *(["..."] if len(told) > 2 else [])])
 
 
 @strict
@@ -93,8 +94,10 @@ def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:
     size = trace.buffers.size
     moved = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Swap))
     again = sum(int(size[d.buffer]) for d in gaps if isinstance(d, Recompute))
-    when = Counter((_phase(trace, d.after), _phase(trace, d.before)) for d in gaps)
-    return Handled(path, moved, again, len(gaps), tuple(pair for pair, _ in when.most_common()))
+    when: Counter[tuple[str, str]] = Counter()
+    for d in gaps:
+        when[_phase(trace, d.after), _phase(trace, d.before)] += int(size[d.buffer])
+    return Handled(path, moved, again, len(gaps), tuple(dict(when.most_common())))
 
 
 def _phase(trace: Trace, op: int) -> str:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 from gpumem._strict import strict
 from gpumem.names import one_of
+from gpumem.torch._torch import torch
 from gpumem.torch.as_cuda import as_cuda
 from gpumem.torch.captured import Captured, cut
 from gpumem.torch.elsewhere import Elsewhere
@@ -91,6 +92,8 @@ def record(
 ) -> Captured:
     """Record a training step as `capture` does; return all iterations, and what is to be said of them."""
     one_of("device", device, DEVICES)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'meta' needs none")
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", batch or 1, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from gpumem import workspaces as convolving
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
 from gpumem.evaluate import Choice, Need, among, least, need
@@ -21,6 +21,7 @@ from gpumem.torch.largest import largest as largest_of
 from gpumem.torch.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.units import amount, fraction, human
+from gpumem.workspaces import adding as convolving
 
 Progress = Callable[[str], None]
 SECONDS = 12.0
@@ -111,7 +112,18 @@ def fit(
     names = [planner] if isinstance(planner, str) else [*planner]
     for one in names:
         one_of("planner", one, PLANNERS)
-    asked = _Asked(make, machine, limit, overhead, names, seconds, workspaces, name or name_of(make), progress)
+    asked = _Asked(
+        make,
+        machine,
+        limit,
+        None if overhead is None else fraction(overhead, "overhead"),
+        names,
+        seconds,
+        workspaces,
+        name or name_of(make),
+        progress,
+    )
+    Deadline.within(seconds)  # refuses what is none
     if not largest:
         return asked.at(batch)
     if batch is not None:
@@ -119,46 +131,46 @@ def fit(
     return asked.largest()
 
 
+Step = tuple[Trace, Need, tuple[str, ...]]  # with workspaces; what it takes; what is to be said of it
+
+
+@dataclass(slots=True)
 class _Asked:
     """One question, and what was captured for it so far."""
 
-    def __init__(
-        self,
-        make: Make,
-        machine: Machine,
-        limit: int | str | None,
-        overhead: float | str | None,
-        planners: Sequence[str],
-        seconds: float,
-        rule: str | int,
-        name: str,
-        progress: Progress,
-    ) -> None:
-        Deadline.within(seconds)
-        self.make, self.machine, self.planners, self.seconds = make, machine, planners, seconds
-        self.rule, self.name, self.progress = rule, name, progress
-        self.overhead = None if overhead is None else fraction(overhead, "overhead")
-        self.context, self.asked = context_of(machine), limit
-        self.captured: dict[int | None, tuple[Trace, Need, tuple[str, ...]]] = {}
-        self.failed: dict[int, str] = {}
+    make: Make
+    machine: Machine
+    bytes: int | str | None
+    overhead: float | None
+    planners: Sequence[str]
+    seconds: float
+    rule: str | int
+    name: str
+    progress: Progress
+    captured: dict[int | None, Step] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
-    def capture(self, batch: int | None) -> tuple[Trace, Need, tuple[str, ...]]:
-        """Return the step at a batch, with workspaces, what it takes, and what is to be said of it."""
+    def capture(self, batch: int | None) -> Step:
+        """Return the step at a batch."""
         if batch not in self.captured:
             self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
             found = record(self.make, batch=batch, name=self.name)
-            worked = convolving.add(found.trace, rule=self.rule)
+            rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
+            if isinstance(rule, str) and rule not in words:
+                rule = amount(rule, found.trace.peak_load, "workspaces", least=0)
+            worked = convolving.add(found.trace, rule=rule)
             self.captured[batch] = worked, need(found.trace, worked), found.notes
         return self.captured[batch]
 
     def limit(self, peak: int) -> int:
         """The bytes that tensors may take."""
-        has = self.machine.capacity - self.context
-        if self.asked is None:
+        context = context_of(self.machine)
+        has = self.machine.capacity - context
+        if self.bytes is None:
             return has
-        limit = amount(self.asked, peak, "limit")
+        limit = amount(self.bytes, peak, "limit")
         if limit > has:
-            told = f"{human(has)} beside a context of {human(self.context)}"
+            told = f"{human(has)} beside a context of {human(context)}"
             raise ValueError(f"limit: {human(limit)} is more than a {self.machine.name} has: {told}")
         return limit
 
@@ -168,7 +180,15 @@ class _Asked:
         limit = self.limit(taken.live)
         base = simulate(trace, self.machine)
         answer = Fit(
-            trace, self.machine, batch, limit, self.context, taken, base.makespan, overhead=self.overhead, notes=notes
+            trace,
+            self.machine,
+            batch,
+            limit,
+            context_of(self.machine),
+            taken,
+            base.makespan,
+            overhead=self.overhead,
+            notes=notes,
         )
         if answer.fits:
             return answer
@@ -176,12 +196,11 @@ class _Asked:
         chosen = self.plan(trace, limit, self.planners, until.left())
         if chosen.planned is not None:
             return answer.with_(planned=chosen.planned, tried=chosen.tried)
-        quick = [name for name in self.planners if name in QUICK] or self.planners
         lowest = least(
             trace,
             self.machine,
             limit,
-            planners=quick,
+            planners=self.quick,
             overhead=self.overhead,
             seconds=max(until.left(), self.seconds / 2),
             progress=self.progress,
@@ -189,6 +208,7 @@ class _Asked:
         return answer.with_(tried=chosen.tried, least=lowest)
 
     def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Choice:
+        """Plan by several planners, the limits on cost as asked."""
         return among(
             trace,
             self.machine,
@@ -202,9 +222,9 @@ class _Asked:
 
     def largest(self) -> Fit:
         """Look for the largest batches; answer for the one with a plan."""
-        if isinstance(self.asked, str) and "%" in self.asked:
-            raise ValueError(f"limit: {self.asked!r} is a part of one batch's peak load; with largest, write bytes")
-        limit, quick = self.limit(0), [name for name in self.planners if name in QUICK] or self.planners
+        if isinstance(self.bytes, str) and "%" in self.bytes:
+            raise ValueError(f"limit: {self.bytes!r} is a part of one batch's peak load; with largest, write bytes")
+        limit = self.limit(0)
 
         def fits(batch: int) -> bool:
             return (found := self.tried(batch)) is not None and found[1].reserved <= limit
@@ -212,7 +232,7 @@ class _Asked:
         def fits_planned(batch: int) -> bool:
             if (found := self.tried(batch)) is None:
                 return False
-            return fits(batch) or self.plan(found[0], limit, quick, EACH, check=False).planned is not None
+            return fits(batch) or self.plan(found[0], limit, self.quick, EACH, check=False).planned is not None
 
         plain = largest_of(fits, self.start())
         planned = largest_of(fits_planned, max(plain, 1))
@@ -221,7 +241,12 @@ class _Asked:
             return self.at(1).with_(largest=found)
         return self.at(planned).with_(largest=found)
 
-    def tried(self, batch: int) -> tuple[Trace, Need, tuple[str, ...]] | None:
+    @property
+    def quick(self) -> Sequence[str]:
+        """The planners that take no time; if need be all."""
+        return [name for name in self.planners if name in QUICK] or self.planners
+
+    def tried(self, batch: int) -> Step | None:
         """What was captured at a batch; None where the step cannot be recorded at it, which is kept in mind."""
         try:
             return self.capture(batch)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gpumem.io import staged, write, write_text
 from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
+from gpumem.torch.largest import step_at
 from gpumem.trace import Trace
 from gpumem.units import exact
 
@@ -117,7 +120,7 @@ class Fit(Shown):
 
     @property
     def _has(self) -> str:
-        if self.limit == self.machine.capacity - self.context:
+        if self.limit == self._room:
             return f"{self.machine.name} has {human(self.limit)}"
         return f"the limit is {human(self.limit)}"
 
@@ -176,10 +179,8 @@ class Fit(Shown):
         yield _line("iteration", human_ns(self.makespan), f"estimated, by the roofline of {machine.name}")
         if (largest := self.largest) is not None:
             cost = "at any cost" if self.overhead is None else f"for {percent(self.overhead)} at most"
-            yield _line("largest batch", str(largest.unplanned), "without a plan")
-            yield _line("largest batch, planned", str(largest.planned), cost)
-            if max(largest.unplanned, largest.planned) > 64:
-                yield _line("", "", "one in 32 steps to the next power of two")
+            yield _line("largest batch", str(largest.unplanned), f"without a plan{_steps(largest.unplanned)}")
+            yield _line("largest batch, planned", str(largest.planned), f"{cost}{_steps(largest.planned)}")
             yield from (_line("", "", failed) for failed in largest.failed)
 
     def _of_the_plan(self) -> Iterator[str]:
@@ -193,28 +194,41 @@ class Fit(Shown):
             yield f"{'oracles':{WIDTH}}{planned.checked}"
         elif self.least is not None:
             yield _line("least limit found", _mib(self.least.pool or 0), _cost(self.least))
-        for k, tried in enumerate(self.tried):
+        for k, tried in enumerate(sorted(self.tried, key=lambda t: inf if t.overhead is None else t.overhead)):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
-    def next(self, workload: str) -> str:
-        """Return the command to type next, for the workload that `FILE.py:make` names."""
-        command = ["gpumem fit", workload, "--machine", self.machine.name]
+    def next(self, workload: str, *, written: str | None = None) -> str:
+        """Return the command to type next.
+
+        Parameters
+        ----------
+        workload : str
+            `FILE.py:make`.
+        written : str, optional
+            The folder that the answer was written to.
+        """
+        command = ["gpumem", "fit", workload, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
-        if self.planned is not None:
-            limit = ["--limit", str(self.limit)] if self.limit != self.machine.capacity - self.context else []
-            return " ".join([*command, *sized, *limit, "--out planned"])
-        if self.fits and self.largest is None:
-            return " ".join([*command, "--largest"])
-        if self.fits:
-            return " ".join(["gpumem capture", workload, *sized, "-o trace.json.gz"])
-        if self.least is not None and self.limit < (pool := self.least.pool or 0):
-            larger = [m for m in PRESETS.values() if m.available - self.context >= pool]
-            if pool <= self.machine.capacity - self.context:
-                return " ".join([*command, *sized, "--limit", _mib(pool).replace(" ", "")])
-            if larger:
-                command[-1] = min(larger, key=lambda m: m.capacity).name
-                return " ".join([*command, *sized])
-        return " ".join([*command, "--largest"])
+        bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
+        limit = [] if self.limit == self._room else ["--limit", _mib(self.limit)]
+        if self.fits_planned and self.largest is None and written is None and self.planned is None:
+            return shlex.join([*command, *limit, *bound, "--largest"])
+        if self.planned is not None and written is None:
+            return shlex.join([*command, *sized, *limit, *bound, "--out", "planned"])
+        if self.fits_planned:
+            return shlex.join(["gpumem", "capture", workload, *sized, "-o", "trace.json.gz"])
+        pool = self.limit if self.least is None else self.least.pool or 0
+        if pool <= self._room:
+            return shlex.join([*command, *sized, "--limit", _mib(pool), *bound])
+        if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
+            command[-1] = min(larger, key=lambda m: m.capacity).name
+            return shlex.join([*command, *sized, *bound])
+        return shlex.join([*command, *limit, *bound, "--largest"])
+
+    @property
+    def _room(self) -> int:
+        """What the machine has beside the context."""
+        return self.machine.capacity - self.context
 
     @strict
     def save(self, directory: str | Path, *, source: str = "") -> None:
@@ -251,12 +265,18 @@ def _line(what: str, value: str, told: str) -> str:
     return f"{what:{WIDTH}}{value:>12}  {told}".rstrip()
 
 
+def _steps(batch: int) -> str:
+    step = step_at(batch)
+    return f", tried in steps of {step}" if step > 1 else ""
+
+
 def _cost(planned: Planned) -> str:
     return f"overhead {percent(planned.overhead)} by {planned.planner}"
 
 
 def _mib(size: int) -> str:
-    return f"{size // 2**20} MiB"
+    """Write bytes as they are typed: in MiB where they are whole ones."""
+    return f"{size // 2**20}MiB" if size % 2**20 == 0 else str(size)
 
 
 def _apart(size: int, other: int) -> str:

@@ -24,8 +24,17 @@ def place_of(batch: int) -> int:
     >>> [batch_of(place_of(b)) for b in (1, 63, 65, 131)]
     [1, 63, 64, 128]
     """
-    octave = max(batch.bit_length() - FINE.bit_length(), 0)
+    octave = step_at(batch).bit_length() - 1
     return (batch >> octave) + octave * FINE
+
+
+def step_at(batch: int) -> int:
+    """Return how far apart batches of the grid are at `batch`.
+
+    >>> step_at(63), step_at(64), step_at(130)
+    (1, 2, 4)
+    """
+    return 1 << max(batch.bit_length() - FINE.bit_length(), 0)
 
 
 def largest(holds: Callable[[int], bool], start: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import runpy
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class WorkloadError(ValueError):
 def load(where: str) -> Make:
     """Return `make` from `FILE.py:make`; of a file alone, the function of that name.
 
+    The file's folder is where it imports from first, as where it is run by itself.
+
     Raises
     ------
     WorkloadError
@@ -35,6 +38,8 @@ def load(where: str) -> Make:
     if path.suffix != ".py" or not path.is_file():
         why = "no such file" if path.suffix == ".py" else "not a Python file"
         raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
     with blamed(str(path)):
         found = runpy.run_path(str(path), run_name=path.stem)
     if not callable(found.get(name)):

@@ -1,0 +1,102 @@
+"""`gpumem capture`: a PyTorch training step as a trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from gpumem.commands.args import check_file, one_word
+from gpumem.commands.parser import Commands
+from gpumem.commands.progress import Progress, tell
+from gpumem.commands.workloads import add_workload, name_of, workload_of
+
+if TYPE_CHECKING:
+    from gpumem.torch import Captured
+
+DEVICES = ("meta", "cpu", "cuda")
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser(
+        "capture",
+        help="record a PyTorch training step as a trace",
+        description=run.__doc__,
+        examples=[
+            "gpumem capture train.py:make -o trace.json.gz",
+            "gpumem capture train.py:make -o trace.json.gz --batch 64 --device cpu",
+        ],
+    )
+    add_workload(p)
+    p.add_argument("-o", "--out", required=True, metavar="FILE", help="the trace to write: .json or .json.gz")
+    p.add_argument(
+        "--device",
+        default="meta",
+        metavar="meta|cpu|cuda",
+        help="where the step runs; meta computes nothing and takes no memory (default: %(default)s)",
+    )
+    p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
+    p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
+    p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
+    p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
+    check_file(args.out, (".json", ".json.gz"))
+    one_word(args, "device", DEVICES)
+    with Progress() as progress:
+        progress(f"loading {args.workload}")
+        make = workload_of(args.workload)
+        from gpumem.torch import record
+
+        progress("recording")
+        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup")}
+        captured = record(make, args.device, name=name_of(args.workload), **sizes)
+    row = _written(captured, args)
+    for note in captured.notes:
+        tell(f"{captured.trace.name}: {note}")
+    print(json.dumps(row) if args.json else _text(row))
+    return 0
+
+
+def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
+    """Write the recording; return what there is to say about it, in bytes."""
+    from gpumem import io
+    from gpumem.evaluate import at_the_peak
+
+    trace, buffers = captured.trace, captured.trace.buffers
+    io.write_recording(args.out, captured.recording, captured.bounds[args.warmup :], name=trace.name)
+    return {
+        "file": args.out,
+        "name": trace.name,
+        "device": args.device,
+        "batch": args.batch,
+        "ops": trace.n,
+        "iterations": args.iterations,
+        "buffers": len(buffers),
+        "peak_load": trace.peak_load,
+        "at_the_peak": dict(at_the_peak(trace)),
+        "persistent": int(buffers.size[buffers.persistent].sum()),
+        "kept": captured.kept,
+        "notes": list(captured.notes),
+    }
+
+
+def _text(row: dict[str, Any]) -> str:
+    from gpumem.units import human
+
+    kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
+    batch = "" if row["batch"] is None else f" at batch {row['batch']}"
+    counts = f"{row['ops']} ops, {row['buffers']} buffers; {row['iterations']} iterations in {row['file']}"
+    lines = [
+        f"{row['name']}{batch}: {counts}",
+        f"  {'peak load':16}{human(row['peak_load'])}: {kinds}",
+        f"  {'persistent':16}{human(row['persistent'])}",
+        f"  {'kept':16}{human(row['kept'])} more in each iteration",
+        f"next: gpumem plan {shlex.quote(row['file'])} --limit 70% --machine rtx4090",
+    ]
+    return "\n".join(lines)

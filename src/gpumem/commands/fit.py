@@ -1,0 +1,95 @@
+"""`gpumem fit`: will a PyTorch training step fit, and what would it take?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gpumem.commands.args import add_machine, check_folder, out_folder, target_of
+from gpumem.commands.files import add_workspaces
+from gpumem.commands.parser import Commands
+from gpumem.commands.planning import SIZE
+from gpumem.commands.progress import Progress, complain, tell
+from gpumem.commands.workloads import add_workload, name_of, workload_of
+from gpumem.units import fraction
+
+
+def add(commands: Commands) -> None:
+    """Add the command's arguments."""
+    p = commands.add_parser(
+        "fit",
+        help="say whether a PyTorch training step fits, and what it would take",
+        description=run.__doc__,
+        examples=[
+            "gpumem fit train.py:make --machine rtx4090",
+            "gpumem fit train.py:make --machine rtx4090 --batch 256 --overhead 10% --out planned",
+            "gpumem fit train.py:make --machine rtx4090 --overhead 10% --largest",
+        ],
+    )
+    add_workload(p)
+    what = p.add_argument_group("what to fit")
+    which = what.add_mutually_exclusive_group()
+    which.add_argument("--batch", type=int, metavar="N", help="handed on to make")
+    which.add_argument("--largest", action="store_true", help="find the largest batches, without a plan and with one")
+    what.add_argument(
+        "--limit",
+        metavar="SIZE",
+        help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
+    )
+    what.add_argument("--overhead", metavar="PART", help="the most that a plan may cost, as 10%% (default: anything)")
+    add_machine(what, "rtx4090")
+    add_workspaces(what)
+    how = p.add_argument_group("how to plan")
+    how.add_argument(
+        "--planner",
+        metavar="NAME[,NAME]|all",
+        help="swap planners; the cheapest counts (default: six, the quick ones first)",
+    )
+    how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 12); captures come on top")
+    p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
+    p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    p.set_defaults(run=run, workspaces="fastest")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Capture a PyTorch training step, without a GPU; say whether it fits, and plan for it where it does not."""
+    check_folder(args.out)
+    machine = target_of(args)
+    options = {name: value for name in ("seconds", "planner") if (value := getattr(args, name)) is not None}
+    if args.overhead is not None:
+        fraction(args.overhead, "--overhead")
+    with Progress() as progress:
+        progress(f"loading {args.workload}")
+        make = workload_of(args.workload)
+        from gpumem.torch import fit
+
+        if "planner" in options:
+            from gpumem.names import choices
+            from gpumem.swap import PLANNERS
+
+            options["planner"] = choices(options["planner"], PLANNERS, "--planner")
+        found = fit(
+            make,
+            machine,
+            limit=args.limit,
+            overhead=args.overhead,
+            batch=args.batch,
+            largest=args.largest,
+            workspaces=args.workspaces,
+            name=name_of(args.workload),
+            progress=progress,
+            **options,
+        )
+    if args.out is not None:
+        with out_folder(args.out) as folder:
+            found.write(folder, args.workload)
+    for note in found.notes:
+        tell(f"{found.trace.name}: {note}")
+    if args.json:
+        print(json.dumps(found.row()))
+    else:
+        print(f"{found.report()}\n\nnext: {found.next(args.workload, written=args.out)}")
+    if not found.fits_planned:
+        complain(found.answer())
+        return 3
+    return 0

@@ -1,0 +1,43 @@
+"""What a workload is on the command line: FILE.py:make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumem.commands.parser import Group
+
+if TYPE_CHECKING:
+    from gpumem.torch.workload import Make
+
+WORKLOAD = "a Python file and in it make(batch=...), which builds a model and returns the step that trains it"
+
+
+def add_workload(p: Group) -> None:
+    """Add the argument that `workload_of` reads."""
+    p.add_argument("workload", metavar="FILE.py:make", help=WORKLOAD)
+
+
+def workload_of(text: str) -> Make:
+    """Return the `make` that the argument names.
+
+    Raises
+    ------
+    ValueError
+        No such file or function, or the file fails; PyTorch is missing.
+    """
+    try:
+        from gpumem.torch import load
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    return load(text)
+
+
+def name_of(text: str) -> str:
+    """Return what a workload's trace is called: as the file, and as the function where that is not `make`.
+
+    >>> name_of("nets/resnet50.py:make"), name_of("nets.py:small")
+    ('resnet50', 'nets.small')
+    """
+    file, _, function = text.rpartition(":") if ".py:" in text else (text, "", "make")
+    stem = file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    return stem if function == "make" else f"{stem}.{function}"
