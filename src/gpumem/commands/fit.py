@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from typing import Any
 
 from gpumem.commands.args import add_machine, check_folder, out_folder, target_of
 from gpumem.commands.files import add_workspaces
@@ -11,6 +13,7 @@ from gpumem.commands.parser import Commands
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain, tell
 from gpumem.commands.workloads import add_workload, name_of, workload_of
+from gpumem.names import choices
 from gpumem.units import fraction
 
 
@@ -55,24 +58,16 @@ def run(args: argparse.Namespace) -> int:
     """Capture a PyTorch training step, without a GPU; say whether it fits, and plan for it where it does not."""
     check_folder(args.out)
     machine = target_of(args)
-    options = {name: value for name in ("seconds", "planner") if (value := getattr(args, name)) is not None}
-    if args.overhead is not None:
-        fraction(args.overhead, "--overhead")
+    options = _options(args)
     with Progress() as progress:
         progress(f"loading {args.workload}")
         make = workload_of(args.workload)
         from gpumem.torch import fit
 
-        if "planner" in options:
-            from gpumem.names import choices
-            from gpumem.swap import PLANNERS
-
-            options["planner"] = choices(options["planner"], PLANNERS, "--planner")
         found = fit(
             make,
             machine,
             limit=args.limit,
-            overhead=args.overhead,
             batch=args.batch,
             largest=args.largest,
             workspaces=args.workspaces,
@@ -93,3 +88,19 @@ def run(args: argparse.Namespace) -> int:
         complain(found.answer())
         return 3
     return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Read how to plan, as keywords of `fit`, before anything is captured."""
+    from gpumem.swap import PLANNERS
+
+    options: dict[str, Any] = {}
+    if args.overhead is not None:
+        options["overhead"] = fraction(args.overhead, "--overhead")
+    if args.planner is not None:
+        options["planner"] = choices(args.planner, PLANNERS, "--planner")
+    if args.seconds is not None:
+        if not 0 < args.seconds < math.inf:
+            raise ValueError(f"--seconds: {args.seconds} is not positive and finite")
+        options["seconds"] = args.seconds
+    return options

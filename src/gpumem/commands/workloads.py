@@ -26,7 +26,7 @@ def workload_of(text: str) -> Make:
         No such file or function, or the file fails; PyTorch is missing.
     """
     try:
-        from gpumem.torch import load
+        from gpumem.torch import load, record as record  # which needs PyTorch itself
     except ImportError as error:
         raise ValueError(str(error)) from error
     return load(text)

@@ -12,7 +12,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.evaluate import verify as verify
-    from gpumem.evaluate.among import Choice as Choice, Tried as Tried, among as among, least as least
+    from gpumem.evaluate.among import Among as Among, Tried as Tried, among as among, least as least
     from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
     from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
     from gpumem.evaluate.footprint import (

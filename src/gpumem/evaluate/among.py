@@ -41,7 +41,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Choice(Shown):
+class Among(Shown):
     """What several planners made of a trace and a pool.
 
     Parameters
@@ -69,7 +69,7 @@ def among(
     seconds: float | None = None,
     check: bool = True,
     progress: Progress = _silent,
-) -> Choice:
+) -> Among:
     """Plan for a pool with several planners; the clock that judges every plan says which one is cheapest.
 
     Parameters
@@ -87,7 +87,7 @@ def among(
 
     Returns
     -------
-    Choice
+    Among
         Without a plan where none gets to the pool at that cost.
 
     Raises
@@ -125,7 +125,7 @@ def among(
     if best is not None and check:
         progress("checking the plan")
         best = best.verified()
-    return Choice(best, tuple(tried))
+    return Among(best, tuple(tried))
 
 
 def _of(progress: Progress, name: str) -> Callable[[str], None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
-from gpumem.evaluate import Choice, Need, among, least, need
+from gpumem.evaluate import Among, Need, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
 from gpumem.machine import Machine
@@ -207,7 +207,7 @@ class _Asked:
         )
         return answer.with_(tried=chosen.tried, least=lowest)
 
-    def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Choice:
+    def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Among:
         """Plan by several planners, the limits on cost as asked."""
         return among(
             trace,
