@@ -69,8 +69,10 @@ def _or_cuda(kind_of: Callable[..., str], *args: Any) -> str:
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    if not train or not 0 < p < 1 or not x.numel():
-        return aten.dropout.default.decompose(x, p, train)
+    if p == 0 or not train or not x.numel():
+        return x
+    if p == 1:
+        return x * x.new_zeros(())
     return aten.native_dropout(x, p, train)[0]
 
 

@@ -1,7 +1,8 @@
 """What an op is: the one answer for recording and running, decided from its schema and operands before it runs.
 
-No ops are views (aliases that write nothing, `_unsafe_view`, `lift_fresh`), questions about shapes, calls without
-tensors (a profiler's marks) and whatever stays off the device. `.item()` and `equal` are ops: the host waits for them.
+No ops are views (aliases that write nothing, `_unsafe_view`, `unsafe_split`, `lift_fresh`), questions about shapes,
+calls without tensors (a profiler's marks) and whatever stays off the device. `.item()` and `equal` are ops: the host
+waits for them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ from typing import Any
 from gpumem.torch._torch import flop_registry, torch
 
 aten = torch.ops.aten
-NO_OPS = frozenset({"aten::_unsafe_view", "aten::lift_fresh", "aten::lift"})
+NO_OPS = frozenset(
+    {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::lift_fresh", "aten::lift"}
+)
 ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
 NO_READS = ("_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")  # they look at the shape
+OVERWRITES = frozenset(  # what they write they do not read, though it was there before
+    {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
+)
+EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
 CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
@@ -30,6 +37,8 @@ class Kind:
     counts: bool
     composite: bool
     reads: bool
+    overwrites: bool
+    empty: bool
     rng: bool
     blocks: bool
     written: tuple[int, ...]
@@ -53,6 +62,8 @@ def kind_of(func: Any) -> Kind:
         counts=not view and name not in NO_OPS and (makes or bool(written) or name in ASKS),
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
         reads=not name.removeprefix("aten::").endswith(NO_READS),
+        overwrites=name in OVERWRITES,
+        empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
         blocks=name in ASKS,
         written=tuple(i for i, a in written if not a.kwarg_only),
@@ -70,6 +81,15 @@ class Call:
     kind: Kind
     operands: list[torch.Tensor]
     written: list[torch.Tensor]
+
+    @property
+    def read(self) -> list[torch.Tensor]:
+        """The operands whose values the kernel reads."""
+        if not self.kind.reads:
+            return []
+        if not self.kind.overwrites:
+            return self.operands
+        return [x for x in self.operands if not any(x is y for y in self.written)]
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call | None:
@@ -91,7 +111,7 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
     if not kind.counts:
         return None
     operands = tensors((args, kwargs.values()), device)
-    if not operands and (_made_on(kwargs) != device or tensors((args, kwargs.values()), None) or _nothing(kind, args)):
+    if not operands and (_made_on(kwargs) != device or _nothing(kind, args)):
         return None
     positions = (*kind.written, *(RUNNING if kind.hidden and args[TRAINING] else ()))
     written = tensors([args[i] for i in positions if i < len(args)], device)

@@ -123,7 +123,7 @@ class Scene:
         old, new = args
         if not isinstance(new, torch.Tensor) or old.shape != new.shape or old.dtype != new.dtype:
             return False
-        return old.is_contiguous() and references(old) == engine_references()
+        return (old.is_contiguous() or dense(old)) and references(old) == engine_references()
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.stack:
@@ -167,6 +167,17 @@ def seeds_gradients() -> bool:
             break
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_make_grads"
+
+
+def dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie without gaps and overlaps, in whatever order of its dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def references(tensor: torch.Tensor) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from gpumem.torch._torch import torch
 
+NOTHING = -1  # the block of a storage of no bytes: there is none
+
 
 class Storages:
     """Blocks by storage; a storage's death is told by a weak reference to it.
@@ -29,6 +31,8 @@ class Storages:
         key = storage._cdata
         block = self.block.get(key)
         if block is None:
+            if not storage.nbytes():
+                return NOTHING
             block = self.made(tensor, storage.nbytes())
             self.size[block] = storage.nbytes()
             self._watch(key, storage, block)
@@ -41,7 +45,8 @@ class Storages:
     def resized(self, tensor: torch.Tensor) -> bool:
         """Whether a storage that was seen has another size by now."""
         storage = tensor.untyped_storage()
-        return int(storage.nbytes()) != self.size[self.block[storage._cdata]]
+        block = self.block.get(storage._cdata, NOTHING)
+        return block != NOTHING and int(storage.nbytes()) != self.size[block]
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Let a resized storage be another block from here on."""

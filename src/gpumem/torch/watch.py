@@ -11,8 +11,8 @@ from gpumem.kinds import GRADIENT
 from gpumem.recorder import Recorder
 from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
-from gpumem.torch.scene import BACKWARD, Scene, engine_references, seeds_gradients
-from gpumem.torch.storages import Storages
+from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
+from gpumem.torch.storages import NOTHING, Storages
 
 aten = torch.ops.aten
 malloc, execute = (unwrap(f) for f in (Recorder.malloc, Recorder.exec))  # their arguments are ours, so right
@@ -68,10 +68,11 @@ class Watch(TorchDispatchMode):
     def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.bury()
         kind, storages = call.kind, self.storages
-        reads = [storages.of(x) for x in call.operands]
-        writes = [storages.of(x) for x in call.written]
-        moved = amount(call.operands if kind.reads else []) + amount(call.written)
-        old = args[0] if func is aten.add.Tensor and self.scene.adds_up(args, kwargs, self.node.get(reads[0])) else None
+        operands, writes = self._blocks(call.operands), self._blocks(call.written)
+        reads = [*self._blocks(call.read), *writes] if kind.overwrites else operands if kind.reads else []
+        moved = amount(call.read) + amount(call.written)
+        adds = func is aten.add.Tensor and operands and self.scene.adds_up(args, kwargs, self.node.get(operands[0]))
+        old = args[0] if adds else None
         result = (
             self._answer(kind.name, args[0]) if kind.blocks and self.device == "meta" else self._do(func, args, kwargs)
         )
@@ -80,7 +81,7 @@ class Watch(TorchDispatchMode):
         if old is not None and not storages.known(result):
             storages.succeed(old, result)
             name = "add_.Tensor"
-            writes.append(reads[0])
+            writes.append(operands[0])
         fresh = amount([x for x in made if not any(x is y for y in call.written)])
         if name in GATHERS:  # of the table they read no more rows than come out
             moved -= max(amount([args[0]]) - fresh, 0)
@@ -89,10 +90,8 @@ class Watch(TorchDispatchMode):
             if storages.resized(x):
                 self.resized.append(name)
                 storages.forget(x)
-        writes = [*(storages.of(x) for x in made), *writes, *(storages.of(x) for x in call.written)]
-        self._note(
-            call, name, reads if kind.reads else [], writes, moved, self._flops(kind, args, kwargs, result), args
-        )
+        writes = [*self._blocks(made), *writes, *self._blocks(call.written)]
+        self._note(call, name, reads, writes, moved, self._flops(kind, args, kwargs, result), args)
         return result
 
     def _do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -126,6 +125,8 @@ class Watch(TorchDispatchMode):
         phase = BACKWARD if name == "ones_like.default" and seeds_gradients() else self.scene.phase()
         self.phase.append(phase)
         kind = call.kind
+        if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
+            moved = 0
         execute(
             self.recorder,
             name,
@@ -138,6 +139,9 @@ class Watch(TorchDispatchMode):
             module=self.scene.module_of_op(),
             attributes={"phase": phase} | {what: args[i] for i, what in kind.attributes if i < len(args)},
         )
+
+    def _blocks(self, values: Iterable[torch.Tensor]) -> list[int]:
+        return [block for x in values if (block := self.storages.of(x)) != NOTHING]
 
     def _block(self, tensor: torch.Tensor, size: int) -> int:
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -174,6 +178,6 @@ class Watch(TorchDispatchMode):
         self.bury()
         self._gradients(self.scene.parameters.values())
         for kind, name, tensor in self.scene.roles():
-            if tensor.device.type == self.device:
-                self.roles[self.storages.of(tensor)] = kind, name
+            if tensor.device.type == self.device and (block := self.storages.of(tensor)) != NOTHING:
+                self.roles[block] = kind, name
         return len(self.phase)

@@ -1,0 +1,76 @@
+"""What ops read, write and move, where PyTorch's schemas do not say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gpumem.torch import record
+
+
+def ops_of(step: Callable[[], object]) -> list[tuple[str, list[int], list[int], int]]:
+    """Name, bytes of operands and bytes moved of each op of the last iteration."""
+    trace = record(lambda: step).trace
+    size, ops = trace.buffers.size, trace.ops
+    return [
+        (op.name, *([int(size[i]) for i in ids] for ids in (op.reads, op.writes)), int(moved))
+        for op, moved in zip(ops, ops.moved)
+    ]
+
+
+def test_what_goes_over_what_was_there_is_not_read_and_empty_memory_is_not_written() -> None:
+    net: list[torch.nn.Module] = []
+
+    def step() -> None:
+        net[:] = net or [torch.nn.Linear(2, 2)]
+        net[0](torch.empty(1, 2))  # the batch arrives
+        x, y = torch.empty(4), torch.ones(4)
+        x.copy_(y)
+        x[:2].zero_()
+
+    assert ops_of(step) == [
+        ("empty.memory_format", [], [8], 8),
+        ("addmm.default", [8, 8, 16], [8], 40),
+        ("empty.memory_format", [], [16], 0),
+        ("ones.default", [], [16], 16),
+        ("copy_.default", [16, 16], [16], 32),
+        ("zero_.default", [16], [16], 8),
+    ]
+
+
+def test_a_copy_from_the_host_is_an_op_and_pieces_of_a_tensor_are_none() -> None:
+    def step() -> None:
+        x = torch.ones(4, 2, device="cpu").to("cuda")
+        a, b = torch.unsafe_split(x, 2)
+        a + b
+
+    assert ops_of(step) == [("_to_copy.default", [], [32], 32), ("add.Tensor", [32], [16], 48)]
+
+
+def test_a_tensor_of_no_bytes_is_no_buffer() -> None:
+    def step() -> None:
+        q = torch.ones(1, 2, 8, 4, dtype=torch.bfloat16)
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    trace = record(lambda: step).trace
+    assert trace.buffers.size.min() > 0
+    assert len(trace.ops[1].writes) == 4  # and not what only debugging fills
+
+
+@pytest.mark.parametrize(
+    "p, ops", [(0.0, []), (0.5, ["native_dropout.default"]), (1.0, ["new_zeros.default", "mul.Tensor"])]
+)
+def test_dropout_is_what_it_is_on_a_gpu(p: float, ops: list[str]) -> None:
+    names = [name for name, *_ in ops_of(lambda: torch.nn.functional.dropout(torch.ones(4), p))]
+    assert names == ["ones.default", *ops]
+
+
+def test_gradients_add_up_in_place_in_any_order_of_the_dimensions() -> None:
+    def step() -> None:
+        x = torch.ones(2, 3, 4, requires_grad=True)
+        y = (x * 2).transpose(1, 2)
+        (y.exp() + y.sin()).sum().backward()
+
+    assert "add_.Tensor" in [name for name, *_ in ops_of(step)]
