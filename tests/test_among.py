@@ -63,14 +63,14 @@ def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
 
 
 def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
-    trace, machine = gpumem.bundled("mlp3"), Machine.named("gtx1080ti")
-    found = among(trace, machine, 100 * MIB)
+    trace, machine = gpumem.bundled("resnet18"), Machine.named("gtx1080ti")
+    found = among(trace, machine, 60 * MIB)
     assert found.planned is None and len(found.tried) == 1 and "the least limit that could do" in found.tried[0].why
-    lowest = least(trace, machine, 100 * MIB, planners=["heuristic"], overhead=1.5)
-    assert lowest.pool is not None and lowest.pool % MIB == 0 and lowest.overhead <= 1.5
+    lowest = least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5)
+    assert lowest.pool is not None and lowest.pool % MIB == 0 and lowest.overhead <= 0.5
     assert lowest.placement.height <= lowest.pool < trace.peak_load
-    step = (232 - 100) // 64 + 1
-    assert among(trace, machine, lowest.pool - step * MIB, planners=["heuristic"], overhead=1.5).planned is None
+    step = (552 - 300) // 64 + 1
+    assert among(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
 
 
 def test_a_planner_that_comes_too_late_is_told() -> None:
