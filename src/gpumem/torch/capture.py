@@ -94,7 +94,8 @@ def record(
     one_of("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'meta' needs none")
-    for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", batch or 1, 1)):
+    samples = 1 if batch is None else batch
+    for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
     watch = Watch(device, Scene())

@@ -237,9 +237,8 @@ class _Asked:
         plain = largest_of(fits, self.start())
         planned = largest_of(fits_planned, max(plain, 1))
         found = Largest(plain, planned, tuple(self.failed.values()))
-        if not planned:  # not even one sample: what would it take?
-            return self.at(1).with_(largest=found)
-        return self.at(planned).with_(largest=found)
+        smallest = min(batch for batch in self.captured if batch is not None)
+        return self.at(planned or smallest).with_(largest=found)
 
     @property
     def quick(self) -> Sequence[str]:
