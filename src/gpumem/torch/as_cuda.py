@@ -8,6 +8,7 @@ losses stay the generic ops: what cuDNN's would keep is not known without it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from gpumem.torch.autocast import Autocast
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
+FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") for of in ("", ".tensor_lr")]
 THERE = {  # what `torch.cuda` answers
     "is_available": True,
     "device_count": 1,
@@ -42,9 +44,16 @@ def as_cuda() -> Iterator[None]:
         library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
+        for name in FUSED:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+                library.impl(name, lambda *args, **kwargs: None, "Meta")
         for where, name, stand_in in _stand_ins():
             world.enter_context(patch.object(where, name, stand_in))
         world.enter_context(Autocast().on_meta())
+        world.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings(
+            "ignore", "for .*: copying from a non-meta parameter"
+        )  # a checkpoint's values are no matter
         yield
 
 
@@ -55,8 +64,34 @@ def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield optimizers, name, partial(_and_meta, getattr(optimizers, name))
     checkpoints = import_module("torch.utils.checkpoint")
     yield checkpoints, "_infer_device_type", partial(_or_cuda, checkpoints._infer_device_type)
+    for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
+        yield torch.cuda, name, Still
     for name, answer in THERE.items():
         yield torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer
+
+
+class Still:
+    """A stream or an event where nothing ever runs, or a context that changes neither."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> Still:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
+
+    def elapsed_time(self, other: object) -> float:
+        """No time has passed."""
+        return 0.0
 
 
 def _and_meta(known: Callable[[], list[str]]) -> list[str]:

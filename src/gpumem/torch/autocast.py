@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
@@ -66,6 +66,14 @@ class Autocast:
             world.enter_context(torch._C._IncludeDispatchKeyGuard(KEY))
             world.enter_context(patch.object(torch, "clear_autocast_cache", lambda: (self.kept.clear(), clear())))
             world.enter_context(patch.object(modes, "_cast", lambda x, on, to: cast(x, _there(on), to)))
+            for where, name in (
+                (modes.autocast, "__init__"),
+                (torch, "is_autocast_enabled"),
+                (torch, "get_autocast_dtype"),
+                (torch.amp, "is_autocast_available"),
+                (modes, "is_autocast_available"),
+            ):
+                world.enter_context(patch.object(where, name, _of_cuda(getattr(where, name))))
             world.callback(self.kept.clear)
             yield
 
@@ -118,6 +126,19 @@ def _other_result(op: Any, with_dtype: Any, *args: Any) -> Any:
 
 def _off() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY))
+
+
+def _of_cuda(asked: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a question about the type of a tensor's device, `meta`, be one about CUDA."""
+
+    @wraps(asked)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        args = tuple("cuda" if isinstance(x, str) and x == "meta" else x for x in args)
+        if kwargs.get("device_type") == "meta":
+            kwargs["device_type"] = "cuda"
+        return asked(*args, **kwargs)
+
+    return called
 
 
 def _there(device: str) -> str:

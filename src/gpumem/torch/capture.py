@@ -12,7 +12,8 @@ from gpumem.names import one_of
 from gpumem.torch._torch import torch
 from gpumem.torch.as_cuda import as_cuda
 from gpumem.torch.captured import Captured, cut
-from gpumem.torch.elsewhere import Elsewhere
+from gpumem.torch.elsewhere import elsewhere
+from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import Make, Step, WorkloadError, blamed, made, name_of
@@ -98,6 +99,9 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
+    alone(Watch)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise WorkloadError("device 'cuda': PyTorch sees no GPU here; record on 'meta', which needs none")
     watch = Watch(device, Scene())
     with _world(watch):
         with watch:
@@ -113,7 +117,8 @@ def _world(watch: Watch) -> Iterator[None]:
         if watch.device == "meta":
             world.enter_context(as_cuda())
         if watch.device != "cpu":
-            world.enter_context(Elsewhere(watch.device, watch.scene))
+            world.enter_context(elsewhere(watch.device, watch.scene))
+        world.enter_context(refusing())
         world.enter_context(watch.scene.followed())
         if gc.isenabled():
             gc.disable()
@@ -128,11 +133,12 @@ def _world(watch: Watch) -> Iterator[None]:
 def _iteration(watch: Watch, step: Step, k: int) -> tuple[int, int]:
     gc.collect()
     lo = watch.begin()
-    with blamed(f"iteration {k}"), watch:
+    with blamed(f"iteration {k}"), uncompiled(), watch:
         step()
     hi = watch.end()
     if lo == hi:
         raise WorkloadError(
-            f"iteration {k}: no op ran on {watch.device}; a step trains for one iteration when it is called"
+            f"iteration {k}: no op ran on {watch.device}; a step trains for one iteration when it is called, "
+            "on the device that make(device=...) is given, or on none by name"
         )
     return lo, hi

@@ -2,36 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
-from gpumem.torch._torch import DeviceContext, torch
+from gpumem.torch._torch import TorchFunctionMode, _device_constructors, torch
 from gpumem.torch.scene import Scene
+from gpumem.torch.workload import WorkloadError
 
 
-class Elsewhere(DeviceContext):
+@contextmanager
+def elsewhere(device: str, scene: Scene) -> Iterator[None]:
+    """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always."""
+    mode = Elsewhere(device, scene)
+    loaders = import_module("torch.utils.data.dataloader")
+    indices, loader = loaders._BaseDataLoaderIter, loaders.DataLoader
+    with ExitStack() as world:
+        for name in ("__init__", "_next_index"):
+            world.enter_context(patch.object(indices, name, mode.hosted(getattr(indices, name))))
+        if device == "meta":  # tensors without values cannot be sent from process to process
+            world.enter_context(patch.object(loader, "_get_iterator", _in_this_process(loader._get_iterator)))
+        world.enter_context(patch.object(torch, "set_default_device", lambda device: None))
+        world.enter_context(mode)
+        yield
+
+
+def _in_this_process(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def called(loader: Any) -> Any:
+        workers, timeout = loader.num_workers, loader.timeout
+        loader.num_workers = loader.timeout = 0
+        try:
+            return begin(loader)
+        finally:
+            loader.num_workers, loader.timeout = workers, timeout
+
+    return called
+
+
+class Elsewhere(TorchFunctionMode):
     """As `with torch.device(...)`, but `cuda` means that device too, and optimizers keep their counters on the host.
 
     (They do so on a GPU: a default device is what no training script sets, tensors are sent there one by one.)
     """
 
     def __init__(self, device: str, scene: Scene) -> None:
-        super().__init__(torch.device(device))
-        self.scene = scene
+        super().__init__()
+        self.device, self.scene = torch.device(device), scene
+        self.index: int | None = None  # of the GPU that the step names
+        self.on_host = False
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self.scene.optimizing:
-            return func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if self.scene.optimizing or self.on_host or func is torch.device:
+            return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
+            self._named(args[1] if len(args) > 1 else kwargs.get("device"))
             return args[0].to(self.device)
-        args = tuple(self.device if _cuda(x) else x for x in args)
-        kwargs = {name: self.device if _cuda(x) else x for name, x in (kwargs or {}).items()}
-        return super().__torch_function__(func, types, args, kwargs)
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], torch.device("cuda", args[1]), *args[2:])
+        args = tuple(self._meant(x) for x in args)
+        kwargs = {name: self._meant(x) for name, x in kwargs.items()}
+        if self.device.type == "meta":  # the host's memory is the host's, pinned or not
+            if func is torch.Tensor.pin_memory:
+                return args[0]
+            if func is torch.Tensor.record_stream:
+                return None
+            kwargs.pop("pin_memory", None)
+        if kwargs.get("device") is None and func in _device_constructors():
+            kwargs["device"] = self.device
+        return func(*args, **kwargs)
 
+    def hosted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Let what a function makes be on the host."""
 
-def _cuda(x: object) -> bool:
-    if isinstance(x, torch.device):
-        return str(x.type) == "cuda"
-    return isinstance(x, str) and x.partition(":")[0] == "cuda"
+        @wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before, self.on_host = self.on_host, True
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.on_host = before
+
+        return called
+
+    def _meant(self, x: Any) -> Any:
+        if isinstance(x, torch.device):
+            there = str(x.type) == "cuda"
+        else:
+            there = isinstance(x, str) and x.partition(":")[0] == "cuda"
+        if there:
+            self._named(x)
+        return self.device if there else x
+
+    def _named(self, device: Any) -> None:
+        """Refuse a second GPU."""
+        index = device if isinstance(device, int) else (torch.device(device or "cuda").index or 0)
+        if self.index not in (None, index):
+            raise WorkloadError(
+                f"cuda:{self.index} and cuda:{index}: one device is recorded; put the model on one, or record its parts"
+            )
+        self.index = index

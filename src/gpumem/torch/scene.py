@@ -18,6 +18,7 @@ from gpumem.torch._torch import (
     register_optimizer_step_pre_hook,
     torch,
 )
+from gpumem.torch.refusals import check_module
 
 ARRIVAL, FORWARD, BACKWARD, AGAIN, OPTIMIZER = "input", "forward", "backward", "recompute", "optimizer"
 NONE = -1
@@ -142,6 +143,7 @@ class Scene:
         self.roots.append(root)
         begin = "" if first else type(root).__name__
         for name, module in root.named_modules():
+            check_module(name, module)
             mine = self.names.setdefault(id(module), ".".join(filter(None, (begin, name))))
             for parameter in module.parameters(recurse=False):
                 self.owners.setdefault(id(parameter), mine)

@@ -11,6 +11,7 @@ from gpumem.kinds import GRADIENT
 from gpumem.recorder import Recorder
 from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
+from gpumem.torch.refusals import check_layout, check_types, without_values
 from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
 from gpumem.torch.storages import NOTHING, Storages
 
@@ -56,6 +57,8 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if types:
+            check_types(func, types)
         if kind_of(func).composite and torch.is_inference_mode_enabled():
             with self:
                 return func.decompose(*args, **kwargs)
@@ -78,6 +81,7 @@ class Watch(TorchDispatchMode):
         )
         made = tensors(result if isinstance(result, (list, tuple)) else (result,), self.device)
         name = kind.name
+        check_layout(name, made)
         if old is not None and not storages.known(result):
             storages.succeed(old, result)
             name = "add_.Tensor"
@@ -95,17 +99,28 @@ class Watch(TorchDispatchMode):
         return result
 
     def _do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return func(*args, **kwargs) if self.timed is None else self.timed(self, func, args, kwargs)
+        if self.device != "meta":
+            return func(*args, **kwargs) if self.timed is None else self.timed(func, args, kwargs)
+        if func is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+            self._asks("a copy on the host")
+            return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
+        if func is aten.copy_.default and args[0].device.type == "cpu":
+            self._asks("a copy on the host")
+            return args[0].zero_()
+        return without_values(func, args, kwargs, self.scene.module or "the step")
 
     def _answer(self, name: str, asked: torch.Tensor) -> Any:
         """Answer what would need values: nothing is known of them here, so all is well, and numbers are 0."""
         source = self.source.get(self.storages.of(asked), "")
         if source == FINITE:
             return 0.0
-        self.asked.append(f"{source or name} in {self.scene.module or 'the step'}")
+        self._asks(source or name)
         if name.startswith("equal") or asked.dtype == torch.bool:
             return source.partition(".")[0] in TRUE
         return 0j if asked.dtype.is_complex else 0.0 if asked.dtype.is_floating_point else 0
+
+    def _asks(self, what: str) -> None:
+        self.asked.append(f"{what} in {self.scene.module or 'the step'}")
 
     def _flops(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
         if kind.flops is None or not self.recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,13 +75,11 @@ def blamed(what: str) -> Iterator[None]:
     """Turn whatever the user's code raises into one line that says where."""
     try:
         yield
-    except WorkloadError:
-        raise
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)
-        own = [
-            f for f in at if "site-packages" not in f.filename and "/gpumem/" not in f.filename and f.filename[0] != "<"
-        ]
+        others = ("/gpumem/", "site-packages", "<", sysconfig.get_paths()["stdlib"])
+        own = [f for f in at if not any(other in f.filename for other in others)]
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
         told = " ".join(str(error).split()) or "no message"
-        raise WorkloadError(f"{what}: {type(error).__name__}: {told:.300}{place}") from error
+        kind = "" if isinstance(error, WorkloadError) else f"{type(error).__name__}: "
+        raise WorkloadError(f"{what}: {kind}{told:.300}{place}") from error

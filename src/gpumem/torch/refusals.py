@@ -1,0 +1,131 @@
+"""What cannot be recorded, refused in one sentence that says what to do instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+from gpumem.torch._torch import FakeTensorMode, TorchDispatchMode, _get_current_dispatch_mode_stack, torch
+from gpumem.torch.workload import WorkloadError
+
+COMPILED = "what torch.compile made of it cannot be recorded, and would run uncompiled here; leave torch.compile out"
+GRAPHED = "a CUDA graph replays kernels that no recorder sees; record the step without it"
+PARALLEL = "one process with one device is recorded; record the module that it wraps, with the batch of one process"
+WRAPPERS = {
+    "OptimizedModule": COMPILED,
+    "DistributedDataParallel": PARALLEL,
+    "FullyShardedDataParallel": PARALLEL,
+    "FSDPModule": "its parameters are sharded; record it without fully_shard, as one process holds it",
+    "DataParallel": PARALLEL,
+}
+
+
+def alone(recorder: type[TorchDispatchMode]) -> None:
+    """Refuse to record inside of a recording, or where tensors are fake."""
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, recorder):
+            raise WorkloadError("a capture within a capture: call the inner make and step themselves")
+        if isinstance(mode, FakeTensorMode):
+            raise WorkloadError("a FakeTensorMode is active: leave it before recording; 'meta' needs no memory either")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Refuse what is compiled, or a graph, when a step comes to it."""
+    with ExitStack() as world:
+        if "torch._dynamo" in sys.modules:  # something may be compiled already
+            world.enter_context(torch.compiler.set_stance("fail_on_recompile"))
+        world.enter_context(patch.object(torch, "compile", _compile))
+        for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+            world.enter_context(patch.object(torch.cuda, name, _refuse(GRAPHED)))
+        yield
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Say of what was compiled before, and is called now, what to do about it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "'fail_on_recompile'" not in str(error):
+            raise
+        raise WorkloadError(COMPILED) from error
+
+
+def _compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `torch.compile`: what it would return is refused where it is called."""
+    if isinstance(model, torch.nn.Module):
+        raise WorkloadError(f"{type(model).__name__}: {COMPILED}")
+    return _compile if model is None else wraps(model)(_refuse(COMPILED))
+
+
+def _refuse(why: str) -> Callable[..., Any]:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise WorkloadError(why)
+
+    return refused
+
+
+def check_module(name: str, module: torch.nn.Module) -> None:
+    """Refuse a module that spreads over devices, or was compiled."""
+    for kind in type(module).__mro__:
+        if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
+            raise WorkloadError(f"{name or 'the model'} is a {kind.__name__}: {WRAPPERS[kind.__name__]}")
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        raise WorkloadError(f"{name or 'the model'} was compiled: {COMPILED}")
+
+
+def check_types(func: Any, types: Sequence[type]) -> None:
+    """Refuse tensors that decide for themselves what an op does."""
+    for kind in types:
+        own = getattr(kind, "__torch_dispatch__", None)
+        if own not in (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__):
+            raise WorkloadError(
+                f"{func} of a {kind.__name__}: what a tensor subclass runs inside is not recorded; use plain tensors"
+            )
+
+
+def check_layout(name: str, values: Sequence[torch.Tensor]) -> None:
+    """Refuse tensors that have no storage of their own."""
+    for x in values:
+        if x.layout is not torch.strided or x.is_nested:
+            layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise WorkloadError(
+                f"{name} makes a {layout} tensor, which has no storage of its own; use dense ones (sparse=False)"
+            )
+
+
+def without_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], where: str) -> Any:
+    """Run an op on tensors without values; say so where it needs some."""
+    name = str(func).removeprefix("aten.")
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError as error:
+        why = "what it makes depends on values" if _depends(func) else "PyTorch cannot run it without values"
+        raise WorkloadError(f"{name} in {where}: {why}, and meta tensors have none; record on device='cpu'") from error
+    except RuntimeError as error:
+        if "is not on the expected device" not in str(error):
+            raise
+        hosts = [x for x in _flat((*args, *kwargs.values())) if x.device.type == "cpu" and x.dim()]
+        which = f"a tensor of shape {tuple(hosts[0].shape)}" if hosts else "an operand"
+        raise WorkloadError(
+            f"{name} in {where}: {which} is on the host, others are on the device; "
+            "move it with .to(device), where device is an argument of make"
+        ) from error
+
+
+def _depends(func: Any) -> bool:
+    tags = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+    return any(tag in func.tags for tag in tags) or func.overloadpacket is torch.ops.aten.index
+
+
+def _flat(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from _flat(x)
