@@ -100,8 +100,6 @@ def record(
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
     alone(Watch)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise WorkloadError("device 'cuda': PyTorch sees no GPU here; record on 'meta', which needs none")
     watch = Watch(device, Scene())
     with _world(watch):
         with watch:
