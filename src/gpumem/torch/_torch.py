@@ -5,6 +5,7 @@ from __future__ import annotations
 try:
     import torch as torch
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch.autograd.function import BackwardCFunction as BackwardCFunction
     from torch.library import Library as Library
     from torch.nn.modules.module import (
         register_module_forward_hook as register_module_forward_hook,

@@ -66,6 +66,11 @@ def capture(
     O(ops). Buffers are freed when the last reference is dropped, as PyTorch's allocator sees it. Garbage is collected
     between iterations only. What an iteration keeps for good ends with it.
 
+    A dispatch mode changes what PyTorch does, though no bit of what comes out: the engine adds gradients up out of
+    place, and those of indexing, gathering and sorting scatter so. The trace has both in place, as without a mode. Left
+    as they are: attention's unfused form adds its mask, `binary_cross_entropy_with_logits` its terms out of place;
+    `prod`, `cumprod` and the maximum of all have other gradients.
+
     Examples
     --------
     >>> import torch

@@ -26,12 +26,24 @@ OVERWRITES = frozenset(  # what they write they do not read, though it was there
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
+IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes the other form wherever a mode is on
+    aten.scatter: "scatter_.src",
+    aten.scatter_add: "scatter_add_.default",
+    aten.index_put: "_index_put_impl_.default",
+    aten.index_add: "index_add_.default",
+    aten.index_fill: "index_fill_.int_Scalar",
+    aten.put: "put_.default",
+    aten.masked_scatter: "masked_scatter_.default",
+}
 CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the schema of an op says: whether it may count, what it writes, what its arguments are called."""
+    """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
+
+    `grows`: unwatched, a backward pass may do it in place.
+    """
 
     name: str
     counts: bool
@@ -44,6 +56,7 @@ class Kind:
     written: tuple[int, ...]
     outs: tuple[str, ...]
     hidden: bool
+    grows: bool
     flops: Callable[..., int] | None
     attributes: tuple[tuple[int, str], ...]
 
@@ -69,6 +82,7 @@ def kind_of(func: Any) -> Kind:
         written=tuple(i for i, a in written if not a.kwarg_only),
         outs=tuple(a.name for i, a in written),
         hidden=name in BATCH_NORMS,
+        grows=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
         flops=flop_registry.get(func.overloadpacket),
         attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpumem.kinds import OPT_STATE, PARAM, STATISTICS
 from gpumem.torch._torch import (
+    BackwardCFunction,
     TorchDispatchMode,
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -18,10 +19,12 @@ from gpumem.torch._torch import (
     register_optimizer_step_pre_hook,
     torch,
 )
+from gpumem.torch.ops import IN_PLACE
 from gpumem.torch.refusals import check_module
 
 ARRIVAL, FORWARD, BACKWARD, AGAIN, OPTIMIZER = "input", "forward", "backward", "recompute", "optimizer"
 NONE = -1
+aten = torch.ops.aten
 
 
 class Scene:
@@ -113,18 +116,18 @@ class Scene:
         for name, tensor in self.parameters.items():
             yield PARAM, name, tensor
 
-    def adds_up(self, args: Sequence[Any], kwargs: Mapping[str, Any], last: int | None) -> bool:
-        """Whether this addition is the engine's, of two gradients, which it would do in place were nobody watching.
+    def in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], last: int | None) -> str:
+        """What a backward pass would do instead of this op, in place, were nobody watching; nothing where it is this.
 
-        It has the only references to the first one, then: as many as it was seen to have where it is sure.
+        `last` is the node that wrote the first operand last.
         """
-        here = self.node
-        if here == NONE or last in (None, NONE, here) or torch.is_grad_enabled() or kwargs.get("alpha", 1) != 1:
-            return False
-        old, new = args
-        if not isinstance(new, torch.Tensor) or old.shape != new.shape or old.dtype != new.dtype:
-            return False
-        return (old.is_contiguous() or dense(old)) and references(old) == engine_references()
+        here, adds = self.node, func is aten.add.Tensor
+        if NONE in (here, last) or last is None or (torch.is_grad_enabled() and (adds or self.stack)):
+            return ""
+        node = torch._C._current_autograd_node()
+        if adds:
+            return "add_.Tensor" if (last != here or _meets_itself(node)) and _adds_up(args, kwargs) else ""
+        return IN_PLACE[func.overloadpacket] if last == here and not isinstance(node, BackwardCFunction) else ""
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.stack:
@@ -171,15 +174,23 @@ def seeds_gradients() -> bool:
     return frame is not None and frame.f_code.co_name == "_make_grads"
 
 
-def dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie without gaps and overlaps, in whatever order of its dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this addition is the engine's, of two gradients.
+
+    It has the only references to the first one, then: as many as it was seen to have where it is sure.
+    """
+    old, new = args
+    if kwargs.get("alpha", 1) != 1 or not isinstance(new, torch.Tensor):
+        return False
+    if old.shape != new.shape or old.dtype != new.dtype or not aten.is_non_overlapping_and_dense(old):
+        return False
+    return references(old) == engine_references()
+
+
+def _meets_itself(node: Any) -> bool:
+    """Whether two of the gradients that a node makes are of one tensor, as those of `x * x`."""
+    following = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(following)) < len(following)
 
 
 def references(tensor: torch.Tensor) -> tuple[int, int]:
@@ -198,7 +209,7 @@ def engine_references() -> tuple[int, int]:
 
     class Ask(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is torch.ops.aten.add.Tensor:
+            if func is aten.add.Tensor:
                 found.append(references(args[0]))
             return func(*args, **(kwargs or {}))
 

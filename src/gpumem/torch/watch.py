@@ -74,18 +74,17 @@ class Watch(TorchDispatchMode):
         operands, writes = self._blocks(call.operands), self._blocks(call.written)
         reads = [*self._blocks(call.read), *writes] if kind.overwrites else operands if kind.reads else []
         moved = amount(call.read) + amount(call.written)
-        adds = func is aten.add.Tensor and operands and self.scene.adds_up(args, kwargs, self.node.get(operands[0]))
-        old = args[0] if adds else None
+        grows = kind.grows and operands
+        name = self.scene.in_place(func, args, kwargs, self.node.get(operands[0])) if grows else ""
         result = (
             self._answer(kind.name, args[0]) if kind.blocks and self.device == "meta" else self._do(func, args, kwargs)
         )
         made = tensors(result if isinstance(result, (list, tuple)) else (result,), self.device)
-        name = kind.name
-        check_layout(name, made)
-        if old is not None and not storages.known(result):
-            storages.succeed(old, result)
-            name = "add_.Tensor"
+        check_layout(kind.name, made)
+        if name and not storages.known(result):
+            storages.succeed(args[0], result)
             writes.append(operands[0])
+        name = name or kind.name
         fresh = amount([x for x in made if not any(x is y for y in call.written)])
         if name in GATHERS:  # of the table they read no more rows than come out
             moved -= max(amount([args[0]]) - fresh, 0)
