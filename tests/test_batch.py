@@ -11,11 +11,12 @@ from hypothesis import given, strategies as st
 
 from gpumem.batch import rebatch
 from gpumem.columns import UNKNOWN, Buffers, Ops
-from gpumem.io import bundled
+from gpumem.io import bundled, load
 from gpumem.kinds import PER_SAMPLE
 from gpumem.machine import Machine
 from gpumem.trace import Trace
 
+from .conftest import shared
 from .strategies import traces
 
 NAMES = st.sampled_from([*sorted(PER_SAMPLE), "param", "opt_state", "gradient", "buffer", "opt_temp", ""])
@@ -100,6 +101,38 @@ def test_shapes_follow_the_batch_where_it_stays_whole() -> None:
     assert rebatch(rebatch(trace, 0.5), 2).buffers.shape == (*shape[:6], None)
 
 
+def test_shapes_have_the_last_word_where_the_batch_is_known() -> None:
+    #        samples  statistics  a loss  second, not first  tokens in a row  unknown: by kind  a weight
+    shape = [(10, 2), (7,), (), (3, 10), (30, 4), None, (10, 10)]
+    kind = ["input", "activation", "act_grad", "activation", "temp", "temp", "param"]
+    buffers = Buffers.make([80, 28, 4, 120, 480, 8, 400], [0] * 7, [2] * 7, kind=kind, shape=shape)
+    ops = Ops.make([[0], [1, 6]], [[2, 3, 4, 5], []], flops=[100.0, 100.0], moved=[692.0, 428.0])
+    found = rebatch(Trace(buffers, ops), 2.5, batch=10)
+    assert found.buffers.size.tolist() == [200, 28, 4, 300, 1200, 20, 400]
+    assert found.buffers.shape == ((25, 2), (7,), (), (3, 25), (75, 4), None, (10, 10))
+    assert found.ops.flops.tolist() == [250.0, 100.0]
+    assert found.ops.moved.tolist() == pytest.approx([1724.0, 428.0])
+
+
+RECORDED = {"unet_256": (120, [16]), "resnet34_224": (512, [128, 256])}
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not shared("traces/unet_256_b16.json.gz"), reason="no shared traces")
+@pytest.mark.parametrize("net", RECORDED)
+def test_it_is_what_was_recorded_at_other_batch_sizes(net: str) -> None:
+    large, sizes = RECORDED[net]
+    trace = load(*shared(f"traces/{net}_b{large}.json.gz")).trace
+    for batch in sizes:
+        found, want = rebatch(trace, batch / large, batch=large), load(*shared(f"traces/{net}_b{batch}.json.gz")).trace
+        assert found.ops.name == want.ops.name and (found.ops.flops == want.ops.flops).all()
+        apart = np.flatnonzero(found.buffers.size != want.buffers.size)
+        by_chance = {want.buffers.shape[j] for j in apart.tolist()} if want.buffers.shape else set()
+        assert by_chance <= {(large,)}  # as many channels as samples
+        assert found.peak_load == pytest.approx(want.peak_load, rel=1e-5)
+        assert found.ops.moved.sum() == pytest.approx(want.ops.moved.sum(), rel=1e-2)
+
+
 def test_without_an_input_no_batch_is_known() -> None:
     buffers = Buffers.make([8, 8], [0, 0], [1, 1], kind=["activation", "param"], shape=[(2,), (2,)])
     assert rebatch(Trace(buffers, Ops.make([[0]], [[]])), 2).buffers.shape == (None, (2,))
@@ -129,6 +162,11 @@ def test_vgg16_grows_by_what_is_not_its_parameters() -> None:
 def test_a_factor_is_positive_and_finite(factor: float) -> None:
     with pytest.raises(ValueError, match=r"factor: (0|-1|nan|inf) is not positive and finite"):
         rebatch(bundled("mlp3"), factor)
+
+
+def test_a_batch_has_a_sample() -> None:
+    with pytest.raises(ValueError, match="batch: 0 is below 1"):
+        rebatch(bundled("mlp3"), 2, batch=0)
 
 
 def test_what_no_trace_may_hold_is_refused() -> None:

@@ -16,7 +16,7 @@ from gpumem.trace import Trace
 
 
 @strict
-def rebatch(trace: Trace, factor: float) -> Trace:
+def rebatch(trace: Trace, factor: float, *, batch: int | None = None) -> Trace:
     """Rewrite a trace to a batch `factor` times as large.
 
     Parameters
@@ -25,13 +25,18 @@ def rebatch(trace: Trace, factor: float) -> Trace:
         Its buffers say by their kind whether they depend on the batch: those of `kinds.PER_SAMPLE` do.
     factor : float
         Of the batch size, above 0; 1 changes nothing.
+    batch : int, optional
+        The batch size that the trace was recorded with. Where it is given, shapes have the last word: of the buffers of
+        these kinds, those grow that have a dimension which is a multiple of it; a loss, a mask, positions, the
+        statistics of a channel do not.
 
     Returns
     -------
     Trace
         The same ops and lifetimes. Sizes of buffers that depend on the batch are `factor` times as large, rounded
-        to whole bytes, and at least 1 where they were. So is the first dimension of their shapes where that is a
-        multiple of the batch, which most inputs have first, and stays whole; else the shape is not known any more.
+        to whole bytes, and at least 1 where they were. So is one dimension of their shapes, where it stays whole: the
+        first that is the batch (that which most inputs have first, where it is not given), or else the first that is a
+        multiple of it; a shape without one is not known any more.
 
     Raises
     ------
@@ -45,6 +50,11 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     `factor` times as long where its duration was measured, launch included. The bytes that it moves grow as the buffers
     that it touches do, so weights are read as before. Other ops, as those of an optimizer, stay as they are. What a
     framework decides by size (an algorithm, an accuracy) is not in it: give a trace its workspaces afterwards.
+
+    With `batch`, it equals the recording at the other batch size in ops, lifetimes, sizes, shapes and flops, if no
+    other dimension is a multiple of the batch (record with a prime one), none grows with its square, and the step does
+    the same at both. Bytes moved are near: an op may read a part of a buffer, or twice. Without it, what does not grow
+    is taken too large; most of that is small.
     O(B + accesses).
 
     Examples
@@ -56,13 +66,15 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     """
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} is not positive and finite")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch: {batch} is below 1")
     b, ops = trace.buffers, trace.ops
-    grows = np.array([kind in PER_SAMPLE for kind in b.kind], np.bool_)
-    if not grows.any():
+    if not any(kind in PER_SAMPLE for kind in b.kind):
         raise ValueError(
             f"trace {trace.name!r}: no buffer is of a kind that depends on the batch ({', '.join(sorted(PER_SAMPLE))})"
         )
-    buffers = replace(b, size=_times(b.size, factor, grows), shape=_longer(b, factor, grows))
+    grows, shape = _growth(b, factor, batch)
+    buffers = replace(b, size=_times(b.size, factor, grows), shape=shape)
     touched = trace.accesses().op
     row = touched.rows()
     of_batch = np.zeros(len(ops), np.bool_)
@@ -78,19 +90,42 @@ def rebatch(trace: Trace, factor: float) -> Trace:
     return Trace(buffers, changed, trace.n, name=trace.name)
 
 
-def _longer(b: Buffers, factor: float, which: Bool) -> tuple[Shape | None, ...] | None:
-    """Multiply the first dimension of some of the shapes, where it is a multiple of the batch; a scalar stays one."""
+def _growth(b: Buffers, factor: float, batch: int | None) -> tuple[Bool, tuple[Shape | None, ...] | None]:
+    """Which buffers grow, and the shapes that come of it."""
+    grows = np.array([kind in PER_SAMPLE for kind in b.kind], np.bool_)
     if b.shape is None:
-        return None
+        return grows, None
     found = list(b.shape)
-    inputs = Counter(shape[0] for kind, shape in zip(b.kind, b.shape) if kind == INPUT and shape)
-    batch = max(inputs, key=inputs.__getitem__, default=0)
-    for j in np.flatnonzero(which).tolist():
+    one = batch or _first_of_inputs(b, b.shape)
+    for j in np.flatnonzero(grows).tolist():
         if shape := b.shape[j]:
-            first = round(shape[0] * factor)
-            whole = batch > 0 and shape[0] % batch == 0 and math.isclose(first, shape[0] * factor)
-            found[j] = (first, *shape[1:]) if whole else None
-    return tuple(found)
+            at = _dimension(shape, one)
+            grows[j] = batch is None or at is not None
+            found[j] = _longer(shape, factor, at) if grows[j] else shape
+        elif shape == ():
+            grows[j] = batch is None
+    return grows, tuple(found)
+
+
+def _first_of_inputs(b: Buffers, shapes: tuple[Shape | None, ...]) -> int:
+    """The first dimension of most inputs; 0 where there are none."""
+    inputs = Counter(shape[0] for kind, shape in zip(b.kind, shapes) if kind == INPUT and shape)
+    return max(inputs, key=inputs.__getitem__, default=0)
+
+
+def _dimension(shape: Shape, batch: int) -> int | None:
+    """The first dimension that is the batch, or else the first that is a multiple of it."""
+    if not batch:
+        return None
+    found = [i for i, d in enumerate(shape) if d == batch] or [i for i, d in enumerate(shape) if d and d % batch == 0]
+    return found[0] if found else None
+
+
+def _longer(shape: Shape, factor: float, at: int | None) -> Shape | None:
+    """Multiply a dimension; None where there is none, or it does not stay whole."""
+    if at is None or not math.isclose(round(shape[at] * factor), shape[at] * factor):
+        return None
+    return (*shape[:at], round(shape[at] * factor), *shape[at + 1 :])
 
 
 def _times(values: I64, factor: float, which: Bool) -> I64:
