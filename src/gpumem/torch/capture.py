@@ -15,6 +15,7 @@ from gpumem.torch.captured import Captured, cut
 from gpumem.torch.elsewhere import elsewhere
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.scene import Scene
+from gpumem.torch.timing import stopwatch
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import Make, Step, WorkloadError, blamed, made, name_of
 from gpumem.trace import Trace
@@ -49,7 +50,7 @@ def capture(
     Trace
         Ops in the order of their dispatch, over storages: sizes, shapes, dtypes, kinds, reads and writes, what is
         random, flops by PyTorch's formulas, bytes moved, and of each op its module and its phase (an attribute).
-        Durations are left to the machine's roofline.
+        Durations are measured on `cuda`, see `Stopwatch`; elsewhere they are left to the machine's roofline.
 
     Raises
     ------
@@ -63,6 +64,8 @@ def capture(
 
     Notes
     -----
+    Recording on `cuda` was tried with doubles of PyTorch's events only, never on hardware.
+
     O(ops). Buffers are freed when the last reference is dropped, as PyTorch's allocator sees it. Garbage is collected
     between iterations only. What an iteration keeps for good ends with it.
 
@@ -105,7 +108,7 @@ def record(
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
     alone(Watch)
-    watch = Watch(device, Scene())
+    watch = Watch(device, Scene(), stopwatch(device))
     with _world(watch):
         with watch:
             step = made(make, device, batch)

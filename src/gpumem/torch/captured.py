@@ -54,6 +54,8 @@ def cut(watch: Watch, bounds: list[tuple[int, int]], name: str) -> Captured:
     """Turn what was watched into a recording, and its last iteration into a trace."""
     watch.bury()
     made = watch.recorder.recording()
+    if watch.ns:
+        made = replace(made, ops=replace(made.ops, duration=np.array(watch.ns, np.int64)))
     alloc, free = np.array(watch.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
     kept = _kept(watch, made, alloc, free, bounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_layout, check_types, without_values
 from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
 from gpumem.torch.storages import NOTHING, Storages
+from gpumem.torch.timing import Stopwatch
 
 aten = torch.ops.aten
 malloc, execute = (unwrap(f) for f in (Recorder.malloc, Recorder.exec))  # their arguments are ours, so right
@@ -31,11 +32,11 @@ class Watch(TorchDispatchMode):
         Type of the device whose memory is meant.
     scene : Scene
         Tells where in the step an op stands.
-    timed : callable, optional
-        Runs an op and returns how to learn its nanoseconds, once the device is done.
+    timed : Stopwatch, optional
+        Runs the ops that are recorded, and says at the end of an iteration how long they took.
     """
 
-    def __init__(self, device: str, scene: Scene, timed: Callable[..., Any] | None = None) -> None:
+    def __init__(self, device: str, scene: Scene, timed: Stopwatch | None = None) -> None:
         super().__init__()
         self.device, self.scene, self.timed = device, scene, timed
         self.recorder = Recorder()
@@ -48,7 +49,7 @@ class Watch(TorchDispatchMode):
         self.asked: list[str] = []  # where values were asked for that the device has not
         self.source: dict[int, str] = {}  # of a block of one value: the op that wrote it
         self.resized: list[str] = []
-        self.ns: list[Callable[[], int]] = []
+        self.ns: list[int] = []  # of each op, where measured
         self._lock = threading.RLock()
         engine_references()
         scene.on_gradients = self._gradients
@@ -99,7 +100,7 @@ class Watch(TorchDispatchMode):
 
     def _do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.device != "meta":
-            return func(*args, **kwargs) if self.timed is None else self.timed(func, args, kwargs)
+            return self.timed(func, args, kwargs) if self.timed and self.recording else func(*args, **kwargs)
         if func is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
             self._asks("a copy on the host")
             return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
@@ -189,6 +190,8 @@ class Watch(TorchDispatchMode):
     def end(self) -> int:
         """End the iteration: note what is dead, and what lasting tensors are for; return the next op."""
         self.recording = False
+        if self.timed:
+            self.ns += self.timed.read()
         self.bury()
         self._gradients(self.scene.parameters.values())
         for kind, name, tensor in self.scene.roles():
