@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gpumem.torch._torch import torch
 
 
-class Event(Protocol):
+class _Event(Protocol):
     """A point of a stream, as `torch.cuda.Event`."""
 
     def record(self) -> None:
@@ -26,10 +26,10 @@ class Stopwatch:
     begins when it is launched, so one that is shorter than its launch (some microseconds) is measured as that long.
     """
 
-    def __init__(self, event: Callable[[], Event], wait: Callable[[], object]) -> None:
+    def __init__(self, event: Callable[[], _Event], wait: Callable[[], object]) -> None:
         self.event, self.wait = event, wait
-        self._pairs: list[tuple[Event, Event]] = []
-        self._spare: list[tuple[Event, Event]] = []
+        self._pairs: list[tuple[_Event, _Event]] = []
+        self._spare: list[tuple[_Event, _Event]] = []
 
     def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op; return what it returns."""
