@@ -171,6 +171,14 @@ def test_graphs() -> None:
         assert "a CUDA graph replays kernels that no recorder sees; record the step without it" in refused(run)
 
 
+def test_libraries_that_name_graphs_in_annotations_can_be_imported_in_a_recording() -> None:
+    def make() -> Callable[[], object]:
+        assert all(kind | None for kind in (torch.cuda.CUDAGraph, torch.cuda.Stream, torch.cuda.Event))
+        return lambda: torch.ones(2)
+
+    record(make)
+
+
 def test_within_another_recording() -> None:
     assert "a capture within a capture" in refused(lambda net, x: recorded(net_of))
     with FakeTensorMode(), pytest.raises(WorkloadError, match="a FakeTensorMode is active: leave it before recording"):

@@ -41,7 +41,8 @@ def refusing() -> Iterator[None]:
             world.enter_context(torch.compiler.set_stance("fail_on_recompile"))
         world.enter_context(patch.object(torch, "compile", _compile))
         for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-            world.enter_context(patch.object(torch.cuda, name, _refuse(GRAPHED)))
+            stand_in = type(name, (), {"__new__": _refuse(GRAPHED)})  # a class, as libraries name it in annotations
+            world.enter_context(patch.object(torch.cuda, name, stand_in))
         yield
 
 

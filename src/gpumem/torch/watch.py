@@ -197,4 +197,5 @@ class Watch(TorchDispatchMode):
         for kind, name, tensor in self.scene.roles():
             if tensor.device.type == self.device and (block := self.storages.of(tensor)) != NOTHING:
                 self.roles[block] = kind, name
+                self.recorder._blocks[block].shape = tuple(tensor.shape)  # and not that of a view seen before
         return len(self.phase)

@@ -1,0 +1,121 @@
+"""Language models of transformers: BERT, GPT-2, Llama and others, by their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from gpumem.torch._torch import torch
+from gpumem.torch.zoo.libraries import library
+from gpumem.torch.zoo.recipe import Input, Net
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A model of transformers: its classes, what its configuration calls things, how it is trained here."""
+
+    model: str
+    config: str
+    words: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    layers: str = "num_hidden_layers"
+    hidden: str = "hidden_size"
+    sequence: int = 512
+    batch: int = 8
+
+    def with_(self, layers: int | None, hidden: int | None) -> dict[str, Any]:
+        """What the configuration is told; heads of 64, and feed-forward layers four times as wide."""
+        told = {"vocab_size": self.words, **dict(self.settings)}
+        if layers:
+            told[self.layers] = layers
+        if hidden:
+            told |= self._sizes(hidden)
+        return told
+
+    def _sizes(self, hidden: int) -> dict[str, Any]:
+        heads = max(hidden // 64, 1)
+        if self.config == "GPT2Config":
+            return {"n_embd": hidden, "n_head": heads}
+        if self.config == "T5Config":
+            return {"d_model": hidden, "d_ff": 4 * hidden, "num_heads": heads}
+        told = {"hidden_size": hidden, "num_attention_heads": heads}
+        if self.config == "OPTConfig":
+            return told | {"ffn_dim": 4 * hidden, "word_embed_proj_dim": hidden}
+        if self.config == "LlamaConfig":
+            told["num_key_value_heads"] = max(heads // 2, 1)
+        return told | {"intermediate_size": 4 * hidden}
+
+
+BERT = Language("BertForMaskedLM", "BertConfig", 30_522, (("attn_implementation", "eager"),), sequence=128, batch=32)
+GPT2 = Language(
+    "GPT2LMHeadModel",
+    "GPT2Config",
+    50_257,
+    (("attn_implementation", "eager"), ("use_cache", False)),
+    layers="n_layer",
+)
+LLAMA = Language(
+    "LlamaForCausalLM",
+    "LlamaConfig",
+    32_000,
+    (("attn_implementation", "sdpa"), ("use_cache", False), ("tie_word_embeddings", True)),
+    sequence=1024,
+    batch=4,
+)
+OPT = Language("OPTForCausalLM", "OPTConfig", 50_272, (("attn_implementation", "sdpa"), ("use_cache", False)))
+T5 = Language(
+    "T5ForConditionalGeneration",
+    "T5Config",
+    32_128,
+    (("use_cache", False), ("decoder_start_token_id", 0)),
+    layers="num_layers",
+)
+
+
+def language(
+    which: Language,
+    *,
+    sequence: int | None = None,
+    layers: int | None = None,
+    hidden: int | None = None,
+    checkpoint: bool = False,
+    dtype: str = "float32",
+) -> Net:
+    """A language model by its configuration; labels are the inputs."""
+    told = which.with_(layers, hidden)
+    length = sequence or which.sequence
+    build = partial(_build, which, told, checkpoint, dtype, length)
+    return Net(build, (Input((length,), which.words),), _loss, which.batch, "adam", ("transformers",))
+
+
+def _build(which: Language, told: dict[str, Any], checkpoint: bool, dtype: str, length: int) -> Any:
+    transformers = library("transformers")
+    config = getattr(transformers, which.config)(**told)
+    for positions in ("n_positions", "max_position_embeddings"):
+        if getattr(config, positions, length) < length:
+            setattr(config, positions, length)
+    net = getattr(transformers, which.model)(config).to(getattr(torch, dtype))
+    if getattr(net, "loss_type", "") is None:  # it would take this one, with a warning
+        net.loss_type = "ForCausalLM"
+    if checkpoint:
+        enable = getattr(net, "activation_checkpointing_enable", None) or net.gradient_checkpointing_enable
+        enable({"use_reentrant": False, "preserve_rng_state": False})
+    return net
+
+
+def _loss(net: Any, tokens: torch.Tensor) -> torch.Tensor:
+    with _one_sequence_a_row():
+        loss: torch.Tensor = net(input_ids=tokens, labels=tokens).loss
+        return loss
+
+
+@contextmanager
+def _one_sequence_a_row() -> Iterator[None]:
+    """Tell transformers, which would look and wait for the answer, that no row is packed of several sequences."""
+    masks = library("transformers.masking_utils")
+    with patch.object(masks, "find_packed_sequence_indices", lambda position_ids: None, create=True):
+        yield
