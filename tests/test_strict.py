@@ -28,7 +28,7 @@ MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, T
 GROUND = ("batch", "hazards", "placement", "timeline", "report.plot", "io.chrome", "io.minimalloc", "evaluate.verify")
 
 
-ABSENT = ("cuda", *([] if find_spec("torch") else ["torch"]))  # rooms that need what is not here
+ABSENT = {"cuda", *([] if find_spec("torch") else ["torch"])}  # rooms that need what is not here
 
 
 def rooms() -> Iterator[ModuleType]:
@@ -36,7 +36,7 @@ def rooms() -> Iterator[ModuleType]:
 
     for file in sorted(SOURCE.glob("gpumem/**/__init__.py")):
         name = ".".join(file.relative_to(SOURCE).parent.parts)
-        if not name.endswith(ABSENT) and isinstance(room := import_module(name), Face):
+        if not ABSENT & {*name.split(".")} and isinstance(room := import_module(name), Face):
             yield room
     yield check
     yield from (import_module(f"gpumem.{name}") for name in GROUND)
