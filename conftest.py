@@ -2,9 +2,9 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["src/gpumem/torch", "tests/pytorch"]
+collect_ignore = [] if find_spec("torch") else ["src/gpumem/torch", "tests/pytorch", "docs/guides/fit.md"]
 
 
 def pytest_report_header() -> str | None:
     """Say what is left out."""
-    return f"no torch: {' and '.join(collect_ignore)} are left out" if collect_ignore else None
+    return f"no torch: {', '.join(collect_ignore)} are left out" if collect_ignore else None

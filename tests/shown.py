@@ -4,24 +4,30 @@
     ...                             lines that the page leaves out
     $ cat tiny.csv                  `ls`, `cat`, `head` and `echo $?` are known, and `cat <<END > FILE`
 
-One page is one terminal: its commands run in order, in one folder. A block "```console slow" runs only with `-m slow`.
+One page is one terminal: its commands run in order, in one folder. A block may say what it needs: "```console slow"
+runs only with `-m slow`, "```console torch" where PyTorch is (tests/pytorch), "```console zoo" where transformers is, with
+`-m slow`. A block "```python" that begins with "# name.py" is a file there.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import pytest
+
 from gpumem.cli import main
 
 COLUMNS = 100  # of the terminal
 
-_BLOCK = re.compile(r"^```console(?P<slow> slow)?\n(?P<text>.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^```console(?: (?P<needs>slow|torch|zoo))?\n(?P<text>.*?)^```$", re.M | re.S)
+_FILE = re.compile(r"^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$", re.M | re.S)
 _COMMAND = re.compile(r"^\$ (?P<typed>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.M)
 _NUMBER = re.compile(r"[-+]?\b\d[\d.]*( ?(ns|us|ms|s|B|[KMG]iB|%))?(?![\w.])")
 _MEASURED = re.compile(r'(?<="seconds": )[\d.e-]+|(?<=^seconds ).*|(?<=^# (?:machine|gpumem |python )).*')
@@ -37,7 +43,7 @@ class Command:
     start: int = 0
     end: int = 0
     line: int = 1
-    slow: bool = False
+    needs: str = ""
 
 
 def commands(page: str) -> Iterator[Command]:
@@ -50,7 +56,43 @@ def commands(page: str) -> Iterator[Command]:
             given = m["shown"][: m["shown"].index("END\n") + 4] if "<<END" in m["typed"] else ""
             start, end = at + m.start("shown") + len(given), at + m.end("shown")
             row = line + block["text"].count("\n", 0, m.start())
-            yield Command(m["typed"], given[:-4], page[start:end].splitlines(), start, end, row, bool(block["slow"]))
+            yield Command(m["typed"], given[:-4], page[start:end].splitlines(), start, end, row, block["needs"] or "")
+
+
+def differing(page: Path, needs: Collection[str], *, rewrite: bool = False) -> list[str]:
+    """Type the commands of a page whose needs are among `needs`, in the working directory.
+
+    Return what to say of each that printed something else than the page shows; with `rewrite` the page shows it then.
+    """
+    terminal, text, found = Terminal(), page.read_text(), []
+    for file in _FILE.finditer(text):
+        Path(file["name"]).write_text(file["text"])
+    for command in commands(text):
+        if command.needs in needs:
+            printed = terminal.type(command)
+            if not agree(command, printed):
+                found.append((command, renewed(command, printed)))
+    if rewrite:
+        for command, printed in reversed(found):
+            text = text[: command.start] + "".join(f"{row}\n" for row in printed) + text[command.end :]
+        page.write_text(text)
+        return []
+    return [
+        f"{page}:{command.line}: $ {command.typed}\n"
+        + "\n".join(difflib.unified_diff(command.shown, printed, "shown", "printed", lineterm=""))
+        for command, printed in found
+    ]
+
+
+def hold(page: Path, needs: Collection[str], folder: Path, request: pytest.FixtureRequest) -> None:
+    """Hold what a page shows against what its commands print in a folder; with `--rewrite` make the page show it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", str(COLUMNS))
+        told = differing(page, needs, rewrite=request.config.getoption("--rewrite"))
+    if told:
+        again = f"pytest {request.node.path.relative_to(request.config.rootpath)} --rewrite shows what is printed"
+        pytest.fail("\n".join([*told, again]), pytrace=False)
 
 
 class Terminal:

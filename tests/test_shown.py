@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
@@ -21,38 +20,17 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")
 
 def _pages() -> list[object]:
     """The pages with commands: with `-m slow` all of them run, and otherwise those that are not slow."""
-    marks = {False: (), True: (pytest.mark.slow,)}
+    marks = {"": (), "slow": (pytest.mark.slow,)}
     return [
-        pytest.param(page, slow, id=f"{page.relative_to(ROOT)}{' slow' * slow}", marks=marks[slow])
+        pytest.param(page, needs, id=f"{page.relative_to(ROOT)}{' slow' * (needs == 'slow')}", marks=marks[needs])
         for page in PAGES
-        for slow in sorted({command.slow for command in shown.commands(page.read_text())})
+        for needs in sorted({command.needs for command in shown.commands(page.read_text())} & {*marks})
     ]
 
 
-@pytest.mark.parametrize("page, slow", _pages())
-def test_pages_show_what_commands_print(
-    page: Path, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", str(shown.COLUMNS))
-    terminal, text, differ = shown.Terminal(), page.read_text(), []
-    for command in shown.commands(text):
-        if command.slow and not slow:
-            continue
-        printed = terminal.type(command)
-        if not shown.agree(command, printed):
-            differ.append((command, shown.renewed(command, printed)))
-    if request.config.getoption("--rewrite"):
-        for command, printed in reversed(differ):
-            text = text[: command.start] + "".join(f"{row}\n" for row in printed) + text[command.end :]
-        page.write_text(text)
-    elif differ:
-        told = [
-            f"{page}:{command.line}: $ {command.typed}\n"
-            + "\n".join(difflib.unified_diff(command.shown, printed, "shown", "printed", lineterm=""))
-            for command, printed in differ
-        ]
-        pytest.fail("\n".join([*told, "pytest tests/test_shown.py --rewrite shows what is printed"]), pytrace=False)
+@pytest.mark.parametrize("page, needs", _pages())
+def test_pages_show_what_commands_print(page: Path, needs: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shown.hold(page, {"", needs}, tmp_path, request)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

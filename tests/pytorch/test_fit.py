@@ -101,7 +101,8 @@ def test_a_plan_makes_a_step_fit_and_says_whose_tensors_move(make: Any, card: Ma
     assert sum(part["tensors"] for part in row["modules"]) >= len(again) > 0
     assert {part["module"] for part in row["modules"]} <= {f"{k}.{m}" for k in range(6) for m in (0, 1)} | {
         "6",
-        "(no module)",
+        "(input)",
+        "(gradient)",
     }
     assert all("forward" in part["when"] or "optimizer" in part["when"] for part in row["modules"])
     assert json.loads(json.dumps(row))["plan"]["overhead"] == planned.overhead

@@ -11,7 +11,6 @@ from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.trace import Trace
 from gpumem.units import human
 
-OUTSIDE = "(no module)"
 ROWS = 12
 
 
@@ -81,13 +80,16 @@ def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
 def module_of(trace: Trace, buffer: int) -> str:
     """Return the path of the module that a buffer belongs to: by its name, or by the op that makes it.
 
-    Names of parameters end in the parameter's own, those of optimizer states in that and the state's.
+    Names of parameters end in the parameter's own, those of optimizer states in that and the state's. What no module
+    has goes by its kind, in brackets.
     """
     b = trace.buffers
     if b.name[buffer]:
         parts = b.name[buffer].split(".")
-        return ".".join(parts[: -2 if b.kind[buffer] == OPT_STATE else -1]) or OUTSIDE
-    return trace.ops.module[int(b.start[buffer]) % trace.n] or OUTSIDE if trace.ops.module else OUTSIDE
+        path = ".".join(parts[: -2 if b.kind[buffer] == OPT_STATE else -1])
+    else:
+        path = trace.ops.module[int(b.start[buffer])] if trace.ops.module else ""
+    return path or f"({b.kind[buffer] or 'no module'})"
 
 
 def _summed(trace: Trace, path: str, gaps: list[Swap | Recompute]) -> Handled:

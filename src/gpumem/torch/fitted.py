@@ -110,8 +110,11 @@ class Fit(Shown):
         needs = f"needs {_apart(self.need.reserved, self.limit)}, {self._has}"
         if self.fits:
             return f"{self._subject} fits: {needs}"
+        if self.planned is not None and not self.planned.plan.decisions:
+            alone = f"placed ahead of time it does, in {human(self.planned.placement.height)}"
+            return f"{self._subject} does not fit: {needs}; {alone}, without a swap"
         if self.planned is not None:
-            return f"{self._subject} does not fit: {needs}; with a plan it fits, {_cost(self.planned)}"
+            return f"{self._subject} does not fit: {needs}; with a plan it does, {_cost(self.planned)}"
         cost = "" if self.overhead is None else f" at an overhead of {percent(self.overhead)} at most"
         if self.least is None:
             return f"{self._subject} does not fit: {needs}; no plan was found{cost}"
