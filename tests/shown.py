@@ -5,8 +5,8 @@
     $ cat tiny.csv                  `ls`, `cat`, `head` and `echo $?` are known, and `cat <<END > FILE`
 
 One page is one terminal: its commands run in order, in one folder. A block may say what it needs: "```console slow"
-runs only with `-m slow`, "```console torch" where PyTorch is (tests/pytorch), "```console zoo" where transformers is, with
-`-m slow`. A block "```python" that begins with "# name.py" is a file there.
+runs only with `-m slow`, "```console torch" where PyTorch is (tests/pytorch), "```console zoo" where transformers is,
+with `-m slow`. A block "```python" that begins with "# name.py" is a file there.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def fit(
     ...         optimizer.zero_grad()
     ...     return step
     >>> fit(make, "rtx4090", batch=4096)
-    Fit(make at batch 4096 on rtx4090, fits yes, needs 358.00 MiB, of 23.50 GiB)
+    Fit(make at batch 4096 on rtx4090: fits yes, needs 434.00 MiB, of 23.50 GiB)
     """
     machine = Machine.named(machine) if isinstance(machine, str) else machine
     names = [planner] if isinstance(planner, str) else [*planner]
