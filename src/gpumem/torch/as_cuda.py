@@ -1,9 +1,9 @@
 """Let tensors without a device take the path of CUDA tensors, where PyTorch chooses by the device.
 
-Dropout is one op that keeps a mask, scaled-dot-product attention the flash form for half precision without a mask and
-the memory-efficient form otherwise, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
-casts. There seems to be one GPU (`torch.cuda.is_available()`), so that scripts choose it. Batch norm, LSTM cells and
-losses stay the generic ops: what cuDNN's would keep is not known without it.
+Dropout is one op that keeps a mask, scaled-dot-product attention takes the form that `attention.py` chooses, optimizers
+work on all parameters at once (`foreach`) unless told not to, autocast casts. There seems to be one GPU
+(`torch.cuda.is_available()`), so that scripts choose it. Batch norm, LSTM cells and losses stay the generic ops: what
+cuDNN's would keep is not known without it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch._torch import Library, torch
+from gpumem.torch.attention import attention
 from gpumem.torch.autocast import Autocast
 
 aten = torch.ops.aten
-HALVES = (torch.float16, torch.bfloat16)
 FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") for of in ("", ".tensor_lr")]
 THERE = {  # what `torch.cuda` answers
     "is_available": True,
@@ -41,7 +41,7 @@ def as_cuda() -> Iterator[None]:
         library = Library("aten", "IMPL")
         world.callback(library._destroy)
         library.impl("dropout", _dropout, "AutogradMeta")
-        library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+        library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
         for name in FUSED:
@@ -115,29 +115,3 @@ def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype 
     if x.dtype == torch.float16 and dtype == torch.float32:
         return op(x, dim, True)  # one kernel converts
     return whole.decompose(x, dim, dtype)
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    if enable_gqa and query.size(-3) != key.size(-3):
-        repeat = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
-    if query.dtype in HALVES and attn_mask is None:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
-    needs = any(x.requires_grad for x in (query, key, value))
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, torch.is_grad_enabled() and needs, dropout_p, is_causal, scale=scale
-    )[0]
