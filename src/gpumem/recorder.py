@@ -30,7 +30,7 @@ class _Block:
     dtype: str
 
 
-class _Exec(NamedTuple):
+class Exec(NamedTuple):
     """What `exec` was told, by the columns of `Ops`."""
 
     name: str
@@ -70,7 +70,7 @@ class Recorder(Shown):
     """
 
     _blocks: list[_Block] = field(default_factory=list, init=False)
-    _ops: list[_Exec] = field(default_factory=list, init=False)
+    _ops: list[Exec] = field(default_factory=list, init=False)
     _events: list[tuple[str, int, int]] = field(default_factory=list, init=False)
     _begins: list[int] = field(default_factory=list, init=False)  # the first event of each op
 
@@ -129,16 +129,21 @@ class Recorder(Shown):
         for what, amount in (("flops", flops), ("moved", moved)):
             if not 0 <= amount < math.inf:
                 raise ValueError(f"{where}: {what} {amount} is not finite and >= 0")
-        touched = [("read", b, self._live(b, where).size) for b in reads]
-        touched += [("write", b, self._live(b, where).size) for b in writes]
-        if stray := set(statistics or ()) - (set(reads) & set(writes)):
+        for block in (*reads, *writes):
+            self._live(block, where)
+        if statistics and (stray := set(statistics) - (set(reads) & set(writes))):
             raise ValueError(f"{where}: statistics in block {min(stray)}, not both read and written")
         kept = None if statistics is None else list(statistics)
         given = None if attributes is None else dict(attributes)
         work = (stream, duration, flops, moved, rng)
-        self._ops.append(_Exec(op, list(reads), list(writes), *work, kept, given, module, host, blocking))
+        self.append(Exec(op, list(reads), list(writes), *work, kept, given, module, host, blocking))
+
+    def append(self, op: Exec) -> None:
+        """Record an op that is right, as `exec` sees to."""
         self._begins.append(len(self._events))
-        self._events += touched
+        self._events += [("read", b, self._blocks[b].size) for b in op.reads]
+        self._events += [("write", b, self._blocks[b].size) for b in op.writes]
+        self._ops.append(op)
 
     def _live(self, block: int, where: str) -> _Block:
         if not (hasattr(block, "__index__") and 0 <= block < len(self._blocks)):
@@ -173,7 +178,7 @@ class Recorder(Shown):
 
     def recording(self) -> Recording:
         """Return what was recorded. Blocks made before the first op and never freed were always there."""
-        given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in _Exec._fields}
+        given: dict[str, Any] = {column: [getattr(op, column) for op in self._ops] for column in Exec._fields}
         given |= numbered(given["stream"], "stream", "compute") | numbered(given["host"], "host", THE_HOST)
         given |= {"attributes": told(given["attributes"], None), "module": told(given["module"], "")}
         statistics, kind = given.pop("statistics"), tuple(block.kind for block in self._blocks)

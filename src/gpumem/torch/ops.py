@@ -7,7 +7,7 @@ waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,7 +42,7 @@ CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 class Kind:
     """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
 
-    `grows`: unwatched, a backward pass may do it in place.
+    `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may get another storage.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Kind:
     outs: tuple[str, ...]
     hidden: bool
     grows: bool
+    resizes: bool
     flops: Callable[..., int] | None
     attributes: tuple[tuple[int, str], ...]
 
@@ -83,6 +84,7 @@ def kind_of(func: Any) -> Kind:
         outs=tuple(a.name for i, a in written),
         hidden=name in BATCH_NORMS,
         grows=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
+        resizes=any(a.kwarg_only for _, a in written) or name.removeprefix("aten::").startswith(("resize", "set_")),
         flops=flop_registry.get(func.overloadpacket),
         attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
     )
@@ -124,24 +126,26 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
     kind = kind_of(func)
     if not kind.counts:
         return None
-    operands = tensors((args, kwargs.values()), device)
+    operands = tensors(args, device)
+    if kwargs:
+        operands += tensors(kwargs.values(), device)
     if not operands and (_made_on(kwargs) != device or _nothing(kind, args)):
         return None
-    positions = (*kind.written, *(RUNNING if kind.hidden and args[TRAINING] else ()))
-    written = tensors([args[i] for i in positions if i < len(args)], device)
+    positions = (*kind.written, *RUNNING) if kind.hidden and args[TRAINING] else kind.written
+    written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
     if kind.outs and kwargs:
         written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
     return Call(kind, operands, written)
 
 
-def tensors(values: Any, device: str | None) -> list[torch.Tensor]:
+def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     """Return the tensors among (nested) arguments, in order: those on a device, or all."""
     found = []
     for value in values:
         if isinstance(value, torch.Tensor):
             if device is None or value.device.type == device:
                 found.append(value)
-        elif isinstance(value, (list, tuple)) or type(value) is type({}.values()):
+        elif isinstance(value, (list, tuple)):
             found += tensors(value, device)
     return found
 
@@ -158,10 +162,10 @@ def _nothing(kind: Kind, args: Sequence[Any]) -> bool:
 
 def amount(values: Sequence[torch.Tensor]) -> int:
     """Return the bytes of some tensors as a kernel reads or writes them, each once."""
-    total, seen = 0, set()
-    for x in values:
-        if id(x) not in seen:
-            seen.add(id(x))
-            size = x.nbytes
-            total += size if size <= (whole := x.untyped_storage().nbytes()) else whole  # one that is expanded
+    total = 0
+    for x in {id(x): x for x in values}.values() if len(values) > 1 else values:
+        size = x.nbytes
+        if not x.is_contiguous():  # one that is expanded counts as often as it is there
+            size = min(size, x.untyped_storage().nbytes())
+        total += size
     return total

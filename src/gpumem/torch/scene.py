@@ -70,34 +70,43 @@ class Scene:
 
     @property
     def node(self) -> int:
-        """The backward node that is evaluated, by a number of its own; -1 outside of a backward pass."""
+        """The backward node that is evaluated, by its number; -1 outside of a backward pass."""
         if torch._C._current_graph_task_id() < 0:
             return NONE
         node = torch._C._current_autograd_node()
-        return NONE if node is None else id(node)
+        return NONE if node is None else int(node._sequence_nr())
 
-    def phase(self) -> str:
-        """The phase of an op that runs now."""
-        if self.optimizing:
-            return OPTIMIZER
-        if torch._C._current_graph_task_id() >= 0:
-            self.returned = True
-            return AGAIN if torch.is_grad_enabled() else BACKWARD
-        if self.returned and not self.stack and not torch.is_grad_enabled():
-            return OPTIMIZER  # what is done to gradients before the step, as clipping
-        return FORWARD if self.entered else ARRIVAL
+    def here(self) -> tuple[int, str, str]:
+        """Where an op stands that runs now: backward node, phase, module.
 
-    def module_of_op(self) -> str:
-        """The module of an op that runs now; of a backward op, that of the forward op whose gradient it is for."""
-        if self.stack or torch._C._current_graph_task_id() < 0:
-            self.by_node.setdefault(torch.autograd._get_sequence_nr() - 1, self.module)
-            return self.module
+        The module of a backward op is that of the forward op whose gradient it is for.
+        """
+        if torch._C._current_graph_task_id() < 0:
+            return NONE, self._before_or_after(), self._forward()
+        self.returned = True
+        phase = OPTIMIZER if self.optimizing else AGAIN if torch.is_grad_enabled() else BACKWARD
         node = torch._C._current_autograd_node()
         if node is None:
-            return ""
+            return NONE, phase, self._forward() if self.stack else ""
+        number = node._sequence_nr()
+        if self.stack:
+            return number, phase, self._forward()
         if node.name() == "torch::autograd::AccumulateGrad":
-            return self.owners.get(id(node.variable), "")
-        return self.by_node.get(node._sequence_nr(), "")
+            return number, phase, self.owners.get(id(node.variable), "")
+        return number, phase, self.by_node.get(number, "")
+
+    def _before_or_after(self) -> str:
+        """The phase of an op outside of backward passes."""
+        if self.optimizing or (self.returned and not self.stack and not torch.is_grad_enabled()):
+            return OPTIMIZER  # also what is done to gradients before the step, as clipping
+        return FORWARD if self.entered else ARRIVAL
+
+    def _forward(self) -> str:
+        """The module under way; the backward node of its op, made before the op runs, is told to be of it."""
+        module = self.stack[-1] if self.stack else ""
+        if not self.optimizing:
+            self.by_node.setdefault(torch.autograd._get_sequence_nr() - 1, module)
+        return module
 
     def roles(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """What the tensors of models and optimizers are for: kind, name, tensor."""

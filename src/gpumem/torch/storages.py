@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpumem.torch._torch import torch
 
@@ -28,14 +28,28 @@ class Storages:
     def of(self, tensor: torch.Tensor) -> int:
         """Return the block of a tensor's storage; a new one where the storage was not seen before."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        block = self.block.get(key)
-        if block is None:
-            if not storage.nbytes():
-                return NOTHING
-            block = self.made(tensor, storage.nbytes())
-            self.size[block] = storage.nbytes()
-            self._watch(key, storage, block)
+        block = self.block.get(storage._cdata)
+        return self._new(tensor, storage) if block is None else block
+
+    def all_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """Return the blocks of tensors that have bytes."""
+        found = []
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            block = self.block.get(storage._cdata)
+            if block is None:
+                block = self._new(tensor, storage)
+            if block != NOTHING:
+                found.append(block)
+        return found
+
+    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> int:
+        size = storage.nbytes()
+        if not size:
+            return NOTHING
+        block = self.made(tensor, size)
+        self.size[block] = size
+        self._watch(storage._cdata, storage, block)
         return block
 
     def known(self, tensor: torch.Tensor) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from inspect import unwrap
 from typing import Any
 
+from gpumem.columns import THE_HOST, UNKNOWN
 from gpumem.kinds import GRADIENT
-from gpumem.recorder import Recorder
+from gpumem.recorder import Exec, Recorder
 from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_layout, check_types, without_values
@@ -17,10 +19,16 @@ from gpumem.torch.storages import NOTHING, Storages
 from gpumem.torch.timing import Stopwatch
 
 aten = torch.ops.aten
-malloc, execute = (unwrap(f) for f in (Recorder.malloc, Recorder.exec))  # their arguments are ours, so right
+malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right
 GATHERS = frozenset({"embedding.default", "index.Tensor", "index_select.default", "gather.default"})
 FINITE = "_amp_foreach_non_finite_check_and_unscale_.default"  # a scaler asks: are gradients not finite?
 TRUE = frozenset({"all", "isfinite"})  # what is asked of these is whether all is well; of others, whether it is not
+
+
+@cache
+def name_of_type(dtype: torch.dtype) -> str:
+    """What a column calls a type: `float32`."""
+    return str(dtype).removeprefix("torch.")
 
 
 class Watch(TorchDispatchMode):
@@ -54,6 +62,10 @@ class Watch(TorchDispatchMode):
         engine_references()
         scene.on_gradients = self._gradients
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled under it, and the wrapper that sees to that takes a microsecond an op
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -72,8 +84,8 @@ class Watch(TorchDispatchMode):
     def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.bury()
         kind, storages = call.kind, self.storages
-        operands, writes = self._blocks(call.operands), self._blocks(call.written)
-        reads = [*self._blocks(call.read), *writes] if kind.overwrites else operands if kind.reads else []
+        operands, writes = storages.all_of(call.operands), storages.all_of(call.written)
+        reads = [*storages.all_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
         moved = amount(call.read) + amount(call.written)
         grows = kind.grows and operands
         name = self.scene.in_place(func, args, kwargs, self.node.get(operands[0])) if grows else ""
@@ -86,17 +98,25 @@ class Watch(TorchDispatchMode):
             storages.succeed(args[0], result)
             writes.append(operands[0])
         name = name or kind.name
-        fresh = amount([x for x in made if not any(x is y for y in call.written)])
+        if call.written:
+            made = [x for x in made if not any(x is y for y in call.written)]
+        fresh = amount(made)
         if name in GATHERS:  # of the table they read no more rows than come out
             moved -= max(amount([args[0]]) - fresh, 0)
         moved += fresh
-        for x in call.written:
-            if storages.resized(x):
-                self.resized.append(name)
-                storages.forget(x)
-        writes = [*self._blocks(made), *writes, *self._blocks(call.written)]
+        if kind.resizes:
+            writes += self._resized(name, call.written)
+        writes = [*storages.all_of(made), *writes]
         self._note(call, name, reads, writes, moved, self._flops(kind, args, kwargs, result), args)
         return result
+
+    def _resized(self, name: str, written: Sequence[torch.Tensor]) -> list[int]:
+        """The blocks of what was written, new ones where a storage has another size by now."""
+        for x in written:
+            if self.storages.resized(x):
+                self.resized.append(name)
+                self.storages.forget(x)
+        return self.storages.all_of(written)
 
     def _do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.device != "meta":
@@ -130,36 +150,27 @@ class Watch(TorchDispatchMode):
     def _note(
         self, call: Call, name: str, reads: list[int], writes: list[int], moved: int, flops: int, args: Sequence[Any]
     ) -> None:
-        here = self.scene.node
+        here, phase, module = self.scene.here()
         for block in writes:
             self.node[block] = here
             if self.device == "meta" and self.storages.size[block] <= 8:
                 self.source[block] = name
         if not self.recording:
             return
-        phase = BACKWARD if name == "ones_like.default" and seeds_gradients() else self.scene.phase()
+        if name == "ones_like.default" and seeds_gradients():
+            phase = BACKWARD
         self.phase.append(phase)
         kind = call.kind
         if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
-        execute(
-            self.recorder,
-            name,
-            list(dict.fromkeys(reads)),
-            list(dict.fromkeys(writes)),
-            flops=flops,
-            moved=moved,
-            rng=kind.rng,
-            blocking=False,
-            module=self.scene.module_of_op(),
-            attributes={"phase": phase} | {what: args[i] for i, what in kind.attributes if i < len(args)},
+        attributes = {"phase": phase, **{what: args[i] for i, what in kind.attributes if i < len(args)}}
+        once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
+        self.recorder.append(
+            Exec(name, *once, "compute", UNKNOWN, flops, moved, kind.rng, None, attributes, module, THE_HOST, False)
         )
 
-    def _blocks(self, values: Iterable[torch.Tensor]) -> list[int]:
-        return [block for x in values if (block := self.storages.of(x)) != NOTHING]
-
     def _block(self, tensor: torch.Tensor, size: int) -> int:
-        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        shape, dtype = tuple(tensor.shape), name_of_type(tensor.dtype)
         self.maker.append(len(self.phase) if self.recording else -1)
         block: int = malloc(self.recorder, size, shape=shape, dtype=dtype)
         return block
