@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
         metavar="NAME[,NAME]|all",
         help="swap planners; the cheapest counts (default: six, the quick ones first)",
     )
-    how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 12); captures come on top")
+    how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 8); captures come on top")
     p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     p.set_defaults(run=run, workspaces="fastest")

@@ -19,6 +19,7 @@ QUICK = ("tensile", "checkpoint", "capuchin")
 SEVERAL = (*QUICK, "heuristic", "autoswap", "search")  # the quick ones first: they leave time to those that search
 ENOUGH = 0.001  # overhead: what costs less is not made cheaper
 STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
+BEFORE, EACH = 0.2, 0.3  # shares of the time that is left: for the footprint without a plan; for each pool
 MIB = 2**20
 
 
@@ -49,10 +50,13 @@ class Among(Shown):
     planned : Planned, optional
         The cheapest plan, if any gets there at that cost.
     tried : tuple of Tried
+    needs : int
+        Bytes that some op holds whatever is done, where a planner proved that the pool has less.
     """
 
     planned: Planned | None
     tried: tuple[Tried, ...]
+    needs: int = 0
 
     def _facts(self) -> Facts:
         return {"planned": "nothing" if self.planned is None else repr(self.planned), "tried": len(self.tried)}
@@ -81,7 +85,8 @@ def among(
     overhead : float, optional
         The most that the plan may cost, as a fraction of the iteration without it.
     seconds : float, optional
-        The whole time. What comes out then depends on the machine.
+        Of planning. What comes out then depends on the machine. The oracles may take as long again; those that would
+        take longer are left out, and `checked` says so.
     check : bool
         Hold the plan that is returned against the oracles.
 
@@ -102,7 +107,7 @@ def among(
     >>> [str(tried) for tried in chosen.tried], chosen.planned.planner
     (['capuchin 3.69%', 'heuristic 0.22%'], 'heuristic')
     """
-    until, best, tried = Deadline.within(seconds), None, []
+    until, best, tried, needs = Deadline.within(seconds), None, [], 0
     for k, name in enumerate(planners):
         if until.over():
             tried.append(Tried(name, why=LATE))
@@ -114,7 +119,8 @@ def among(
             )
         except (NotReached, Infeasible) as stop:
             tried.append(Tried(name, why=str(stop)))
-            if isinstance(stop, Infeasible) and stop.needs > pool:  # of whatever planner
+            if isinstance(stop, Infeasible) and stop.needs > pool:  # whatever the planner
+                needs = stop.needs
                 break
             continue
         tried.append(Tried(name, found.overhead))
@@ -124,8 +130,8 @@ def among(
             break
     if best is not None and check:
         progress("checking the plan")
-        best = best.verified()
-    return Among(best, tuple(tried))
+        best = best.verified(seconds)
+    return Among(best, tuple(tried), needs)
 
 
 def _of(progress: Progress, name: str) -> Callable[[str], None]:
@@ -159,23 +165,19 @@ def least(
         footprint without a plan, as far as the time allows. That a larger pool is never worse is assumed.
     """
     until = Deadline.within(seconds)
-    unplanned = plan(trace, machine, pool=2**61, planner=planners[0], check=False, seconds=_part(until, 0.2))
+    unplanned = plan(trace, machine, pool=2**61, planner=planners[0], check=False, seconds=_part(until, BEFORE))
     low, high = too_little // MIB, -(-unplanned.placement.height // MIB)
     best = replace(unplanned, pool=high * MIB)
     step = max((high - low) // STEPS, 1)
     while high - low > step and not until.over():
         pool = (low + high) // 2
         progress(f"looking for the least limit: {human(pool * MIB)}")
-        found = among(
-            trace,
-            machine,
-            pool * MIB,
-            planners=planners,
-            overhead=overhead,
-            seconds=_part(until, 0.3),
-            check=False,
-        ).planned
-        low, high, best = (pool, high, best) if found is None else (low, pool, found)
+        share = _part(until, EACH)
+        found = among(trace, machine, pool * MIB, planners=planners, overhead=overhead, seconds=share, check=False)
+        if found.planned is None:
+            low = max(pool, found.needs // MIB)
+        else:
+            high, best = pool, found.planned
     return best
 
 

@@ -24,7 +24,7 @@ from gpumem.units import amount, fraction, human
 from gpumem.workspaces import adding as convolving
 
 Progress = Callable[[str], None]
-SECONDS = 12.0
+SECONDS = 8.0
 EACH = 4.0  # seconds of planning at one batch, while the largest is looked for
 START = 32  # where the search for it begins, where `make` does not say
 
@@ -199,7 +199,7 @@ class _Asked:
         lowest = least(
             trace,
             self.machine,
-            limit,
+            max(limit, chosen.needs),
             planners=self.quick,
             overhead=self.overhead,
             seconds=max(until.left(), self.seconds / 2),
