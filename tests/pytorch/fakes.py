@@ -33,6 +33,11 @@ class Log(TorchDispatchMode):
         return result
 
 
+def _whole(x: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    there = x.is_contiguous(memory_format=memory_format)
+    return x if there else x.clone(memory_format=memory_format)
+
+
 @contextmanager
 def a_gpu() -> Iterator[None]:
     """Let PyTorch believe in a GPU, and make every tensor there."""
@@ -40,8 +45,9 @@ def a_gpu() -> Iterator[None]:
         world.enter_context(patch.object(torch.cuda, "is_available", lambda: True))
         world.enter_context(patch.object(torch.cuda, "is_bf16_supported", lambda *args: True))
         world.enter_context(patch.object(torch.cuda, "synchronize", lambda *args: None))
-        for name in ("uniform_", "normal_"):  # their fakes copy, for which PyTorch wants a real GPU
+        for name in ("uniform_", "normal_", "copy_"):  # PyTorch wants a real GPU for them
             world.enter_context(patch.object(torch.Tensor, name, lambda self, *args, **kwargs: self))
+        world.enter_context(patch.object(torch.Tensor, "contiguous", _whole))  # its binding wants one, too
         world.enter_context(FakeTensorMode())
         world.enter_context(torch.device("cuda"))
         yield

@@ -107,6 +107,70 @@ def test_an_op_is_cast_as_a_gpu_casts_it(dtype: torch.dtype) -> None:
         assert found == wanted, call
 
 
+class Attention(nn.Module):
+    """Words, attention by hand, layer norm, a feed-forward part and the words again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv, self.norm = nn.Embedding(11, 16), nn.Linear(16, 48), nn.LayerNorm(16)
+        self.wide = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.words(x.argmax(-1))
+        q, k, v = self.qkv(h).chunk(3, -1)
+        h = self.norm(h + (q @ k.transpose(-1, -2) / 4.0).softmax(-1) @ v)
+        return (h + self.wide(h)) @ self.words.weight.t()
+
+
+class Upwards(nn.Module):
+    """Down and up again, with batch norm and a shortcut, as a U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.down = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU())
+        self.up, self.last = nn.ConvTranspose2d(16, 8, 2, 2), nn.Conv2d(16, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return self.last(torch.cat([h, self.up(self.down(h))], 1)).sigmoid().mean((2, 3))
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(), nn.Linear(8, 3)), (4, 6)),
+    "attention": (Attention, (2, 5, 11)),
+    "u-net": (Upwards, (2, 3, 8, 8)),
+}
+
+
+def forwards(name: str, dtype: torch.dtype, cuda: bool) -> Callable[[], Callable[[], object]]:
+    """The forward pass and its loss; weights want no gradients, as fake CUDA tensors cannot have any."""
+    build, shape = NETS[name]
+    with torch.device("meta"):
+        net = build().requires_grad_(False)
+
+    def make() -> Callable[[], object]:
+        if cuda:
+            net._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cuda"))
+
+        def step() -> object:
+            x = torch.randn(shape)
+            with torch.autocast("cuda", dtype=dtype):
+                y = net(x)
+                return F.cross_entropy(y.flatten(0, -2), torch.zeros(y.shape[:-1], dtype=torch.long).flatten())
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_is_cast_as_a_gpu_casts_it(name: str, dtype: torch.dtype) -> None:
+    mine, theirs = on_meta(forwards(name, dtype, cuda=False)), faked(forwards(name, dtype, cuda=True))
+    assert mine == theirs and any(str(dtype) in str(op) for op in mine)
+
+
 def test_what_pytorch_refuses_is_refused() -> None:
     def make(call: Callable[[torch.Tensor], object]) -> Callable[[], Callable[[], None]]:
         def step() -> None:
