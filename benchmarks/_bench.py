@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gpumem.columns import Buffers, Csr, Ops
 from gpumem.report import header as lines
 from gpumem.trace import Trace
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(os.environ.get("GPUMEM_SHARED") or Path(__file__).resolve().parents[2] / "shared" / "data")
 
 
 def header(seed: int | None = None) -> str:

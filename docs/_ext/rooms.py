@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import accumulate
 from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 NOT_LIBRARY = {"gpumem.arcs", "gpumem.cli", "gpumem.commands", "gpumem.names"}  # the command line, and what is inside
+NEEDS = {"gpumem.torch": "torch"}  # which is mocked where the pages are built
 
 
 def rooms() -> list[str]:
     """Every room and every module on the ground, by name."""
     found = [f"gpumem.{module.name}" for module in pkgutil.iter_modules(gpumem.__path__) if module.name[0] != "_"]
-    return ["gpumem", *(name for name in found if name not in NOT_LIBRARY)]
+    here = [name for name in found if name not in NEEDS or find_spec(NEEDS[name])]
+    return ["gpumem", *(name for name in here if name not in NOT_LIBRARY)]
 
 
 def names(module: str) -> list[str]:
