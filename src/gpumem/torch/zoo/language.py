@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,6 +51,7 @@ class Language:
         return told | {"intermediate_size": 4 * hidden}
 
 
+REPEATED = "sdpa_repeated"  # scaled-dot-product attention of heads whose keys and values are repeated before
 BERT = Language("BertForMaskedLM", "BertConfig", 30_522, (("attn_implementation", "eager"),), sequence=128, batch=32)
 GPT2 = Language(
     "GPT2LMHeadModel",
@@ -62,7 +64,7 @@ LLAMA = Language(
     "LlamaForCausalLM",
     "LlamaConfig",
     32_000,
-    (("attn_implementation", "sdpa"), ("use_cache", False), ("tie_word_embeddings", True)),
+    (("attn_implementation", REPEATED), ("use_cache", False), ("tie_word_embeddings", True)),
     sequence=1024,
     batch=4,
 )
@@ -94,6 +96,8 @@ def language(
 
 def _build(which: Language, told: dict[str, Any], checkpoint: bool, dtype: str, length: int) -> Any:
     transformers = library("transformers")
+    transformers.AttentionInterface.register(REPEATED, _repeated)
+    transformers.AttentionMaskInterface.register(REPEATED, library("transformers.masking_utils").sdpa_mask)
     config = getattr(transformers, which.config)(**told)
     for positions in ("n_positions", "max_position_embeddings"):
         if getattr(config, positions, length) < length:
@@ -111,6 +115,14 @@ def _loss(net: Any, tokens: torch.Tensor) -> torch.Tensor:
     with _one_sequence_a_row():
         loss: torch.Tensor = net(input_ids=tokens, labels=tokens).loss
         return loss
+
+
+def _repeated(module: Any, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
+    """Attention of grouped heads, as the recorded traces have it; on a GPU they could share keys and values."""
+    sdpa = library("transformers.integrations.sdpa_attention")
+    groups = getattr(module, "num_key_value_groups", 1)
+    key, value = sdpa.repeat_kv(key, groups), sdpa.repeat_kv(value, groups)
+    return sdpa.sdpa_attention_forward(SimpleNamespace(is_causal=module.is_causal), query, key, value, *args, **options)
 
 
 @contextmanager
