@@ -232,6 +232,8 @@ def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports(path, everywhere=False)}
     assert not roots & {"matplotlib", "pandas", "ortools", "scipy", "sklearn"}
     assert "torch" not in {name.split(".")[0] for name in imports(path)} or path == SOURCE / "torch" / "_torch.py"
+    late = inside(path)[0] == "torch" or not any(x.startswith("gpumem.torch.") for x in imports(path, everywhere=False))
+    assert late, "what needs PyTorch is imported where it is used"
 
 
 def test_import_gpumem_is_light() -> None:

@@ -6,10 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from gpumem import io, report
+from gpumem import evaluate, io, report
 from gpumem.commands.files import FILE, source_of
 from gpumem.commands.parser import Commands
-from gpumem.evaluate import at_the_peak
 
 
 def add(commands: Commands) -> None:
@@ -51,7 +50,7 @@ def describe(path: str) -> dict[str, Any]:
         "largest_buffer": int(b.size.max(initial=0)),
         "peak_load": peak,
         "peak_op": op,
-        "at_the_peak": dict(at_the_peak(trace)),
+        "at_the_peak": dict(evaluate.at_the_peak(trace)),
         "flops": float(trace.ops.flops.sum()),
     }
     if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():

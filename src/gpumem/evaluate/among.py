@@ -10,7 +10,7 @@ from gpumem._strict import strict
 from gpumem.deadline import LATE, NEVER, Deadline
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.planned import Planned
-from gpumem.evaluate.task import Progress, _silent, plan
+from gpumem.evaluate.task import Progress, plan, silent
 from gpumem.machine import Machine
 from gpumem.trace import Trace
 from gpumem.units import human, percent
@@ -72,7 +72,7 @@ def among(
     overhead: float | None = None,
     seconds: float | None = None,
     check: bool = True,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Among:
     """Plan for a pool with several planners; the clock that judges every plan says which one is cheapest.
 
@@ -147,7 +147,7 @@ def least(
     planners: Sequence[str] = QUICK,
     overhead: float | None = None,
     seconds: float | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Planned:
     """Return a plan for about the least pool that some planner can do with, at some cost at most.
 

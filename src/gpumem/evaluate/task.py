@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 T = TypeVar("T")
 
 
-def _silent(text: str) -> None:
+def silent(text: str) -> None:
     """Tell nobody."""
 
 
@@ -73,7 +73,7 @@ class Case(Shown):
         placer: str | Placer | None = None,
         alignment: int = 256,
         until: Deadline = NEVER,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ) -> Case:
         """Place the unswapped trace in a part of the time; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
@@ -88,7 +88,7 @@ class Case(Shown):
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
-    def solve(self, planner: Planner, options: Mapping[str, Any], progress: Progress = _silent) -> Combined:
+    def solve(self, planner: Planner, options: Mapping[str, Any], progress: Progress = silent) -> Combined:
         """Plan and place; a planner that can plan for a placement makes several plans around the first that fits.
 
         `seconds` among the options are for all of that together.
@@ -173,7 +173,7 @@ def plan(
     alignment: int = 256,
     check: bool = True,
     seconds: float | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     **options: Any,
 ) -> Planned:
     """Plan swaps for a limit, place what is left, time the iteration with and without the plan, and check all of it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpumem._strict import strict
@@ -11,6 +11,7 @@ from gpumem.deadline import Deadline
 from gpumem.evaluate import Among, Need, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
+from gpumem.evaluate.task import Progress, silent
 from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.simulate import simulate
@@ -23,14 +24,9 @@ from gpumem.trace import Trace
 from gpumem.units import amount, fraction, human
 from gpumem.workspaces import adding as convolving
 
-Progress = Callable[[str], None]
 SECONDS = 8.0
 EACH = 4.0  # seconds of planning at one batch, while the largest is looked for
 START = 32  # where the search for it begins, where `make` does not say
-
-
-def _silent(text: str) -> None:
-    """Tell nobody."""
 
 
 @strict
@@ -46,7 +42,7 @@ def fit(
     seconds: float = SECONDS,
     workspaces: str | int = "fastest",
     name: str = "",
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Fit:
     """Say whether a training step fits a machine, and what it would take to make it fit.
 
