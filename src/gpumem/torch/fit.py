@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
-from gpumem.evaluate import Among, Need, among, least, need
+from gpumem.evaluate import Among, Need, Planned, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
 from gpumem.evaluate.task import Progress, silent
@@ -145,6 +145,7 @@ class _Asked:
     progress: Progress
     captured: dict[int | None, Step] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    planned: dict[int | None, Planned] = field(default_factory=dict)  # not checked
 
     def capture(self, batch: int | None) -> Step:
         """Return the step at a batch."""
@@ -190,8 +191,11 @@ class _Asked:
             return answer
         until = Deadline.within(self.seconds)
         chosen = self.plan(trace, limit, self.planners, until.left())
-        if chosen.planned is not None:
-            return answer.with_(planned=chosen.planned, tried=chosen.tried)
+        best, known = chosen.planned, self.planned.get(batch)
+        if known is not None and (best is None or known.overhead < best.overhead):  # time may be shorter now
+            best = known.verified(self.seconds)
+        if best is not None:
+            return answer.with_(planned=best, tried=chosen.tried)
         lowest = least(
             trace,
             self.machine,
@@ -226,9 +230,12 @@ class _Asked:
             return (found := self.tried(batch)) is not None and found[1].reserved <= limit
 
         def fits_planned(batch: int) -> bool:
-            if (found := self.tried(batch)) is None:
-                return False
-            return fits(batch) or self.plan(found[0], limit, self.quick, EACH, check=False).planned is not None
+            if (found := self.tried(batch)) is None or fits(batch):
+                return found is not None
+            planned = self.plan(found[0], limit, self.quick, EACH, check=False).planned
+            if planned is not None:
+                self.planned[batch] = planned
+            return planned is not None
 
         plain = largest_of(fits, self.start())
         planned = largest_of(fits_planned, max(plain, 1))
