@@ -41,7 +41,7 @@ def capture(
         Handed on to `make`.
     iterations, warmup : int
         How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds from
-        the one before is told from that one, so both must do the same.
+        the one before is told from that one, so both must do the same (of one recorded iteration, that is not checked).
     name : str
         Of the trace; by default that of `make`.
 
@@ -113,7 +113,7 @@ def record(
         with watch:
             step = made(make, device, batch)
         bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]
-        return cut(watch, bounds, name or name_of(make))
+        return cut(watch, bounds, name or name_of(make), iterations > 1)
 
 
 @contextmanager

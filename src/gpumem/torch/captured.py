@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from gpumem.columns import I64, Csr
 from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, TEMP
 from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER
+from gpumem.torch.steady import ALIKE, carried, check_alike, split
 from gpumem.torch.watch import Watch
+from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
 from gpumem.units import human
 
@@ -50,48 +53,56 @@ class Captured(Shown):
         return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
 
 
-def cut(watch: Watch, bounds: list[tuple[int, int]], name: str) -> Captured:
-    """Turn what was watched into a recording, and its last iteration into a trace."""
+def cut(watch: Watch, bounds: list[tuple[int, int]], name: str, alike: bool = True) -> Captured:
+    """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
     watch.bury()
     made = watch.recorder.recording()
     if watch.ns:
         made = replace(made, ops=replace(made.ops, duration=np.array(watch.ns, np.int64)))
     alloc, free = np.array(watch.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
-    kept = _kept(watch, made, alloc, free, bounds)
+    if alike:
+        check_alike(made, bounds, watch.phase)
+    goes_on = carried(alloc, free, lo, hi)
+    kept, each = _kept(watch, made, alloc, free, bounds, goes_on)
     for block, begin in kept.items():
         free[block] = next(end for start, end in bounds if begin < end) - 1
     kind, names = _kinds(watch, alloc, free)
     recording = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
-    each = sum(int(made.size[b]) for b, begin in kept.items() if begin >= lo)
-    trace = recording.iteration(lo, hi, name=name)
+    try:
+        trace = split(recording, goes_on, lo).iteration(lo, hi, name=name)
+    except ValueError as error:
+        raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
     return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each))
 
 
-def _kept(watch: Watch, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]]) -> dict[int, int]:
-    """Blocks that the last iteration made and nobody will free, and those like them of earlier ones: who made them."""
+def _kept(
+    watch: Watch, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]], goes_on: I64
+) -> tuple[dict[int, int], int]:
+    """Blocks that the last iteration leaves behind for good, and those like them of earlier ones, with their makers.
+
+    Also how many bytes more there are each time: as many as are made, less what was carried over to end here.
+    """
     lo, hi = bounds[-1]
     n = hi - lo
     leaves = np.flatnonzero((alloc >= lo) & (free == NEVER)).tolist()
-    gone = Counter(
-        (int(alloc[j]), int(made.size[j])) for j in np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo))
-    )
+    short = np.setdiff1d(np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo)), goes_on)
+    gone = Counter((int(alloc[j]), int(made.size[j])) for j in short)
     stay: dict[int, int] = {}
-    alike = set()
+    more: Counter[tuple[tuple[int, Any, str], str]] = Counter()
     for j in leaves:
         partner = (int(alloc[j]) - n, int(made.size[j]))
         if gone[partner]:
             gone[partner] -= 1
         else:
             stay[j] = int(alloc[j])
-            alike.add((watch.tensor_of(j), made.ops.name[alloc[j]]))
-    touched = set(
-        np.unique(np.concatenate([_within(made.ops.reads, lo, hi), _within(made.ops.writes, lo, hi)])).tolist()
-    )
+            more[watch.tensor_of(j), made.ops.name[alloc[j]]] += 1
+    more -= Counter((watch.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
+    touched = {*_within(made.ops.reads, lo, hi).tolist(), *_within(made.ops.writes, lo, hi).tolist()}
     for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
-        if j not in touched and (watch.tensor_of(j), made.ops.name[alloc[j]]) in alike:
+        if j not in touched and more[watch.tensor_of(j), made.ops.name[alloc[j]]]:
             stay[j] = int(alloc[j])
-    return stay
+    return stay, sum(count * tensor[0] for (tensor, _), count in more.items())
 
 
 def _within(rows: Csr, lo: int, hi: int) -> I64:
