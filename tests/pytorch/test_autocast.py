@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gpumem.torch import WorkloadError, autocast, capture
+from gpumem.torch import WorkloadError, autocast, capture, load
 from tests.pytorch.fakes import Log, Seen, faked, on_meta
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
@@ -268,6 +268,19 @@ def test_outside_of_a_region_nothing_is_cast() -> None:
     assert "_to_copy.default" not in capture(make).ops.name
     with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
         assert nn.Linear(3, 2)(torch.randn(4, 3)).dtype == torch.float32
+
+
+def test_a_region_at_the_top_of_a_file_stays_enabled(tmp_path: Path) -> None:
+    file = tmp_path / "step.py"
+    file.write_text(
+        "import torch\nregion = torch.autocast('cuda', dtype=torch.bfloat16)\n"
+        "@torch.autocast('cuda', dtype=torch.bfloat16)\ndef forward(net, x):\n    return net(x)\n"
+        "def make():\n    net = torch.nn.Linear(6, 3)\n    def step():\n        forward(net, torch.randn(4, 6))\n"
+        "        with region:\n            net(torch.randn(4, 6))\n    return step\n"
+    )
+    make = load(f"{file}:make")
+    assert capture(make).ops.name.count("_to_copy.default") == 6
+    assert capture(make, "cpu").ops.name.count("_to_copy.default") == 0
 
 
 def test_a_scaler_scales_and_steps() -> None:

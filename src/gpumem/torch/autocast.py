@@ -107,6 +107,22 @@ class Autocast:
         return self.kept[x]
 
 
+@contextmanager
+def left_enabled() -> Iterator[None]:
+    """Let `torch.autocast("cuda")` not switch itself off where there is no GPU; tensors of a host it leaves alone."""
+    begin = torch.autocast.__init__
+
+    @wraps(begin)
+    def enabled(*args: Any, **kwargs: Any) -> None:
+        common = import_module("torch.cuda.amp.common")
+        halves = patch.object(torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True)
+        with patch.object(common, "amp_definitely_not_available", lambda: False), halves:
+            begin(*args, **kwargs)
+
+    with patch.object(torch.autocast, "__init__", enabled):
+        yield
+
+
 def _full_result(op: Any, position: int, *args: Any, **kwargs: Any) -> Any:
     given = args[position] if position < len(args) else kwargs.get("dtype")
     with _off():

@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ class WorkloadError(ValueError):
 def load(where: str) -> Make:
     """Return `make` from `FILE.py:make`; of a file alone, the function of that name.
 
-    The file's folder is where it imports from first, as where it is run by itself.
+    The file's folder is where it imports from first, as where it is run by itself. `torch.autocast("cuda")` at its top
+    stays enabled without a GPU, for a step on meta.
 
     Raises
     ------
@@ -41,7 +43,8 @@ def load(where: str) -> Make:
         raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.insert(0, folder)
-    with blamed(str(path)):
+    autocast = import_module("gpumem.torch.autocast")  # needs PyTorch, which what is above does not
+    with blamed(str(path)), autocast.left_enabled():
         found = runpy.run_path(str(path), run_name=path.stem)
     if not callable(found.get(name)):
         functions = [other for other, value in found.items() if inspect.isfunction(value)]
