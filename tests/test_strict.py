@@ -82,7 +82,7 @@ def doors() -> list[tuple[str, str]]:
 @cache
 def good(kind: str) -> Any:
     """Something of a kind that gets past the door; what no door looks at may be anything."""
-    plain = {"int": 1, "float": 1.0, "str": "x", "Path": Path("x"), "None": None}
+    plain = {"int": 1, "float": 1.0, "str": "x", "Path": Path("x"), "None": None, "Make": print}
     if kind not in CLASSES:
         return {"Sequence": (), "Iterable": (), "Mapping": {}}.get(kind.partition("[")[0], plain.get(kind))
     from importlib import import_module
