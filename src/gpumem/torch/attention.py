@@ -22,24 +22,23 @@ def attention(
 ) -> torch.Tensor:
     """As `torch.nn.functional.scaled_dot_product_attention` of CUDA tensors.
 
-    The flash form is for half precision without a mask, the memory-efficient one for whatever else has four dimensions,
-    unless `torch.nn.attention.sdpa_kernel` forbids it; else it is many ops. Simpler than on a GPU, as the recorder of
-    the reference traces had it: keys and values are repeated for grouped heads (newer flash kernels share them), heads
-    and masks are not padded to multiples of 8 and 16. cuDNN's form, which some versions prefer, is not taken.
+    The flash form is for half precision without a mask, the memory-efficient one for whatever else has four dimensions
+    and as many heads of keys as of queries, unless `torch.nn.attention.sdpa_kernel` forbids it; else it is many ops.
+    Simpler than on a GPU, as the recorder of the reference traces had it: heads and masks are not padded to multiples
+    of 8 and 16. cuDNN's form, which some versions prefer, is not taken.
     """
-    if enable_gqa and query.size(-3) != key.size(-3):
-        repeat = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
+    grouped = enable_gqa and query.size(-3) != key.size(-3)
     fused, square = query.dim() == 4, not is_causal or query.size(-2) == key.size(-2)
     flash = fused and query.dtype in HALVES and attn_mask is None and square and query.size(-1) <= WIDEST
     if flash and torch.backends.cuda.flash_sdp_enabled():
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
-    if fused and query.dtype in (*HALVES, torch.float32) and torch.backends.cuda.mem_efficient_sdp_enabled():
+    efficient = fused and not grouped and query.dtype in (*HALVES, torch.float32)
+    if efficient and torch.backends.cuda.mem_efficient_sdp_enabled():
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
     return aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 
