@@ -48,6 +48,15 @@ def few(batch):
         raise RuntimeError("there are 100 samples")
     return make(batch)
 
+def picks():
+    """What it trains on depends on values, and it talks."""
+    net = nn.Linear(4, 1)
+    def step():
+        x = torch.ones(8, 4)
+        print("picking")
+        net(x[x.sum(1) > 0]).sum().backward()
+    return step
+
 def fails():
     raise RuntimeError("no data")
 
@@ -254,6 +263,15 @@ def test_what_is_wrong_with_a_workload_is_one_line(cli: Cli, train: Path, tmp_pa
         line = cli.refuses(command[0], *words, *[word.replace("OUT", str(tmp_path)) for word in command[1:]])
         assert why in line and line.startswith("gpumem: error: ")
     assert [*snapshot(tmp_path)] == ["broken.py"]
+
+
+def test_a_step_that_needs_values_is_captured_on_the_host_and_may_talk(cli: Cli, train: Path) -> None:
+    line = cli("fit", f"{train}:picks").err[-1]
+    assert "what it makes depends on values" in line and "device='cpu'" in line
+    ran = cli("fit", f"{train}:picks", "--device", "cpu", "--json")
+    assert ran.json["fits"] and ran.err == ["picking"] * 3
+    last = cli("fit", f"{train}:picks", "--device", "cpu").out.splitlines()[-1]
+    assert last == f"next: gpumem fit {train}:picks --device cpu --machine rtx4090 --largest"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")

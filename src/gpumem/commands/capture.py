@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gpumem.commands.args import check_file, one_word
 from gpumem.commands.parser import Commands
 from gpumem.commands.progress import Progress, tell
-from gpumem.commands.workloads import add_workload, name_of, workload_of
+from gpumem.commands.workloads import DEVICES, add_device, add_workload, name_of, on_stderr, workload_of
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured
-
-DEVICES = ("meta", "cpu", "cuda")
 
 
 def add(commands: Commands) -> None:
@@ -31,12 +29,7 @@ def add(commands: Commands) -> None:
     )
     add_workload(p)
     p.add_argument("-o", "--out", required=True, metavar="FILE", help="the trace to write: .json or .json.gz")
-    p.add_argument(
-        "--device",
-        default="meta",
-        metavar="meta|cpu|cuda",
-        help="where the step runs; meta computes nothing and takes no memory (default: %(default)s)",
-    )
+    add_device(p)
     p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
     p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
     p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
@@ -48,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
-    with Progress() as progress:
+    with Progress() as progress, on_stderr():
         progress(f"loading {args.workload}")
         make = workload_of(args.workload)
         from gpumem.torch import record

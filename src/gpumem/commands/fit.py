@@ -7,12 +7,12 @@ import json
 import math
 from typing import Any
 
-from gpumem.commands.args import add_machine, check_folder, out_folder, target_of
+from gpumem.commands.args import add_machine, check_folder, one_word, out_folder, target_of
 from gpumem.commands.files import add_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain, tell
-from gpumem.commands.workloads import add_workload, name_of, workload_of
+from gpumem.commands.workloads import DEVICES, add_device, add_workload, name_of, on_stderr, workload_of
 from gpumem.names import choices
 from gpumem.units import fraction
 
@@ -31,6 +31,7 @@ def add(commands: Commands) -> None:
     )
     add_workload(p)
     what = p.add_argument_group("what to fit")
+    add_device(what)
     which = what.add_mutually_exclusive_group()
     which.add_argument("--batch", type=int, metavar="N", help="handed on to make")
     which.add_argument("--largest", action="store_true", help="find the largest batches, without a plan and with one")
@@ -58,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
     """Capture a PyTorch training step, without a GPU; say whether it fits, and plan for it where it does not."""
     check_folder(args.out)
     machine = target_of(args)
+    one_word(args, "device", DEVICES)
     options = _options(args)
-    with Progress() as progress:
+    with Progress() as progress, on_stderr():
         progress(f"loading {args.workload}")
         make = workload_of(args.workload)
         from gpumem.torch import fit
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         found = fit(
             make,
             machine,
+            device=args.device,
             limit=args.limit,
             batch=args.batch,
             largest=args.largest,
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found.row()))
     else:
-        print(f"{found.report()}\n\nnext: {found.next(args.workload, written=args.out)}")
+        print(f"{found.report()}\n\nnext: {found.next(args.workload, device=args.device, written=args.out)}")
     if not found.fits_planned:
         complain(found.answer())
         return 3

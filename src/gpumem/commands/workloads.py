@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from gpumem.commands.parser import Group
@@ -9,12 +12,26 @@ from gpumem.commands.parser import Group
 if TYPE_CHECKING:
     from gpumem.torch.workload import Make
 
+DEVICES = ("meta", "cpu", "cuda")
 WORKLOAD = "a Python file and in it make(batch=...), which builds a model and returns the step that trains it"
 
 
 def add_workload(p: Group) -> None:
     """Add the argument that `workload_of` reads."""
     p.add_argument("workload", metavar="FILE.py:make", help=WORKLOAD)
+
+
+def add_device(p: Group) -> None:
+    """Add where the step runs while it is captured, one of `DEVICES`."""
+    told = "where the step runs; meta computes nothing and takes no memory (default: %(default)s)"
+    p.add_argument("--device", default="meta", metavar="meta|cpu|cuda", help=told)
+
+
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """Let what a workload prints go to stderr: stdout is for what the command has to say."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def workload_of(text: str) -> Make:

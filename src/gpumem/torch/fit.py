@@ -37,6 +37,7 @@ def fit(
     limit: int | str | None = None,
     overhead: float | str | None = None,
     batch: int | None = None,
+    device: str = "meta",
     largest: bool = False,
     planner: str | Sequence[str] = SEVERAL,
     seconds: float = SECONDS,
@@ -49,7 +50,7 @@ def fit(
     Parameters
     ----------
     make : callable
-        As in `capture`; it is captured on `meta`, so no memory is needed for it.
+        As in `capture`.
     machine : Machine or str
         A machine, or the name of a preset.
     limit : int or str, optional
@@ -59,6 +60,8 @@ def fit(
         The most that a plan may cost, as a fraction of the iteration without it, or a text such as `"10%"`.
     batch : int, optional
         Handed on to `make`.
+    device : str
+        As in `capture`: no memory is needed on `meta`; `cpu` and `cuda` train for real, for steps that need values.
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
@@ -110,6 +113,7 @@ def fit(
         one_of("planner", one, PLANNERS)
     asked = _Asked(
         make,
+        device,
         machine,
         limit,
         None if overhead is None else fraction(overhead, "overhead"),
@@ -135,6 +139,7 @@ class _Asked:
     """One question, and what was captured for it so far."""
 
     make: Make
+    device: str
     machine: Machine
     bytes: int | str | None
     overhead: float | None
@@ -151,7 +156,7 @@ class _Asked:
         """Return the step at a batch."""
         if batch not in self.captured:
             self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
-            found = record(self.make, batch=batch, name=self.name)
+            found = record(self.make, self.device, batch=batch, name=self.name)
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
                 rule = amount(rule, found.trace.peak_load, "workspaces", least=0)

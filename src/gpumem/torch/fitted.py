@@ -11,6 +11,7 @@ from typing import Any
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
+from gpumem.columns import UNKNOWN
 from gpumem.evaluate import Need, Planned, Tried
 from gpumem.io import staged, write, write_text
 from gpumem.machine import PRESETS, Machine
@@ -179,7 +180,9 @@ class Fit(Shown):
         yield _line("workspaces", f"+ {human(need.workspaces)}", "of convolutions, by their fastest algorithms")
         yield _line("limit", human(self.limit), "for all of that")
         yield _line("context", human(self.context), f"beside the limit, {told}")
-        yield _line("iteration", human_ns(self.makespan), f"estimated, by the roofline of {machine.name}")
+        known = (self.trace.ops.duration != UNKNOWN).all()
+        clock = "of measured ops" if known else f"estimated, by the roofline of {machine.name}"
+        yield _line("iteration", human_ns(self.makespan), clock)
         if (largest := self.largest) is not None:
             cost = "at any cost" if self.overhead is None else f"for {percent(self.overhead)} at most"
             yield _line("largest batch", str(largest.unplanned), f"without a plan{_steps(largest.unplanned)}")
@@ -200,17 +203,20 @@ class Fit(Shown):
         for k, tried in enumerate(sorted(self.tried, key=lambda t: inf if t.overhead is None else t.overhead)):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
-    def next(self, workload: str, *, written: str | None = None) -> str:
+    def next(self, workload: str, *, device: str = "meta", written: str | None = None) -> str:
         """Return the command to type next.
 
         Parameters
         ----------
         workload : str
             `FILE.py:make`.
+        device : str
+            Where it was captured.
         written : str, optional
             The folder that the answer was written to.
         """
-        command = ["gpumem", "fit", workload, "--machine", self.machine.name]
+        where = [] if device == "meta" else ["--device", device]
+        command = ["gpumem", "fit", workload, *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
         limit = [] if self.limit == self._room else ["--limit", _mib(self.limit)]
@@ -219,7 +225,7 @@ class Fit(Shown):
         if self.planned is not None and written is None:
             return shlex.join([*command, *sized, *limit, *bound, "--out", "planned"])
         if self.fits_planned:
-            return shlex.join(["gpumem", "capture", workload, *sized, "-o", "trace.json.gz"])
+            return shlex.join(["gpumem", "capture", workload, *where, *sized, "-o", "trace.json.gz"])
         pool = self.limit if self.least is None else self.least.pool or 0
         if pool <= self._room:
             return shlex.join([*command, *sized, "--limit", _mib(pool), *bound])
