@@ -271,7 +271,7 @@ def test_a_step_that_needs_values_is_captured_on_the_host_and_may_talk(cli: Cli,
     ran = cli("fit", f"{train}:picks", "--device", "cpu", "--json")
     assert ran.json["fits"] and ran.err == ["picking"] * 3
     last = cli("fit", f"{train}:picks", "--device", "cpu").out.splitlines()[-1]
-    assert last == f"next: gpumem fit {train}:picks --device cpu --machine rtx4090 --largest"
+    assert last == f"next: gpumem capture {train}:picks --device cpu -o trace.json.gz"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")

@@ -191,6 +191,7 @@ class _Asked:
             base.makespan,
             overhead=self.overhead,
             notes=notes,
+            sizable=self.sizable,
         )
         if answer.fits:
             return answer
@@ -263,10 +264,16 @@ class _Asked:
             self.failed[batch] = f"batch {batch}: {error}"
             return None
 
+    @property
+    def sizable(self) -> bool:
+        """Whether `make` takes a batch."""
+        takes = inspect.signature(self.make).parameters
+        return "batch" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values())
+
     def start(self) -> int:
         """The batch at which to begin: the default of `make`, which has to take one."""
-        takes = inspect.signature(self.make).parameters
-        if "batch" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        if not self.sizable:
             raise WorkloadError(f"{name_of(self.make)}: takes no batch to make larger; write def make(batch=...)")
+        takes = inspect.signature(self.make).parameters
         default = takes["batch"].default if "batch" in takes else None
         return default if isinstance(default, int) and default > 0 else START

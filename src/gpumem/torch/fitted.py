@@ -68,6 +68,8 @@ class Fit(Shown):
         Where it was asked for.
     notes : tuple of str
         What is to be said of the capture.
+    sizable : bool
+        Whether `make` takes a batch.
     """
 
     trace: Trace
@@ -83,6 +85,7 @@ class Fit(Shown):
     overhead: float | None = None
     largest: Largest | None = None
     notes: tuple[str, ...] = ()
+    sizable: bool = True
 
     @property
     def fits(self) -> bool:
@@ -220,7 +223,7 @@ class Fit(Shown):
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
         limit = [] if self.limit == self._room else ["--limit", _mib(self.limit)]
-        if self.fits_planned and self.largest is None and written is None and self.planned is None:
+        if self.fits and self.sizable and self.largest is None and written is None:
             return shlex.join([*command, *limit, *bound, "--largest"])
         if self.planned is not None and written is None:
             return shlex.join([*command, *sized, *limit, *bound, "--out", "planned"])
@@ -232,7 +235,7 @@ class Fit(Shown):
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
             return shlex.join([*command, *sized, *bound])
-        return shlex.join([*command, *limit, *bound, "--largest"])
+        return shlex.join([*command, *limit, *bound, *(["--largest"] if self.sizable else ["--workspaces", "none"])])
 
     @property
     def _room(self) -> int:
