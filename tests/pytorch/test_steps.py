@@ -130,7 +130,7 @@ def test_what_is_kept_for_good_ends_with_its_iteration(iterations: int, warmup: 
     assert last.count(4) == 2 and captured.trace.load()[-1] == 64 + sum(last)
 
 
-def test_a_second_thread_is_not_lost_and_backward_threads_are_seen() -> None:
+def test_what_a_second_thread_makes_is_seen_where_it_is_used() -> None:
     net = nn.Linear(4, 4)
 
     def step() -> None:

@@ -72,6 +72,9 @@ def capture(
     PyTorch switches `torch.autocast("cuda")` off where there is no GPU. In `make` and `step` it stays on, and in a file
     that `load` reads; one that was made before, as a decorator at the top of a module, casts nothing.
 
+    Ops of threads that the step starts are not seen (a mode is one thread's, and that of its backward pass); what they
+    make is, where it is used.
+
     A dispatch mode changes what PyTorch does, though no bit of what comes out: the engine adds gradients up out of
     place, and those of indexing, gathering and sorting scatter so. The trace has both in place, as without a mode. Left
     as they are: attention's unfused form adds its mask, `binary_cross_entropy_with_logits` its terms out of place;
