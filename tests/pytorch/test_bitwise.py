@@ -124,6 +124,7 @@ def test_an_exception_ends_the_recording_and_leaves_nothing_behind(device: str) 
     failing = Failing("gpt", Gpt, "adam")
     if device == "meta":
         failing.note = lambda loss: failing.seen.append("")  # type: ignore[method-assign]
+    gc.enable()
     before = world()
     with pytest.raises(WorkloadError, match=r"iteration 2: OverflowError: too much \(.*test_bitwise.py, line \d+\)"):
         record(failing, device, iterations=STEPS, warmup=0)

@@ -14,7 +14,7 @@ from gpumem.torch import record
 from gpumem.torch.captured import Captured
 from tests.pytorch.counting import Curve, allocator, references
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
-from tests.pytorch.programs import STEPS, Step
+from tests.pytorch.programs import STEPS, WHAT, Step
 
 Make = Callable[[], Callable[[], object]]
 
@@ -99,6 +99,14 @@ def collected(make: Make) -> Make:
         return run
 
     return build
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("places", [(0, 1), (1, 1)])
+def test_each_thing_that_a_step_does_holds_what_the_allocator_says(what: str, places: tuple[int, int]) -> None:
+    step = Step([(what, *places)], "sgd", False, "last", False)
+    mine, _ = recorded(step)
+    assert mine == aligned(allocator(collected(step))[0], mine)
 
 
 @given(STEPS)
