@@ -60,6 +60,9 @@ def picks():
 def fails():
     raise RuntimeError("no data")
 
+def ends():
+    raise SystemExit(3)
+
 def nothing():
     return lambda: None
 '''
@@ -255,6 +258,8 @@ def test_what_is_wrong_with_a_workload_is_one_line(cli: Cli, train: Path, tmp_pa
         ([f"{train}:maker"], "no function 'maker'; did you mean 'make'?"),
         ([f"{train}:fixed", "--batch", "4"], "fixed: takes no batch, got batch=4; write def make(batch=...)"),
         ([f"{train}:fails"], f"fails: RuntimeError: no data ({train}, line "),
+        ([f"{train}:ends"], f"ends: SystemExit: 3 ({train}, line "),
+        ([f"{train}:few"], "few: has no batch of its own; say which (--batch N)"),
         ([f"{train}:nothing"], "iteration 0: no op ran on meta"),
         ([tmp_path / "none.py"], "no such file; expected FILE.py:make"),
         ([tmp_path], "not a Python file; expected FILE.py:make"),

@@ -17,7 +17,7 @@ from gpumem.io import staged, write, write_text
 from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
-from gpumem.torch.largest import step_at
+from gpumem.torch.largest import MOST, step_at
 from gpumem.trace import Trace
 from gpumem.units import exact
 
@@ -278,6 +278,8 @@ def _line(what: str, value: str, told: str) -> str:
 
 
 def _steps(batch: int) -> str:
+    if batch == MOST:
+        return ", the most that is tried"
     step = step_at(batch)
     return f", tried in steps of {step}" if step > 1 else ""
 

@@ -61,6 +61,8 @@ def made(make: Make, device: str, batch: int | None) -> Step:
     takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     if batch is not None and "batch" not in takes and not takes_all:
         raise WorkloadError(f"{name_of(make)}: takes no batch, got batch={batch}; write def make(batch=...)")
+    if batch is None and "batch" in takes and takes["batch"].default is inspect.Parameter.empty:
+        raise WorkloadError(f"{name_of(make)}: has no batch of its own; say which (--batch N), or write batch=N in it")
     with blamed(name_of(make)):
         step = make(**{what: x for what, x in given.items() if x is not None and (what in takes or takes_all)})
     if not callable(step):
@@ -78,7 +80,7 @@ def blamed(what: str) -> Iterator[None]:
     """Turn whatever the user's code raises into one line that says where."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # scripts end themselves where they miss arguments
         at = traceback.extract_tb(error.__traceback__)
         others = ("/gpumem/", "site-packages", "<", sysconfig.get_paths()["stdlib"])
         own = [f for f in at if not any(other in f.filename for other in others)]
