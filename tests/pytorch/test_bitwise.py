@@ -6,6 +6,7 @@ import gc
 import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import (
 )
 
 from gpumem.torch import WorkloadError, record
+from gpumem.torch.zoo import recipe
 from tests.pytorch.nets import NETS, NOT_REENTRANT, OPTIMIZERS, REENTRANT, Gpt, data
 
 STEPS = 20
@@ -101,6 +103,42 @@ def test_a_step_that_does_more(net: str, how: str) -> None:
 @pytest.mark.parametrize("how", ["plain", "autocast", "accumulate"])
 def test_checkpointing(again: dict[str, Any], how: str) -> None:
     same("gpt", lambda: Gpt(again=again), "adamw", **{how: 2})
+
+
+def trained(name: str, run: Callable[[Any], object]) -> tuple[list[str], list[torch.Tensor]]:
+    """Train a net of the zoo on the host: its losses, and all that is left."""
+    found, losses, models = recipe(name), [], []
+
+    def loss(model: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
+        value = found.net.loss(model, *batch)
+        models.append(model)
+        losses.append(value.item().hex())
+        return value
+
+    def make() -> Callable[[], None]:
+        torch.manual_seed(0)
+        return replace(found, net=replace(found.net, loss=loss)).make(device="cpu")
+
+    run(make)
+    grads = [p.grad for p in models[0].parameters() if p.grad is not None]
+    return losses, [*models[0].state_dict().values(), *grads, torch.get_rng_state()]
+
+
+def unrecorded(make: Callable[[], Callable[[], None]]) -> None:
+    step = make()
+    for _ in range(STEPS):
+        step()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the libraries
+@pytest.mark.parametrize("name", ["resnet18_cifar_b2", "unet_32_b2_adam", "gpt2_2l64_s16_b2", "resnet18_64_b2_foreach"])
+def test_nets_of_libraries(name: str) -> None:
+    mine, theirs = (
+        trained(name, run) for run in (lambda make: record(make, "cpu", iterations=STEPS, warmup=0), unrecorded)
+    )
+    assert mine[0] == theirs[0] and len(mine[0]) == STEPS
+    assert len(mine[1]) == len(theirs[1]) and all(map(torch.equal, mine[1], theirs[1]))
 
 
 class Failing(Training):
