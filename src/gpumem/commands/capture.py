@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem.commands.args import check_file, one_word
 from gpumem.commands.parser import Commands
 from gpumem.commands.progress import Progress, tell
-from gpumem.commands.workloads import DEVICES, add_device, add_workload, name_of, on_stderr, workload_of
+from gpumem.commands.workloads import DEVICES, add_device, add_workload, as_script, name_of, workload_of
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     """Record a PyTorch training step; write its last iterations as a trace that every command reads."""
     check_file(args.out, (".json", ".json.gz"))
     one_word(args, "device", DEVICES)
-    with Progress() as progress, on_stderr():
+    with Progress() as progress, as_script(args.workload):
         progress(f"loading {args.workload}")
-        make = workload_of(args.workload)
+        make = workload_of(args.workload, args.device)
         from gpumem.torch import record
 
         progress("recording")
@@ -84,7 +84,8 @@ def _text(row: dict[str, Any]) -> str:
 
     kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
     batch = "" if row["batch"] is None else f" at batch {row['batch']}"
-    counts = f"{row['ops']} ops, {row['buffers']} buffers; {row['iterations']} iterations in {row['file']}"
+    iterations = f"{row['iterations']} iteration{'s' * (row['iterations'] > 1)}"
+    counts = f"{row['ops']} ops, {row['buffers']} buffers; {iterations} in {row['file']}"
     lines = [
         f"{row['name']}{batch}: {counts}",
         f"  {'peak load':16}{human(row['peak_load'])}: {kinds}",

@@ -12,7 +12,7 @@ from gpumem.commands.files import add_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain, tell
-from gpumem.commands.workloads import DEVICES, add_device, add_workload, name_of, on_stderr, workload_of
+from gpumem.commands.workloads import DEVICES, add_device, add_workload, as_script, name_of, workload_of
 from gpumem.names import choices
 from gpumem.units import fraction
 
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     machine = target_of(args)
     one_word(args, "device", DEVICES)
     options = _options(args)
-    with Progress() as progress, on_stderr():
+    with Progress() as progress, as_script(args.workload):
         progress(f"loading {args.workload}")
-        make = workload_of(args.workload)
+        make = workload_of(args.workload, args.device)
         from gpumem.torch import fit
 
         found = fit(

@@ -28,14 +28,22 @@ def add_device(p: Group) -> None:
 
 
 @contextmanager
-def on_stderr() -> Iterator[None]:
-    """Let what a workload prints go to stderr: stdout is for what the command has to say."""
-    with redirect_stdout(sys.stderr):
-        yield
+def as_script(text: str) -> Iterator[None]:
+    """Let a workload run as a script by itself: it finds no arguments of ours, and what it prints goes to stderr.
+
+    (stdout is for what the command has to say.)
+    """
+    arguments = sys.argv
+    sys.argv = [_parts(text)[0]]
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.argv = arguments
 
 
-def workload_of(text: str) -> Make:
-    """Return the `make` that the argument names.
+def workload_of(text: str, device: str) -> Make:
+    """Return the `make` that the argument names, to run on a device.
 
     Raises
     ------
@@ -46,7 +54,7 @@ def workload_of(text: str) -> Make:
         from gpumem.torch import load, record as record  # which needs PyTorch itself
     except ImportError as error:
         raise ValueError(str(error)) from error
-    return load(text)
+    return load(text, device)
 
 
 def name_of(text: str) -> str:
@@ -55,6 +63,11 @@ def name_of(text: str) -> str:
     >>> name_of("nets/resnet50.py:make"), name_of("nets.py:small")
     ('resnet50', 'nets.small')
     """
-    file, _, function = text.rpartition(":") if ".py:" in text else (text, "", "make")
+    file, function = _parts(text)
     stem = file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     return stem if function == "make" else f"{stem}.{function}"
+
+
+def _parts(text: str) -> tuple[str, str]:
+    file, _, function = text.rpartition(":") if ".py:" in text else (text, "", "make")
+    return file, function

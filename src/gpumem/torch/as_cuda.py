@@ -9,10 +9,12 @@ cuDNN's would keep is not known without it.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, partialmethod
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +24,8 @@ from gpumem.torch.autocast import Autocast
 
 aten = torch.ops.aten
 FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") for of in ("", ".tensor_lr")]
-THERE = {  # what `torch.cuda` answers
+MEMORY = 80 * 2**30
+THERE: dict[str, Any] = {  # what `torch.cuda` answers
     "is_available": True,
     "device_count": 1,
     "current_device": 0,
@@ -30,7 +33,14 @@ THERE = {  # what `torch.cuda` answers
     "get_device_capability": (8, 0),
     "is_bf16_supported": True,
     "is_current_stream_capturing": False,
+    "get_device_properties": SimpleNamespace(
+        name="meta", total_memory=MEMORY, major=8, minor=0, multi_processor_count=108, warp_size=32
+    ),
+    "mem_get_info": (MEMORY, MEMORY),
+    "memory_stats": Counter(),  # 0 of everything
+    "memory_summary": "",
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed", "manual_seed_all")),
+    **dict.fromkeys(("ipc_collect", "set_per_process_memory_fraction")),
 }
 
 
@@ -47,6 +57,7 @@ def as_cuda() -> Iterator[None]:
         for name in FUSED:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
+        world.enter_context(there())
         for where, name, stand_in in _stand_ins():
             world.enter_context(patch.object(where, name, stand_in))
         world.enter_context(Autocast().on_meta())
@@ -57,6 +68,17 @@ def as_cuda() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def there() -> Iterator[None]:
+    """Let there seem to be one GPU."""
+    with ExitStack() as world:
+        for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
+            world.enter_context(patch.object(torch.cuda, name, Still))
+        for name, answer in THERE.items():
+            world.enter_context(patch.object(torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer))
+        yield
+
+
 def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
     """What asks for the type of a device, or for the device itself: where, name, what to put there."""
     optimizers = import_module("torch.optim.optimizer")  # the package hides its module
@@ -64,10 +86,7 @@ def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield optimizers, name, partial(_and_meta, getattr(optimizers, name))
     checkpoints = import_module("torch.utils.checkpoint")
     yield checkpoints, "_infer_device_type", partial(_or_cuda, checkpoints._infer_device_type)
-    for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
-        yield torch.cuda, name, Still
-    for name, answer in THERE.items():
-        yield torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer
+    yield torch.Tensor, "__format__", partialmethod(_format, torch.Tensor.__format__)
 
 
 class Still:
@@ -101,6 +120,11 @@ def _and_meta(known: Callable[[], list[str]]) -> list[str]:
 def _or_cuda(kind_of: Callable[..., str], *args: Any) -> str:
     kind = kind_of(*args)
     return "cuda" if kind == "meta" else kind
+
+
+def _format(x: torch.Tensor, plain: Callable[[torch.Tensor, str], str], spec: str) -> str:
+    """As of a tensor with values: a number is written as one."""
+    return format(x.item(), spec) if spec and x.is_meta and x.dim() == 0 else plain(x, spec)
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -147,7 +147,7 @@ def _notes(watch: Watch, kept: int) -> tuple[str, ...]:
     if kept:
         notes.append(f"each iteration keeps {human(kept)} for good (tensors in a list?); in the trace they end with it")
     if watch.asked:
-        where = ", ".join(dict.fromkeys(watch.asked[:3]))
+        where = "; ".join([*watch.asked][:3])
         notes.append(f"values were asked for ({where}), the meta device has none: the answer was 0 or False")
     if watch.resized:
         notes.append(

@@ -32,12 +32,12 @@ def elsewhere(device: str, scene: Scene) -> Iterator[None]:
 
 def _in_this_process(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def called(loader: Any) -> Any:
-        workers, timeout = loader.num_workers, loader.timeout
-        loader.num_workers = loader.timeout = 0
+        was = loader.num_workers, loader.timeout, loader.pin_memory
+        loader.num_workers, loader.timeout, loader.pin_memory = 0, 0, False
         try:
             return begin(loader)
         finally:
-            loader.num_workers, loader.timeout = workers, timeout
+            loader.num_workers, loader.timeout, loader.pin_memory = was
 
     return called
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from inspect import unwrap
@@ -17,6 +18,7 @@ from gpumem.torch.refusals import check_layout, check_types, without_values
 from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
 from gpumem.torch.storages import NOTHING, Storages
 from gpumem.torch.timing import Stopwatch
+from gpumem.torch.workload import line_of
 
 aten = torch.ops.aten
 malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right
@@ -54,7 +56,7 @@ class Watch(TorchDispatchMode):
         self.roles: dict[int, tuple[str, str]] = {}  # of blocks of which more is known: kind and name
         self.phase: list[str] = []  # of each op
         self.node: dict[int, int] = {}  # of a block: the backward node whose evaluation wrote it last
-        self.asked: list[str] = []  # where values were asked for that the device has not
+        self.asked: dict[str, None] = {}  # where values were asked for that the device has not
         self.source: dict[int, str] = {}  # of a block of one value: the op that wrote it
         self.resized: list[str] = []
         self.ns: list[int] = []  # of each op, where measured
@@ -140,7 +142,8 @@ class Watch(TorchDispatchMode):
         return 0j if asked.dtype.is_complex else 0.0 if asked.dtype.is_floating_point else 0
 
     def _asks(self, what: str) -> None:
-        self.asked.append(f"{what} in {self.scene.module or 'the step'}")
+        place = line_of(traceback.extract_stack())
+        self.asked[f"{what} in {self.scene.module or 'the step'}" + (f", {place}" if place else "")] = None
 
     def _flops(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
         if kind.flops is None or not self.recording:

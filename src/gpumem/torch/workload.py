@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import runpy
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gpumem._strict import strict
@@ -25,11 +25,11 @@ class WorkloadError(ValueError):
 
 
 @strict
-def load(where: str) -> Make:
+def load(where: str, device: str = "meta") -> Make:
     """Return `make` from `FILE.py:make`; of a file alone, the function of that name.
 
-    The file's folder is where it imports from first, as where it is run by itself. `torch.autocast("cuda")` at its top
-    stays enabled without a GPU, for a step on meta.
+    The file's folder is where it imports from first, as where it is run by itself. For a step on meta there seems to be
+    a GPU at its top, too: `torch.cuda.is_available()`, and `torch.autocast("cuda")` stays enabled.
 
     Raises
     ------
@@ -43,15 +43,34 @@ def load(where: str) -> Make:
         raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.insert(0, folder)
-    autocast = import_module("gpumem.torch.autocast")  # needs PyTorch, which what is above does not
-    with blamed(str(path)), autocast.left_enabled():
-        found = runpy.run_path(str(path), run_name=path.stem)
+    with blamed(str(path)), _top(device):
+        found = vars(_module(path))
     if not callable(found.get(name)):
         functions = [other for other, value in found.items() if inspect.isfunction(value)]
         known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
         raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
     make: Make = found[name]
     return make
+
+
+@contextmanager
+def _top(device: str) -> Iterator[None]:
+    """What the top of a file runs in."""
+    with ExitStack() as world:
+        world.enter_context(import_module("gpumem.torch.autocast").left_enabled())  # imported here: needs PyTorch
+        if device == "meta":
+            world.enter_context(import_module("gpumem.torch.as_cuda").there())
+        yield
+
+
+def _module(path: Path) -> ModuleType:
+    """Run a file as a module that others find by its name, as pickles and dataclasses do."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    if getattr(sys.modules.get(path.stem), "__loader__", None) is None:  # none, or one that came this way
+        sys.modules[path.stem] = module
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    return module
 
 
 def made(make: Make, device: str, batch: int | None) -> Step:
@@ -67,7 +86,25 @@ def made(make: Make, device: str, batch: int | None) -> Step:
         step = make(**{what: x for what, x in given.items() if x is not None and (what in takes or takes_all)})
     if not callable(step):
         raise WorkloadError(f"{name_of(make)}: returned {step!r:.60}, not a function that runs one iteration")
+    _check(step, name_of(make))
     return step
+
+
+def _check(step: Step, whose: str) -> None:
+    """Refuse a step that cannot be called, or does nothing when it is."""
+    if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
+        raise WorkloadError(
+            f"{whose}: its step is async or yields, and so runs nothing when called; write a plain function"
+        )
+    try:
+        takes = inspect.signature(getattr(step, "forward", step)).parameters.values()  # a model for a step, perhaps
+    except (TypeError, ValueError):  # not every builtin has one
+        return
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if needed := [p.name for p in takes if p.default is p.empty and p.kind not in optional]:
+        raise WorkloadError(
+            f"{whose}: its step needs {', '.join(needed)}; it is called without, and makes its batch itself"
+        )
 
 
 def name_of(make: Make) -> str:
@@ -81,10 +118,15 @@ def blamed(what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # scripts end themselves where they miss arguments
-        at = traceback.extract_tb(error.__traceback__)
-        others = ("/gpumem/", "site-packages", "<", sysconfig.get_paths()["stdlib"])
-        own = [f for f in at if not any(other in f.filename for other in others)]
-        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        place = line_of(traceback.extract_tb(error.__traceback__))
         told = " ".join(str(error).split()) or "no message"
         kind = "" if isinstance(error, WorkloadError) else f"{type(error).__name__}: "
-        raise WorkloadError(f"{what}: {kind}{told:.300}{place}") from error
+        at = f" ({place})" if place else ""
+        raise WorkloadError(f"{what}: {kind}{told:.300}{at}") from error
+
+
+def line_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Where of some frames the user's own code was last; nothing where it was not."""
+    others = (str(Path(__file__).parents[1]), "site-packages", "<", sysconfig.get_paths()["stdlib"])
+    own = [f for f in frames if not any(other in f.filename for other in others)]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
