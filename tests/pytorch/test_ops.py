@@ -46,7 +46,7 @@ def calls(run: Callable[[], object], device: str = "cpu") -> Calls:
         lambda: torch.tensor([1.0, 2.0]),
         lambda: torch.ops.profiler._record_function_enter_new("mark", None),
         lambda: (X.shape, X.stride(), X.is_contiguous(), X.dtype),
-        lambda: torch.empty(0),
+        lambda: (torch.empty(0), torch.zeros(2, 0)),
     ],
     ids=["views", "pieces", "unsafe_view", "lift_fresh", "no tensors", "questions", "nothing"],
 )

@@ -33,7 +33,9 @@ def attention(
     if flash and torch.backends.cuda.flash_sdp_enabled():
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = torch.where(
+            attn_mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
+        )
     efficient = fused and not grouped and query.dtype in (*HALVES, torch.float32)
     if efficient and torch.backends.cuda.mem_efficient_sdp_enabled():
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)

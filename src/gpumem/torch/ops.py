@@ -23,6 +23,7 @@ NO_READS = ("_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empt
 OVERWRITES = frozenset(  # what they write they do not read, though it was there before
     {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
 )
+SIZED = frozenset({"empty.memory_format", "zeros.default", "ones.default", "full.default"})
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
@@ -156,8 +157,8 @@ def _made_on(kwargs: Mapping[str, Any]) -> str:
 
 
 def _nothing(kind: Kind, args: Sequence[Any]) -> bool:
-    """Whether a call makes an uninitialised tensor of no bytes, as batch norm does on its way."""
-    return kind.name == "empty.memory_format" and 0 in args[0]
+    """Whether a call makes a tensor of no bytes, as batch norm does on its way, or an empty cache of keys."""
+    return kind.name in SIZED and 0 in args[0]
 
 
 def amount(values: Sequence[torch.Tensor]) -> int:

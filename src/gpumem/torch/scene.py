@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,7 @@ from gpumem.kinds import OPT_STATE, PARAM, STATISTICS
 from gpumem.torch._torch import (
     BackwardCFunction,
     TorchDispatchMode,
+    WeakIdKeyDictionary,
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_optimizer_step_post_hook,
@@ -28,16 +30,17 @@ aten = torch.ops.aten
 
 
 class Scene:
-    """Follows a step by the hooks that every module and optimizer has."""
+    """Follows a step by the hooks that every module and optimizer has.
+
+    It holds none of them: what a step builds and drops dies as it would unwatched.
+    """
 
     def __init__(self) -> None:
-        self.roots: list[torch.nn.Module] = []
-        self.names: dict[int, str] = {}  # of modules, by id
-        self.owners: dict[int, str] = {}  # of parameters, by id: the module
-        self.parameters: dict[str, torch.Tensor] = {}
-        self.buffers: dict[str, torch.Tensor] = {}
-        self.optimizers: list[torch.optim.Optimizer] = []
-        self.gradients: dict[str, torch.Tensor] = {}
+        self.names: Any = WeakIdKeyDictionary()  # of modules
+        self.owners: Any = WeakIdKeyDictionary()  # of parameters: the module
+        self.parameters: Any = weakref.WeakValueDictionary()  # by name
+        self.buffers: Any = weakref.WeakValueDictionary()
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self.by_node: dict[int, str] = {}  # modules of forward ops, by the sequence numbers of their backward nodes
         self.stack: list[str] = []
         self.entered = self.returned = self.optimizing = False
@@ -92,7 +95,7 @@ class Scene:
         if self.stack:
             return number, phase, self._forward()
         if node.name() == "torch::autograd::AccumulateGrad":
-            return number, phase, self.owners.get(id(node.variable), "")
+            return number, phase, self.owners.get(node.variable, "")
         return number, phase, self.by_node.get(number, "")
 
     def _before_or_after(self) -> str:
@@ -141,9 +144,9 @@ class Scene:
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.stack:
             self.entered = True
-            if id(module) not in self.names:
+            if module not in self.names:
                 self._meet(module)
-        self.stack.append(self.names.get(id(module), type(module).__name__))
+        self.stack.append(self.names.get(module, type(module).__name__))
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         if self.stack:
@@ -152,25 +155,30 @@ class Scene:
     def _meet(self, root: torch.nn.Module) -> None:
         """Learn the names in a model that was not seen before."""
         first = not self.parameters
-        self.roots.append(root)
         begin = "" if first else type(root).__name__
         for name, module in root.named_modules():
             check_module(name, module)
-            mine = self.names.setdefault(id(module), ".".join(filter(None, (begin, name))))
+            mine = self.names.setdefault(module, ".".join(filter(None, (begin, name))))
             for parameter in module.parameters(recurse=False):
-                self.owners.setdefault(id(parameter), mine)
+                self.owners.setdefault(parameter, mine)
         for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
             for name, tensor in found:
-                table.setdefault(".".join(filter(None, (begin, name))), tensor)
+                table.setdefault(".".join(filter(None, (begin, name))), _own(tensor))
 
     def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
         self.optimizing = True
-        if not any(optimizer is x for x in self.optimizers):
-            self.optimizers.append(optimizer)
+        self.optimizers.add(optimizer)
 
     def _optimized(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.optimizing = False
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """What a transform of `torch.func` wraps for a while, as the tensor that has the storage."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def seeds_gradients() -> bool:

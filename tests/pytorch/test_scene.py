@@ -1,0 +1,149 @@
+"""What following a step leaves behind, and what is known of models that a step builds, drops or swaps."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpumem.torch import WorkloadError, record
+
+Step = Callable[[], object]
+
+
+def sgd(*models: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1, momentum=0.9)
+
+
+def beside() -> Step:
+    net = nn.Linear(8, 8)
+    optimizer = sgd(net)
+
+    def step() -> None:
+        other = nn.Linear(8, 8)
+        (net(torch.ones(4, 8)) + other(torch.ones(4, 8))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def anew() -> Step:
+    def step() -> None:
+        net = nn.Linear(8, 8)
+        optimizer = sgd(net)
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [beside, anew])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_what_a_step_builds_dies_with_it(make: Callable[[], Step], device: str) -> None:
+    captured = record(make, device, iterations=3)
+    loads = [int(captured.recording.iteration(lo, hi).load()[-1]) for lo, hi in captured.bounds[1:]]
+    assert captured.kept == 0 and not captured.notes and len(set(loads)) == 1
+
+
+def test_the_result_holds_no_model() -> None:
+    seen: list[weakref.ref[nn.Module]] = []
+
+    def make() -> Step:
+        net = nn.Linear(8, 8)
+        optimizer = sgd(net)
+        seen.append(weakref.ref(net))
+
+        def step() -> None:
+            net(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    captured = record(make)
+    gc.collect()
+    assert seen[0]() is None
+    assert {b.name for b in captured.trace.buffers if b.kind == "param"} == {"weight", "bias"}
+
+
+def test_models_and_optimizers_have_names_of_their_own() -> None:
+    def make() -> Step:
+        nets = nn.Linear(8, 4), nn.Linear(4, 2)
+        optimizers = [sgd(net) for net in nets]
+
+        def step() -> None:
+            nets[1](nets[0](torch.ones(4, 8))).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return step
+
+    mine = {(b.kind, b.name, b.size) for b in record(make).trace.buffers if b.kind in ("param", "opt_state")}
+    state = ".momentum_buffer"
+    sizes = {"weight": 128, "bias": 16, "Linear.weight": 32, "Linear.bias": 8}
+    assert mine == {("param", n, s) for n, s in sizes.items()} | {("opt_state", n + state, s) for n, s in sizes.items()}
+
+
+def test_parameters_that_a_transform_wraps_are_those_it_was_given() -> None:
+    def make() -> Step:
+        net = nn.Linear(8, 8)
+        values = {name: p.detach() for name, p in net.named_parameters()}
+        gradient = torch.func.grad(lambda p, x: torch.func.functional_call(net, p, (x,)).sum())
+
+        def step() -> None:
+            for name, g in gradient(values, torch.ones(4, 8)).items():
+                values[name].sub_(g, alpha=0.1)
+
+        return step
+
+    trace = record(make).trace
+    assert {b.name for b in trace.buffers if b.kind == "param"} == {"weight", "bias"}
+
+
+def state() -> tuple[Any, ...]:
+    """What recording changes for a while."""
+    hooks = nn.modules.module
+    return (
+        torch.cuda.is_available,
+        torch.compile,
+        torch.set_default_device,
+        torch.get_autocast_dtype("cuda"),
+        dict(hooks._global_forward_hooks),
+        dict(hooks._global_forward_pre_hooks),
+        dict(import_module("torch.optim.optimizer")._global_optimizer_pre_hooks),
+        torch.utils._python_dispatch._get_current_dispatch_mode_stack(),
+        torch.overrides._get_current_function_mode_stack(),
+        torch._C._dispatch_has_kernel_for_dispatch_key("aten::dropout", "AutogradMeta"),
+        gc.isenabled(),
+        bool(gc.get_freeze_count()),
+    )
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_a_failure_leaves_nothing_behind(device: str, when: int) -> None:
+    def make() -> Step:
+        net, count = nn.Linear(4, 4), [0]
+        assert when, "make fails"
+
+        def step() -> None:
+            net(torch.ones(2, 4)).sum().backward()
+            count[0] += 1
+            assert count[0] < when, "step fails"
+
+        return step
+
+    before = state()
+    for _ in range(2):
+        with pytest.raises(WorkloadError, match="fails"):
+            record(make, device)
+    assert state() == before
+    assert record(beside, device).kept == 0
