@@ -92,6 +92,42 @@ def test_models_and_optimizers_have_names_of_their_own() -> None:
     assert mine == {("param", n, s) for n, s in sizes.items()} | {("opt_state", n + state, s) for n, s in sizes.items()}
 
 
+def test_models_of_one_class_are_told_apart_with_an_optimizer_or_without() -> None:
+    def make() -> Step:
+        first, *others = (nn.Linear(8, 8) for _ in range(4))
+        for net in others:
+            net.requires_grad_(False)
+
+        def step() -> None:
+            x = nn.CrossEntropyLoss()(first(torch.ones(4, 8)), torch.ones(4, 8))
+            for net in others:
+                x = net(x.expand(4, 8))
+            x.sum().backward()
+            first.zero_grad()
+
+        return step
+
+    named = [b.name for b in record(make).trace.buffers if b.kind == "param" and b.name.endswith("weight")]
+    assert named == ["weight", "Linear.weight", "Linear_2.weight", "Linear_3.weight"]
+
+
+def test_what_the_first_iteration_alone_leaves_is_not_said_of_each() -> None:
+    def make() -> Step:
+        net = nn.Linear(8, 8)
+        optimizer = sgd(net)
+
+        def step() -> None:
+            net(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    captured = record(make, iterations=1, warmup=0)
+    assert captured.kept == 288 and captured.notes[0].startswith("the first iteration keeps 288 B")
+    assert not record(make, iterations=1, warmup=1).notes
+
+
 def test_parameters_that_a_transform_wraps_are_those_it_was_given() -> None:
     def make() -> Step:
         net = nn.Linear(8, 8)

@@ -73,7 +73,7 @@ def cut(watch: Watch, bounds: list[tuple[int, int]], name: str, alike: bool = Tr
         trace = split(recording, goes_on, lo).iteration(lo, hi, name=name)
     except ValueError as error:
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
-    return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each))
+    return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each, len(bounds) > 1))
 
 
 def _kept(
@@ -142,10 +142,11 @@ def _first_backward(phase: list[str]) -> list[int]:
     return found[::-1]
 
 
-def _notes(watch: Watch, kept: int) -> tuple[str, ...]:
+def _notes(watch: Watch, kept: int, several: bool) -> tuple[str, ...]:
     notes = []
     if kept:
-        notes.append(f"each iteration keeps {human(kept)} for good (tensors in a list?); in the trace they end with it")
+        each, what = ("each", "tensors in a list") if several else ("the first", "an optimizer's state")
+        notes.append(f"{each} iteration keeps {human(kept)} for good ({what}?); in the trace they end with it")
     if watch.asked:
         where = "; ".join([*watch.asked][:3])
         notes.append(f"values were asked for ({where}), the meta device has none: the answer was 0 or False")

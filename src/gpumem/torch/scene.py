@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain, count
 from types import FrameType
 from typing import Any
 
@@ -36,6 +37,7 @@ class Scene:
     """
 
     def __init__(self) -> None:
+        self.models: Any = weakref.WeakValueDictionary()  # by what their names begin with
         self.names: Any = WeakIdKeyDictionary()  # of modules
         self.owners: Any = WeakIdKeyDictionary()  # of parameters: the module
         self.parameters: Any = weakref.WeakValueDictionary()  # by name
@@ -154,8 +156,7 @@ class Scene:
 
     def _meet(self, root: torch.nn.Module) -> None:
         """Learn the names in a model that was not seen before."""
-        first = not self.parameters
-        begin = "" if first else type(root).__name__
+        begin = self._begin(root)
         for name, module in root.named_modules():
             check_module(name, module)
             mine = self.names.setdefault(module, ".".join(filter(None, (begin, name))))
@@ -164,6 +165,14 @@ class Scene:
         for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
             for name, tensor in found:
                 table.setdefault(".".join(filter(None, (begin, name))), _own(tensor))
+
+    def _begin(self, root: torch.nn.Module) -> str:
+        """What the names in a model begin with: nothing in the first with parameters; else its class, then numbered."""
+        called = type(root).__name__
+        names = [""] * any(True for _ in root.parameters()) + [called]
+        begin = next(name for name in chain(names, (f"{called}_{k}" for k in count(2))) if name not in self.models)
+        self.models[begin] = root
+        return begin
 
     def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
