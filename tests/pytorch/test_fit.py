@@ -12,6 +12,8 @@ import torch
 
 import gpumem
 from gpumem import Machine, Plan, check, io
+from gpumem.errors import Infeasible
+from gpumem.swap.limits import fits
 from gpumem.torch import Fit, WorkloadError, capture, fit
 from gpumem.torch.largest import MOST, batch_of, largest, place_of, step_at
 from tests.conftest import Cli
@@ -221,6 +223,15 @@ def test_a_limit_that_nothing_reaches_ends_with_3_and_says_the_least(cli: Cli, t
     assert ran.status == 3 and len(ran.err) == 1
     assert "no plan reaches that; the least limit found is " in ran.err[0]
     assert ran.err[0] == f"gpumem: {ran.out.splitlines()[0]}"
+
+
+def test_capture_asks_next_for_no_less_than_an_op_holds(cli: Cli, train: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    command = cli("capture", f"{train}:make", "-o", out).out.splitlines()[-1]
+    assert command == f"next: gpumem plan {out} --machine rtx4090"
+    assert cli(*command.split()[2:]).status == 0
+    with pytest.raises(Infeasible):
+        fits(io.read(out), io.read(out).peak_load * 90 // 100)
 
 
 def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, tmp_path: Path) -> None:

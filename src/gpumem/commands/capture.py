@@ -14,6 +14,7 @@ from gpumem.commands.workloads import DEVICES, add_device, add_workload, as_scri
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured
+    from gpumem.trace import Trace
 
 
 def add(commands: Commands) -> None:
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     row = _written(captured, args)
     for note in captured.notes:
         tell(f"{captured.trace.name}: {note}")
-    print(json.dumps(row) if args.json else _text(row))
+    print(json.dumps(row) if args.json else _text(row, _limited(captured.trace)))
     return 0
 
 
@@ -79,7 +80,16 @@ def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _text(row: dict[str, Any]) -> str:
+def _limited(trace: Trace) -> str:
+    """What to plan for next: 70 % of the peak load or more, as some op alone may hold more; the machine if need be."""
+    from gpumem.swap.limits import floor
+
+    needs = floor(trace)[1]
+    part = next((part for part in (70, 80, 90) if part * trace.peak_load >= 100 * needs), 0)
+    return f" --limit {part}%" if part else ""
+
+
+def _text(row: dict[str, Any], limited: str) -> str:
     from gpumem.units import human
 
     kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
@@ -91,6 +101,6 @@ def _text(row: dict[str, Any]) -> str:
         f"  {'peak load':16}{human(row['peak_load'])}: {kinds}",
         f"  {'persistent':16}{human(row['persistent'])}",
         f"  {'kept':16}{human(row['kept'])} more in each iteration",
-        f"next: gpumem plan {shlex.quote(row['file'])} --limit 70% --machine rtx4090",
+        f"next: gpumem plan {shlex.quote(row['file'])}{limited} --machine rtx4090",
     ]
     return "\n".join(lines)

@@ -149,7 +149,9 @@ def _notes(watch: Watch, kept: int, several: bool) -> tuple[str, ...]:
         notes.append(f"{each} iteration keeps {human(kept)} for good ({what}?); in the trace they end with it")
     if watch.asked:
         where = "; ".join([*watch.asked][:3])
-        notes.append(f"values were asked for ({where}), the meta device has none: the answer was 0 or False")
+        notes.append(
+            f"values were asked for ({where}), the meta device has none: the answer was 0, or that all is well"
+        )
     if watch.resized:
         notes.append(
             f"storages were resized by {', '.join(dict.fromkeys(watch.resized))}: each size is a buffer of its own"
