@@ -236,16 +236,16 @@ def test_capture_asks_next_for_no_less_than_an_op_holds(cli: Cli, train: Path, t
 
 def test_capture_writes_a_trace_that_other_commands_read(cli: Cli, train: Path, tmp_path: Path) -> None:
     out = tmp_path / "trace.json.gz"
-    ran = cli("capture", f"{train}:make", "-o", out, "--batch", 16)
+    ran = cli("capture", f"{train}:make", "-o", out, "--batch", 8192)
     assert ran.status == 0 and not ran.err
     assert ran.out.splitlines()[-1] == f"next: gpumem plan {out} --limit 70% --machine rtx4090"
-    mine = capture(load_make(train), batch=16)
+    mine = capture(load_make(train), batch=8192)
     read = io.read(out)
     assert (read.name, read.n, read.load().tolist()) == ("train", mine.n, mine.load().tolist())
     assert read.ops.flops.tolist() == mine.ops.flops.tolist() and read.ops.module == mine.ops.module
     assert cli("info", out, "--json").json[0]["peak_load"] == mine.peak_load
-    row = cli("capture", f"{train}:make", "-o", out, "--batch", 16, "--json").json
-    assert (row["ops"], row["peak_load"], row["kept"], row["batch"]) == (mine.n, mine.peak_load, 0, 16)
+    row = cli("capture", f"{train}:make", "-o", out, "--batch", 8192, "--json").json
+    assert (row["ops"], row["peak_load"], row["kept"], row["batch"]) == (mine.n, mine.peak_load, 0, 8192)
 
 
 def load_make(train: Path) -> Any:
