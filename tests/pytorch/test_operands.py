@@ -74,3 +74,13 @@ def test_gradients_add_up_in_place_in_any_order_of_the_dimensions() -> None:
         (y.exp() + y.sin()).sum().backward()
 
     assert "add_.Tensor" in [name for name, *_ in ops_of(step)]
+
+
+def test_of_a_table_no_more_rows_are_read_than_come_out() -> None:
+    def step() -> None:
+        table, which = torch.ones(100, 4), torch.zeros(3, dtype=torch.int64)
+        torch.nn.functional.embedding(which, table)
+        table[which]
+
+    moved = {name: moved for name, *_, moved in ops_of(step)}
+    assert moved["embedding.default"] == moved["index.Tensor"] == 2 * 3 * 4 * 4 + 3 * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from importlib import import_module
@@ -126,6 +127,69 @@ def test_what_the_first_iteration_alone_leaves_is_not_said_of_each() -> None:
     captured = record(make, iterations=1, warmup=0)
     assert captured.kept == 288 and captured.notes[0].startswith("the first iteration keeps 288 B")
     assert not record(make, iterations=1, warmup=1).notes
+
+
+def test_gradients_are_known_without_an_optimizer_and_shapes_of_what_was_there_before() -> None:
+    net = nn.Linear(8, 4, device="meta")
+
+    def step() -> None:
+        net(torch.ones(2, 8)).sum().backward()
+
+    trace = record(lambda: step).trace
+    lasting = {(b.kind, b.name, b.size) for b in trace.buffers if b.persistent}
+    assert lasting == {("param", "weight", 128), ("param", "bias", 16), ("gradient", "", 128), ("gradient", "", 16)}
+    assert {b.shape for b in trace.buffers if b.kind == "param"} == {(4, 8), (4,)}
+
+
+class Fails(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(str(x.shape))
+
+
+def test_a_module_that_fails_is_left() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fails, self.last = Fails(), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with pytest.raises(RuntimeError):
+                self.fails(x)
+            return self.last(x.relu())
+
+    def make() -> Step:
+        net = Net()
+        return lambda: net(torch.ones(4, 8)).sum().backward()
+
+    ops = record(make).trace.ops
+    modules = dict(zip(ops.name, ops.module))
+    assert modules["relu.default"] == "" and modules["addmm.default"] == "last" and modules["sum.default"] == ""
+
+
+def test_without_values_all_is_well() -> None:
+    def step() -> None:
+        loss = torch.ones(4)
+        assert torch.isfinite(loss).all() and not torch.isnan(loss).any()
+
+    assert "values were asked for" in record(lambda: step).notes[0]
+
+
+def test_one_thread_records_at_a_time() -> None:
+    told: list[str] = []
+
+    def beside_it() -> None:
+        with pytest.raises(WorkloadError) as caught:
+            record(anew)
+        told.append(str(caught.value))
+
+    def make() -> Step:
+        thread = threading.Thread(target=beside_it)
+        thread.start()
+        thread.join()
+        return anew()
+
+    record(make)
+    assert told == ["another thread is recording: record one step after the other, or each in its own process"]
 
 
 def test_parameters_that_a_transform_wraps_are_those_it_was_given() -> None:

@@ -113,9 +113,7 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    alone(Watch)
-    watch = Watch(device, Scene(), stopwatch(device))
-    with _world(watch):
+    with alone(Watch), _world(device) as watch:
         with watch:
             step = made(make, device, batch)
         bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]
@@ -123,13 +121,14 @@ def record(
 
 
 @contextmanager
-def _world(watch: Watch) -> Iterator[None]:
-    """What a step runs in: the device, hooks, no garbage collection in the middle."""
+def _world(device: str) -> Iterator[Watch]:
+    """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
+    watch = Watch(device, Scene(), stopwatch(device))
     with ExitStack() as world:
-        if watch.device == "meta":
+        if device == "meta":
             world.enter_context(as_cuda())
-        if watch.device != "cpu":
-            world.enter_context(elsewhere(watch.device, watch.scene))
+        if device != "cpu":
+            world.enter_context(elsewhere(device, watch.scene))
         world.enter_context(refusing())
         world.enter_context(watch.scene.followed())
         if gc.isenabled():
@@ -139,7 +138,7 @@ def _world(watch: Watch) -> Iterator[None]:
             gc.collect()
             gc.freeze()
             world.callback(gc.unfreeze)
-        yield
+        yield watch
 
 
 def _iteration(watch: Watch, step: Step, k: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -15,6 +16,7 @@ from gpumem.torch.workload import WorkloadError
 COMPILED = "what torch.compile made of it cannot be recorded, and would run uncompiled here; leave torch.compile out"
 GRAPHED = "a CUDA graph replays kernels that no recorder sees; record the step without it"
 PARALLEL = "one process with one device is recorded; record the module that it wraps, with the batch of one process"
+ONE = threading.Lock()
 WRAPPERS = {
     "OptimizedModule": COMPILED,
     "DistributedDataParallel": PARALLEL,
@@ -24,13 +26,20 @@ WRAPPERS = {
 }
 
 
-def alone(recorder: type[TorchDispatchMode]) -> None:
-    """Refuse to record inside of a recording, or where tensors are fake."""
+@contextmanager
+def alone(recorder: type[TorchDispatchMode]) -> Iterator[None]:
+    """Refuse to record inside of a recording or beside one, or where tensors are fake."""
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, recorder):
             raise WorkloadError("a capture within a capture: call the inner make and step themselves")
         if isinstance(mode, FakeTensorMode):
             raise WorkloadError("a FakeTensorMode is active: leave it before recording; 'meta' needs no memory either")
+    if not ONE.acquire(blocking=False):  # what it stands in for is the whole process's
+        raise WorkloadError("another thread is recording: record one step after the other, or each in its own process")
+    try:
+        yield
+    finally:
+        ONE.release()
 
 
 @contextmanager
