@@ -137,3 +137,10 @@ def test_a_step_that_cannot_be_called_is_named(
     with pytest.raises(WorkloadError) as refused:
         record(load(f"{script}:{name}"))
     assert str(refused.value).startswith(why)
+
+
+def test_what_pytorch_says_comes_without_frames_of_its_own(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["script"])
+    with pytest.raises(WorkloadError, match=r"randn\(\): .*Overflow .*\(.*a script\.py, line \d+\)") as refused:
+        record(load(f"{script}:plain"), batch=10**20)
+    assert "frame #" not in str(refused.value) and "Exception raised" not in str(refused.value)
