@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpumem.cli import main
 from gpumem.torch import WorkloadError, load, record
@@ -144,3 +146,14 @@ def test_what_pytorch_says_comes_without_frames_of_its_own(script: Path, monkeyp
     with pytest.raises(WorkloadError, match=r"randn\(\): .*Overflow .*\(.*a script\.py, line \d+\)") as refused:
         record(load(f"{script}:plain"), batch=10**20)
     assert "frame #" not in str(refused.value) and "Exception raised" not in str(refused.value)
+
+
+def test_what_a_distribution_checks_is_well() -> None:
+    def make() -> Callable[[], None]:
+        def step() -> None:
+            torch.distributions.Normal(torch.zeros(2), torch.ones(2)).rsample()
+
+        return step
+
+    captured = record(make)  # a ValueError, before
+    assert "_is_all_true" in captured.notes[0]

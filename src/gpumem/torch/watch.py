@@ -24,7 +24,8 @@ aten = torch.ops.aten
 malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right
 GATHERS = frozenset({"embedding.default", "index.Tensor", "index_select.default", "gather.default"})
 FINITE = "_amp_foreach_non_finite_check_and_unscale_.default"  # a scaler asks: are gradients not finite?
-TRUE = frozenset({"all", "isfinite"})  # what is asked of these is whether all is well; of others, whether it is not
+# what is asked of these is whether all is well; of others, whether it is not
+TRUE = frozenset({"all", "isfinite", "_is_all_true"})
 
 
 @cache
