@@ -157,3 +157,16 @@ def test_what_a_distribution_checks_is_well() -> None:
 
     captured = record(make)  # a ValueError, before
     assert "_is_all_true" in captured.notes[0]
+
+
+def test_a_generator_of_a_gpu_that_is_not_there_draws_on_meta() -> None:
+    def make() -> Callable[[], None]:
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        assert isinstance(generator, torch.Generator)
+
+        def step() -> None:
+            torch.randn(4, generator=generator, device="cuda") + torch.randperm(4, generator=generator, device="cuda")
+
+        return step
+
+    assert record(make).trace.ops.rng.tolist() == [True, True, False]

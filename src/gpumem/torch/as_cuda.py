@@ -86,7 +86,16 @@ def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield optimizers, name, partial(_and_meta, getattr(optimizers, name))
     checkpoints = import_module("torch.utils.checkpoint")
     yield checkpoints, "_infer_device_type", partial(_or_cuda, checkpoints._infer_device_type)
+    yield torch, "Generator", Hosted
     yield torch.Tensor, "__format__", partialmethod(_format, torch.Tensor.__format__)
+
+
+class Hosted(torch.Generator):
+    """A generator of whatever device, on the host: ops on meta take it, and draw nothing."""
+
+    def __new__(cls, device: object = None) -> Hosted:
+        made: Hosted = super().__new__(cls, "cpu")
+        return made
 
 
 class Still:
