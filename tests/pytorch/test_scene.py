@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gpumem.torch import WorkloadError, record
 
@@ -164,6 +165,64 @@ def test_a_module_that_fails_is_left() -> None:
     ops = record(make).trace.ops
     modules = dict(zip(ops.name, ops.module))
     assert modules["relu.default"] == "" and modules["addmm.default"] == "last" and modules["sum.default"] == ""
+
+
+def test_phases_of_a_step_that_makes_again_and_clips() -> None:
+    def make() -> Step:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=False)
+
+        def step() -> None:
+            checkpoint(net, torch.ones(4, 8), use_reentrant=False).sigmoid().sum().backward()
+            nn.utils.clip_grad_value_(net.parameters(), 1.0, foreach=False)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    ops = record(make).trace.ops
+    found = {(name.partition(".")[0], of["phase"]) for name, of in zip(ops.name, ops.attributes)}
+    assert {("addmm", "forward"), ("addmm", "recompute"), ("mm", "backward"), ("clamp_", "optimizer")} <= found
+    assert ("add_", "optimizer") in found and ("add_", "backward") not in found
+
+
+class Places(nn.Module):
+    def __init__(self, device: str | None) -> None:
+        super().__init__()
+        self.last, self.device = nn.Linear(8, 8), device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x + torch.arange(8, device=self.device)).tanh()
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_backward_pass_makes_is_on_the_device_too(device: str | None, reentrant: bool) -> None:
+    def make() -> Step:
+        net, first = Places(device), nn.Linear(8, 8)
+        return lambda: checkpoint(net, first(torch.ones(4, 8)), use_reentrant=reentrant).sum().backward()
+
+    assert record(make).trace.ops.name.count("arange.default") == 2
+
+
+class Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x[:2].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(4).scatter(0, torch.arange(2), grad)
+
+
+def test_what_a_formula_does_out_of_place_stays_so() -> None:
+    def step() -> None:
+        x = torch.ones(4, requires_grad=True)
+        torch.nn.functional.mish(Spread.apply(x)).sum().backward()  # whose formula adds once, to what is its own
+
+    names = record(lambda: step).trace.ops.name
+    assert "scatter.src" in names and "scatter_.src" not in names
+    assert "add.Tensor" in names and "add_.Tensor" not in names
 
 
 def test_without_values_all_is_well() -> None:

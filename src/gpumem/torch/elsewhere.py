@@ -26,6 +26,8 @@ def elsewhere(device: str, scene: Scene) -> Iterator[None]:
         if device == "meta":  # tensors without values cannot be sent from process to process
             world.enter_context(patch.object(loader, "_get_iterator", _in_this_process(loader._get_iterator)))
         world.enter_context(patch.object(torch, "set_default_device", lambda device: None))
+        run = torch.autograd._engine_run_backward
+        world.enter_context(patch.object(torch.autograd, "_engine_run_backward", mode.kept(run)))
         world.enter_context(mode)
         yield
 
@@ -87,6 +89,17 @@ class Elsewhere(TorchFunctionMode):
                 return method(*args, **kwargs)
             finally:
                 self.on_host = before
+
+        return called
+
+    def kept(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a function run under this mode, which `Tensor.backward` takes off: functions and checkpoints of the user
+        make tensors in there, too."""
+
+        @wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return method(*args, **kwargs)
 
         return called
 
