@@ -151,7 +151,7 @@ def test_what_pytorch_says_comes_without_frames_of_its_own(script: Path, monkeyp
 def test_what_a_distribution_checks_is_well() -> None:
     def make() -> Callable[[], None]:
         def step() -> None:
-            torch.distributions.Normal(torch.zeros(2), torch.ones(2)).rsample()
+            torch.distributions.Normal(torch.zeros(2), torch.ones(2), validate_args=True).rsample()
 
         return step
 
