@@ -305,4 +305,5 @@ def test_a_failure_leaves_nothing_behind(device: str, when: int) -> None:
         with pytest.raises(WorkloadError, match="fails"):
             record(make, device)
     assert state() == before
+    assert gc.isenabled() and not torch._C._dispatch_has_kernel_for_dispatch_key("aten::dropout", "AutogradMeta")
     assert record(beside, device).kept == 0
