@@ -103,7 +103,7 @@ def test_a_step_that_fits_says_what_it_takes(make: Any, card: Machine) -> None:
 
 
 def test_a_plan_makes_a_step_fit_and_says_whose_tensors_move(make: Any, card: Machine) -> None:
-    found = fit(make, card, batch=4096, overhead="80%", planner=["tensile", "capuchin"])
+    found = fit(make, card, batch=4096, overhead="80%", planner=["tensile", "capuchin"], seconds=120)
     planned = found.planned
     assert not found.fits and found.fits_planned and planned is not None
     assert planned.placement.height <= planned.pool == found.limit == 56 * MIB < found.need.reserved
@@ -124,10 +124,10 @@ def test_a_plan_makes_a_step_fit_and_says_whose_tensors_move(make: Any, card: Ma
 
 
 def test_what_no_plan_can_do_names_the_least_limit_that_would_do(make: Any, card: Machine) -> None:
-    found = fit(make, card, batch=512, limit="12MiB", planner="capuchin", seconds=3)
+    found = fit(make, card, batch=512, limit="12MiB", planner="capuchin", seconds=120)
     assert not found.fits_planned and found.least is not None and found.least.pool is not None
     assert found.least.placement.height <= found.least.pool
-    again = fit(make, card, batch=512, limit=found.least.pool, planner="capuchin", seconds=3)
+    again = fit(make, card, batch=512, limit=found.least.pool, planner="capuchin", seconds=120)
     assert again.fits_planned
     typed = f"{found.least.pool // MIB}MiB"
     assert f"the least limit found is {typed}" in found.answer()
