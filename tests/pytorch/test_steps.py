@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from gpumem import io
 from gpumem.torch import WorkloadError, record
 from gpumem.torch.captured import Captured
 from tests.pytorch.counting import allocator
+from tests.pytorch.test_capture import described
 
 Step = Callable[[], object]
 
@@ -103,6 +106,15 @@ def test_what_outlives_an_iteration_is_counted_as_the_allocator_does(make: Calla
     theirs = [load for name, load in allocator(make, 7)[0] if f"{name[6:]}.".startswith(names(captured))]
     assert captured.trace.load().tolist() == theirs
     assert captured.kept == 0 and not captured.notes
+
+
+@pytest.mark.parametrize("make", [average, window, hidden])
+def test_a_file_of_it_is_read_as_the_trace(make: Callable[[], Step], tmp_path: Path) -> None:
+    captured = record(make, warmup=5)
+    io.write_recording(tmp_path / "step.json", captured.recording, captured.bounds[5:], name=captured.trace.name)
+    again = io.read(tmp_path / "step.json")
+    assert again.load().tolist() == captured.trace.load().tolist()
+    assert described(again) == described(captured.trace)
 
 
 def names(captured: Captured) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ class Captured(Shown):
     trace : Trace
         The last iteration.
     recording : Recording
-        All iterations, the warm-up included.
+        All iterations, the warm-up included. What lives longer than an iteration and dies in the last one is two
+        blocks, of which the second is there from the beginning of that one, as in the trace.
     bounds : tuple of (int, int)
         The ops `[lo, hi)` of each iteration.
     phases : tuple of str
@@ -68,9 +69,10 @@ def cut(watch: Watch, bounds: list[tuple[int, int]], name: str, alike: bool = Tr
     for block, begin in kept.items():
         free[block] = next(end for start, end in bounds if begin < end) - 1
     kind, names = _kinds(watch, alloc, free)
-    recording = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
+    whole = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
+    recording = split(whole, goes_on, lo)
     try:
-        trace = split(recording, goes_on, lo).iteration(lo, hi, name=name)
+        trace = recording.iteration(lo, hi, name=name)
     except ValueError as error:
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
     return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each, len(bounds) > 1))
