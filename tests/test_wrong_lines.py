@@ -20,9 +20,9 @@ from .conftest import Cli
 # What was typed, and a pattern for all that follows "gpumem: error: ".
 USAGE = {
     # commands and options
-    "paln": r"COMMAND: 'paln' is unknown; there are plan, swap, .*; did you mean 'plan'\? \(see gpumem --help\)",
+    "paln": r"COMMAND: 'paln' is unknown; there are fit, capture, .*; did you mean 'plan'\? \(see gpumem --help\)",
     "Plan mlp3": r"COMMAND: 'Plan' is unknown; .*; did you mean 'plan'\? .*",
-    "vgg16": r"COMMAND: 'vgg16' is unknown; there are plan, .*",
+    "vgg16": r"COMMAND: 'vgg16' is unknown; there are fit, .*",
     "--limit 70%": r"--limit: gpumem has no such option; options follow the command, as in gpumem plan --limit 70% .*",
     "--verson": r"--verson: gpumem has no such option; did you mean '--version'\?; .*",
     "plan --limt 70%": r"--limt: gpumem plan has no such option; did you mean '--limit'\? \(see gpumem plan --help\)",
