@@ -86,7 +86,7 @@ WHAT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "max": lambda x, y, w: x.max(dim=0, keepdim=True)[0] + y,
     "dropout": lambda x, y, w: F.dropout(x, 0.5),
     "cube": lambda x, y, w: Cube.apply(x),
-    "item": lambda x, y, w: x if x.sum().item() > 0 else x + 0,
+    "item": lambda x, y, w: (x.sum().item(), x)[1],  # what depends on it would differ from one iteration to the next
     "layer norm": lambda x, y, w: F.layer_norm(x, (N,), w[0]),
     "softmax": lambda x, y, w: x.softmax(1),
     "cycle": _cycle,
