@@ -10,7 +10,7 @@ import numpy as np
 
 from gpumem._show import Facts, Shown
 from gpumem.columns import I64, Csr
-from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, TEMP
+from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
 from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.steady import ALIKE, carried, check_alike, split
@@ -18,8 +18,6 @@ from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
 from gpumem.units import human
-
-OPT_TEMP, OTHER = "opt_temp", "other"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

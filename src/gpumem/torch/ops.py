@@ -24,6 +24,9 @@ OVERWRITES = frozenset(  # what they write they do not read, though it was there
     {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
 )
 SIZED = frozenset({"empty.memory_format", "zeros.default", "ones.default", "full.default"})
+GATHERS = frozenset(  # of the table they read no more rows than come out
+    {"embedding.default", "index.Tensor", "index_select.default", "gather.default"}
+)
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
@@ -52,6 +55,7 @@ class Kind:
     reads: bool
     overwrites: bool
     empty: bool
+    gathers: bool
     rng: bool
     blocks: bool
     written: tuple[int, ...]
@@ -78,6 +82,7 @@ def kind_of(func: Any) -> Kind:
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
         reads=not name.removeprefix("aten::").endswith(NO_READS),
         overwrites=name in OVERWRITES,
+        gathers=str(func).removeprefix("aten.") in GATHERS,
         empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
         blocks=name in ASKS,

@@ -22,7 +22,6 @@ from gpumem.torch.workload import line_of
 
 aten = torch.ops.aten
 malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right
-GATHERS = frozenset({"embedding.default", "index.Tensor", "index_select.default", "gather.default"})
 FINITE = "_amp_foreach_non_finite_check_and_unscale_.default"  # a scaler asks: are gradients not finite?
 # what is asked of these is whether all is well; of others, whether it is not
 TRUE = frozenset({"all", "isfinite", "_is_all_true"})
@@ -104,7 +103,7 @@ class Watch(TorchDispatchMode):
         if call.written:
             made = [x for x in made if not any(x is y for y in call.written)]
         fresh = amount(made)
-        if name in GATHERS:  # of the table they read no more rows than come out
+        if kind.gathers:
             moved -= max(amount([args[0]]) - fresh, 0)
         moved += fresh
         if kind.resizes:
