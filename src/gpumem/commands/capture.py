@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumem.commands.args import check_file, one_word
 from gpumem.commands.parser import Commands
 from gpumem.commands.progress import Progress, tell
-from gpumem.commands.workloads import DEVICES, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.commands.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured
@@ -34,6 +34,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--batch", type=int, metavar="N", help="handed on to make")
     p.add_argument("--iterations", type=int, default=2, metavar="N", help="to record (default: %(default)s)")
     p.add_argument("--warmup", type=int, default=1, metavar="N", help="to run before those (default: %(default)s)")
+    add_chunk(p)
     p.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     p.set_defaults(run=run)
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         from gpumem.torch import record
 
         progress("recording")
-        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup")}
+        sizes = {name: getattr(args, name) for name in ("batch", "iterations", "warmup", "chunk")}
         captured = record(make, args.device, name=name_of(args.workload), **sizes)
     row = _written(captured, args)
     for note in captured.notes:

@@ -12,7 +12,7 @@ from gpumem.commands.files import add_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain, tell
-from gpumem.commands.workloads import DEVICES, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.commands.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
 from gpumem.names import choices
 from gpumem.units import fraction
 
@@ -40,6 +40,7 @@ def add(commands: Commands) -> None:
         metavar="SIZE",
         help=f"of tensors and workspaces: {SIZE} (default: what the machine has beside the context)",
     )
+    add_chunk(what)
     what.add_argument("--overhead", metavar="PART", help="the most that a plan may cost, as 10%% (default: anything)")
     add_machine(what, "rtx4090")
     add_workspaces(what)
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             device=args.device,
             limit=args.limit,
             batch=args.batch,
+            chunk=args.chunk,
             largest=args.largest,
             workspaces=args.workspaces,
             name=name_of(args.workload),
@@ -86,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found.row()))
     else:
-        print(f"{found.report()}\n\nnext: {found.next(args.workload, device=args.device, written=args.out)}")
+        step = found.next(args.workload, device=args.device, chunk=args.chunk, written=args.out)
+        print(f"{found.report()}\n\nnext: {step}")
     if not found.fits_planned:
         complain(found.answer())
         return 3

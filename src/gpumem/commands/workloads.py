@@ -27,6 +27,12 @@ def add_device(p: Group) -> None:
     p.add_argument("--device", default="meta", metavar="meta|cpu|cuda", help=told)
 
 
+def add_chunk(p: Group) -> None:
+    """Add in what pieces an optimizer's calls run."""
+    told = "split calls on all tensors of an optimizer into ops that touch at most so much: bytes, KiB/MiB/GiB"
+    p.add_argument("--chunk", metavar="SIZE", help=told)
+
+
 @contextmanager
 def as_script(text: str) -> Iterator[None]:
     """Let a workload run as a script by itself: it finds no arguments of ours, and what it prints goes to stderr.

@@ -12,6 +12,7 @@ from gpumem.names import one_of
 from gpumem.torch._torch import torch
 from gpumem.torch.as_cuda import as_cuda
 from gpumem.torch.captured import Captured, cut
+from gpumem.torch.chunks import in_bytes
 from gpumem.torch.elsewhere import elsewhere
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.scene import Scene
@@ -25,7 +26,14 @@ DEVICES = ("meta", "cpu", "cuda")
 
 @strict
 def capture(
-    make: Make, device: str = "meta", *, batch: int | None = None, iterations: int = 2, warmup: int = 1, name: str = ""
+    make: Make,
+    device: str = "meta",
+    *,
+    batch: int | None = None,
+    iterations: int = 2,
+    warmup: int = 1,
+    chunk: int | str | None = None,
+    name: str = "",
 ) -> Trace:
     """Record a training step; return its last iteration.
 
@@ -42,6 +50,10 @@ def capture(
     iterations, warmup : int
         How many iterations are recorded, and how many of them go before. The last one is the trace; what it holds from
         the one before is told from that one, so both must do the same (of one recorded iteration, that is not checked).
+    chunk : int or str, optional
+        Bytes, or a text such as `"64MiB"`: calls on all tensors of an optimizer (`_foreach_*`, `_fused_*`) run, and are
+        recorded, as ops that touch at most so much each, or one parameter's tensors; see `chunks.pieces`. Every bit
+        comes out as unsplit. A plan for such a trace is one for steps that run split in the same way.
     name : str
         Of the trace; by default that of `make`.
 
@@ -95,7 +107,7 @@ def capture(
     >>> trace.ops.name[:3]
     ('randn.default', 'addmm.default', 'sum.default')
     """
-    captured = record(make, device, batch=batch, iterations=iterations, warmup=warmup, name=name)
+    captured = record(make, device, batch=batch, iterations=iterations, warmup=warmup, chunk=chunk, name=name)
     for note in captured.notes:
         warnings.warn(f"{captured.trace.name}: {note}", stacklevel=3)
     return captured.trace
@@ -103,7 +115,14 @@ def capture(
 
 @strict
 def record(
-    make: Make, device: str = "meta", *, batch: int | None = None, iterations: int = 2, warmup: int = 1, name: str = ""
+    make: Make,
+    device: str = "meta",
+    *,
+    batch: int | None = None,
+    iterations: int = 2,
+    warmup: int = 1,
+    chunk: int | str | None = None,
+    name: str = "",
 ) -> Captured:
     """Record a training step as `capture` does; return all iterations, and what is to be said of them."""
     one_of("device", device, DEVICES)
@@ -113,7 +132,7 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    with alone(Watch), _world(device) as watch:
+    with alone(Watch), _world(device, in_bytes(chunk)) as watch:
         with watch:
             step = made(make, device, batch)
         bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]
@@ -121,9 +140,9 @@ def record(
 
 
 @contextmanager
-def _world(device: str) -> Iterator[Watch]:
+def _world(device: str, chunk: int | None) -> Iterator[Watch]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    watch = Watch(device, Scene(), stopwatch(device))
+    watch = Watch(device, Scene(), stopwatch(device), chunk)
     with ExitStack() as world:
         if device == "meta":
             world.enter_context(as_cuda())

@@ -17,6 +17,7 @@ from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.planners import PLANNERS
 from gpumem.torch.capture import record
+from gpumem.torch.chunks import in_bytes
 from gpumem.torch.fitted import Fit, Largest
 from gpumem.torch.largest import largest as largest_of
 from gpumem.torch.workload import Make, WorkloadError, name_of
@@ -38,6 +39,7 @@ def fit(
     overhead: float | str | None = None,
     batch: int | None = None,
     device: str = "meta",
+    chunk: int | str | None = None,
     largest: bool = False,
     planner: str | Sequence[str] = SEVERAL,
     seconds: float = SECONDS,
@@ -62,6 +64,8 @@ def fit(
         Handed on to `make`.
     device : str
         As in `capture`: no memory is needed on `meta`; `cpu` and `cuda` train for real, for steps that need values.
+    chunk : int or str, optional
+        As in `capture`: where one call of the optimizer holds more than the limit, it can be split.
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
@@ -114,6 +118,7 @@ def fit(
     asked = _Asked(
         make,
         device,
+        in_bytes(chunk),
         machine,
         limit,
         None if overhead is None else fraction(overhead, "overhead"),
@@ -140,6 +145,7 @@ class _Asked:
 
     make: Make
     device: str
+    chunk: int | None
     machine: Machine
     bytes: int | str | None
     overhead: float | None
@@ -156,7 +162,7 @@ class _Asked:
         """Return the step at a batch."""
         if batch not in self.captured:
             self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
-            found = record(self.make, self.device, batch=batch, name=self.name)
+            found = record(self.make, self.device, batch=batch, chunk=self.chunk, name=self.name)
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
                 rule = amount(rule, found.trace.peak_load, "workspaces", least=0)

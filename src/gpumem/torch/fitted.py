@@ -206,7 +206,7 @@ class Fit(Shown):
         for k, tried in enumerate(sorted(self.tried, key=lambda t: inf if t.overhead is None else t.overhead)):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
-    def next(self, workload: str, *, device: str = "meta", written: str | None = None) -> str:
+    def next(self, workload: str, *, device: str = "meta", chunk: str | None = None, written: str | None = None) -> str:
         """Return the command to type next.
 
         Parameters
@@ -215,10 +215,13 @@ class Fit(Shown):
             `FILE.py:make`.
         device : str
             Where it was captured.
+        chunk : str, optional
+            In what pieces.
         written : str, optional
             The folder that the answer was written to.
         """
         where = [] if device == "meta" else ["--device", device]
+        where += [] if chunk is None else ["--chunk", chunk]
         command = ["gpumem", "fit", workload, *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]

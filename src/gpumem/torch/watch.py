@@ -13,6 +13,7 @@ from gpumem.columns import THE_HOST, UNKNOWN
 from gpumem.kinds import GRADIENT
 from gpumem.recorder import Exec, Recorder
 from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch.chunks import joined, pieces
 from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_layout, check_types, without_values
 from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
@@ -44,11 +45,13 @@ class Watch(TorchDispatchMode):
         Tells where in the step an op stands.
     timed : Stopwatch, optional
         Runs the ops that are recorded, and says at the end of an iteration how long they took.
+    chunk : int, optional
+        Calls on lists of tensors are split into ops that touch at most so many bytes each, see `pieces`.
     """
 
-    def __init__(self, device: str, scene: Scene, timed: Stopwatch | None = None) -> None:
+    def __init__(self, device: str, scene: Scene, timed: Stopwatch | None = None, chunk: int | None = None) -> None:
         super().__init__()
-        self.device, self.scene, self.timed = device, scene, timed
+        self.device, self.scene, self.timed, self.chunk = device, scene, timed, chunk
         self.recorder = Recorder()
         self.storages = Storages(self._block)
         self.recording = False
@@ -78,12 +81,15 @@ class Watch(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         with self._lock:
-            call = call_of(func, args, kwargs, self.device)
-            if call is None:
-                return func(*args, **kwargs)
-            return self._run(call, func, args, kwargs)
+            split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
+            if split is None:
+                return self._run(func, args, kwargs)
+            return joined(func, args, [self._run(func, *piece) for piece in split])
 
-    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = call_of(func, args, kwargs, self.device)
+        if call is None:
+            return func(*args, **kwargs)
         self.bury()
         kind, storages = call.kind, self.storages
         operands, writes = storages.all_of(call.operands), storages.all_of(call.written)

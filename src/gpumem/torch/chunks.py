@@ -1,0 +1,159 @@
+"""Calls that touch all tensors of an optimizer at once, split into calls on consecutive rows of their lists.
+
+A row is what the lists have at one index: of `_fused_adamw_` a parameter, its gradient and its state. Rows do not
+depend on each other, so the pieces together do what the whole call does, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from gpumem.torch._torch import torch
+from gpumem.units import amount
+
+ROWS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
+ONE_PER_ROW = "scalars", "Tensor"  # the one tensor that has a number for each row
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+Key = int | str  # of an argument: its position, or its name where it goes by that
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Which arguments of an op have an item for each row, and how many lists of tensors it makes.
+
+    `several_ways`: a GPU runs it in few kernels or op by op, whichever the tensors allow.
+    """
+
+    tensors: tuple[Key, ...]
+    numbers: tuple[Key, ...]
+    makes: int
+    several_ways: bool
+
+
+@cache
+def lists_of(func: Any) -> Lists | None:
+    """Read an op's schema, once; None where it does not work row by row, or returns what is of all rows."""
+    schema = func._schema
+    made = [str(r.type) for r in schema.returns]
+    if not schema.name.startswith(ROWS) or any(kind != "List[Tensor]" for kind in made):
+        return None
+    keyed = [(a.name if a.kwarg_only else i, a.name, str(a.type)) for i, a in enumerate(schema.arguments)]
+    tensors = tuple(key for key, _, kind in keyed if kind == "List[Tensor]")
+    numbers = tuple(key for key, name, kind in keyed if kind == "List[number]" or (name, kind) == ONE_PER_ROW)
+    return Lists(tensors, numbers, len(made), schema.name.startswith("aten::_foreach_")) if tensors else None
+
+
+def in_bytes(chunk: int | str | None) -> int | None:
+    """Read the most bytes of a piece; None splits nothing.
+
+    >>> in_bytes("64MiB"), in_bytes(None)
+    (67108864, None)
+    """
+    if isinstance(chunk, str) and "%" in chunk:
+        raise ValueError(f"chunk: {chunk!r}: of what is not known before the step has run; write bytes, as 64MiB")
+    return None if chunk is None else amount(chunk, 0, "chunk")
+
+
+def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int) -> list[Arguments] | None:
+    """Split a call into calls that touch at most so many bytes each, or one row.
+
+    Parameters
+    ----------
+    func : OpOverload
+    args, kwargs
+        What it is called with, as a dispatch mode gets it.
+    chunk : int
+        The most bytes of tensors in all lists together, those that the call makes included.
+
+    Returns
+    -------
+    list of (args, kwargs), or None
+        In the order of the rows; scalars, single tensors and empty lists go along whole. None where nothing is to be
+        split: other ops, lists of several lengths, a call that is small enough.
+
+    Notes
+    -----
+    O(tensors in the lists); of an op without rows, one look into a table.
+
+    A GPU runs a `_foreach_` op in few kernels if all tensors are of one type and, in each row, alike in shape and
+    strides; else op by op. That could round in another way. So away from the host, a call is left whole if some of its
+    rows by themselves would go the other way.
+
+    Examples
+    --------
+    >>> x = [torch.ones(2), torch.ones(3), torch.ones(4)]
+    >>> add = torch.ops.aten._foreach_add.ScalarList
+    >>> parts = pieces(add, (x, [1, 2, 3]), {}, 40)
+    >>> [numbers for (_, numbers), _ in parts]
+    [[1, 2], [3]]
+    >>> joined(add, (x, [1, 2, 3]), [add(*args) for args, _ in parts])
+    [tensor([2., 2.]), tensor([3., 3., 3.]), tensor([4., 4., 4., 4.])]
+    """
+    lists = lists_of(func)
+    if lists is None:
+        return None
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    whole = {key: given[key] for key in lists.tensors if given.get(key)}
+    if len({len(tensors) for tensors in whole.values()}) != 1:
+        return None
+    rows = [*zip(*whole.values())]
+    cuts = _cuts([_touched(row, lists.makes) for row in rows], chunk)
+    if len(cuts) == 2 or (lists.several_ways and not _one_way(rows)):
+        return None
+    whole |= {key: given[key] for key in lists.numbers if _length(given[key]) == len(rows)}
+    return [_between(lo, hi, whole, args, kwargs) for lo, hi in pairwise(cuts)]
+
+
+def joined(func: Any, args: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Return what the whole call would, from the results of its pieces: lists are put together again."""
+    first = results[0]
+    if isinstance(first, list):
+        return [x for part in results for x in part]
+    if isinstance(first, tuple):
+        return tuple([x for part in lists for x in part] for lists in zip(*results))
+    return first
+
+
+def _length(numbers: Any) -> int:
+    """How many numbers are in a list, or in a tensor of one dimension."""
+    return len(numbers) if isinstance(numbers, (list, tuple)) or numbers.dim() == 1 else -1
+
+
+def _touched(row: Sequence[torch.Tensor], makes: int) -> int:
+    sizes: list[int] = [x.nbytes for x in row]
+    return sum(sizes) + makes * max(sizes)
+
+
+def _cuts(sizes: Sequence[int], chunk: int) -> list[int]:
+    """Where pieces begin, and the end of the last: each takes all rows that it can."""
+    cuts, held = [0], 0
+    for k, size in enumerate(sizes):
+        if held + size > chunk and k > cuts[-1]:
+            cuts.append(k)
+            held = 0
+        held += size
+    return [*cuts, len(sizes)]
+
+
+def _between(lo: int, hi: int, lists: Mapping[Key, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """The arguments of a call on the rows `[lo, hi)`."""
+    mine = {key: value[lo:hi] for key, value in lists.items()}
+    return tuple(mine.get(i, x) for i, x in enumerate(args)), {name: mine.get(name, x) for name, x in kwargs.items()}
+
+
+def _one_way(rows: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether all rows by themselves go the way of the whole call."""
+    return rows[0][0].device.type == "cpu" or len({_way(row) for row in rows}) == 1
+
+
+def _way(row: Sequence[torch.Tensor]) -> tuple[torch.dtype, torch.device] | None:
+    """What tensors of a row share that can go together with other rows'; None where they go op by op."""
+    x = row[0]
+    dense = x.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(x)
+    alike = all((y.dtype, y.device, y.shape, y.stride()) == (x.dtype, x.device, x.shape, x.stride()) for y in row[1:])
+    return (x.dtype, x.device) if dense and alike else None
