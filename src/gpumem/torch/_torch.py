@@ -19,6 +19,7 @@ try:
     from torch.utils._device import _device_constructors as _device_constructors
     from torch.utils._python_dispatch import (
         TorchDispatchMode as TorchDispatchMode,
+        _disable_current_modes as _disable_current_modes,
         _get_current_dispatch_mode_stack as _get_current_dispatch_mode_stack,
     )
     from torch.utils.flop_counter import flop_registry as flop_registry

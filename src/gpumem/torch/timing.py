@@ -18,6 +18,16 @@ class _Event(Protocol):
         """Milliseconds from here to another event, once the device has passed both."""
 
 
+class Timed(Protocol):
+    """What runs ops, and may know how long they took."""
+
+    def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op; return what it returns."""
+
+    def read(self) -> list[int]:
+        """Return the nanoseconds of each op since the last time, or nothing."""
+
+
 class Stopwatch:
     """Runs ops between two events of the current stream, and waits for the device only when it is read.
 

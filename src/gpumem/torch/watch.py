@@ -16,9 +16,9 @@ from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.chunks import joined, pieces
 from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_layout, check_types, without_values
-from gpumem.torch.scene import ARRIVAL, BACKWARD, Scene, engine_references, seeds_gradients
+from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
 from gpumem.torch.storages import NOTHING, Storages
-from gpumem.torch.timing import Stopwatch
+from gpumem.torch.timing import Timed
 from gpumem.torch.workload import line_of
 
 aten = torch.ops.aten
@@ -43,13 +43,13 @@ class Watch(TorchDispatchMode):
         Type of the device whose memory is meant.
     scene : Scene
         Tells where in the step an op stands.
-    timed : Stopwatch, optional
+    timed : Timed, optional
         Runs the ops that are recorded, and says at the end of an iteration how long they took.
     chunk : int, optional
         Calls on lists of tensors are split into ops that touch at most so many bytes each, see `pieces`.
     """
 
-    def __init__(self, device: str, scene: Scene, timed: Stopwatch | None = None, chunk: int | None = None) -> None:
+    def __init__(self, device: str, scene: Scene, timed: Timed | None = None, chunk: int | None = None) -> None:
         super().__init__()
         self.device, self.scene, self.timed, self.chunk = device, scene, timed, chunk
         self.recorder = Recorder()
@@ -200,6 +200,16 @@ class Watch(TorchDispatchMode):
         """Bytes, shape and dtype of a block."""
         mine = self.recorder._blocks[block]
         return mine.size, mine.shape, mine.dtype
+
+    def touched(self, name: str, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Record an op of no kernel that reads some storages, those of them that were seen before."""
+        self.bury()
+        blocks = [block for s in storages if (block := self.storages.block.get(s._cdata, NOTHING)) != NOTHING]
+        self.phase.append(OPTIMIZER)
+        attributes = {"phase": OPTIMIZER}
+        self.recorder.append(
+            Exec(name, blocks, [], "compute", UNKNOWN, 0, 0, False, None, attributes, "", THE_HOST, False)
+        )
 
     def begin(self) -> int:
         """Begin to record an iteration; return its first op."""

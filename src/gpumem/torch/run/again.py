@@ -1,0 +1,213 @@
+"""Calls that run again: what was called, on what, and how a storage's bytes are made once more from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
+from gpumem.torch._torch import torch
+from gpumem.torch.ops import BATCH_NORMS, RUNNING, TRAINING, kind_of, tensors
+from gpumem.torch.run.cells import Cell
+from gpumem.torch.run.engines import hollow
+from gpumem.torch.run.memory import Memory, quietly
+
+SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size
+
+
+class NotKept(Exception):
+    """A call that cannot be repeated as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A tensor of a call: a view of a storage, which has another one's bytes when it runs again.
+
+    Where the call looks at no more than its shape, it has no bytes at all.
+    """
+
+    cell: Cell
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def on(self, storage: torch.UntypedStorage | None) -> torch.Tensor:
+        """Make the tensor anew."""
+        if storage is None:
+            storage = hollow(self.cell.size, self.device)
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset, self.size, self.stride)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as it was: its arguments, what it drew, the cells that it touched (operands, then results)."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    state: Any
+    generator: Any
+    touched: list[Cell]
+    versions: dict[Cell, int]  # of its operands, when it was called
+    fresh: int  # bytes of its results
+
+    def run(self, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
+        """Run again on the storages that stand in for those it had; return what it returns."""
+        args, kwargs = _placed(self.args, where), {name: _placed(x, where) for name, x in self.kwargs.items()}
+        if self.state is None:
+            return self.func(*args, **kwargs)
+        before = self.generator.get_state()
+        self.generator.set_state(self.state)
+        try:
+            return self.func(*args, **kwargs)
+        finally:
+            self.generator.set_state(before)
+
+
+def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> Callable[[list[Cell], int], Call]:
+    """Write down a call that is about to be made; what comes out is told the cells touched, and bytes made, after it.
+
+    Raises
+    ------
+    NotKept
+        It has tensors that may change unseen.
+    """
+    kind = kind_of(func)
+    if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
+        args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
+    versions = {cell: cell.version for cell in memory.of(x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x))}
+    kept = _kept(tuple(args), memory), {name: _kept(x, memory) for name, x in kwargs.items()}
+    generator = _generator(args, kwargs, memory.device) if kind.rng else None
+    state = None if generator is None else generator.get_state()
+    return lambda touched, fresh: Call(func, *kept, state, generator, touched, versions, fresh)
+
+
+def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
+    given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
+    if given:
+        return given[0]
+    return torch.cuda.default_generators[torch.cuda.current_device()] if device == "cuda" else torch.default_generator
+
+
+def _kept(x: Any, memory: Memory) -> Any:
+    if isinstance(x, torch.Tensor):
+        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+            raise NotKept(f"a tensor of layout {x.layout}")
+        cell = memory.known(x) if memory.manages(x) else None
+        if cell is not None:
+            return _Argument(cell, tuple(x.size()), x.stride(), x.storage_offset(), x.dtype, x.device)
+        if x.nbytes > SMALL:
+            raise NotKept(f"a tensor of {x.nbytes} bytes elsewhere")
+        return x.clone()
+    if isinstance(x, (list, tuple)):
+        return type(x)(_kept(y, memory) for y in x)
+    return x
+
+
+def _placed(x: Any, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
+    if isinstance(x, _Argument):
+        return x.on(where.get(x.cell))
+    if isinstance(x, (list, tuple)):
+        return type(x)(_placed(y, where) for y in x)
+    return x
+
+
+class Recipe:
+    """How the bytes of one cell, which has none now, are made again: some calls, in order.
+
+    While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made.
+    """
+
+    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Call], rows: Mapping[int, Sequence[int]]) -> None:
+        self.cell, self.steps, self.rows = cell, steps, rows
+        self.calls: dict[int, Call] = {}  # those of this iteration
+        self.sources: dict[Cell, torch.UntypedStorage] = {}
+        for step in steps.reruns:
+            call = calls.get(step.op)
+            if call is None or len(call.touched) != len(rows[step.op]):
+                raise NotKept(f"op {step.op} was not kept")
+            self.calls[step.op] = call
+            for value in step.reads:
+                if value.whole == ON_DEVICE:
+                    source = call.touched[rows[step.op].index(value.buffer)]
+                    storage = source.storage
+                    if storage is None or source is cell or source.version != call.versions.get(source, -1):
+                        raise NotKept(f"what op {step.op} read is gone")
+                    self.sources[source] = storage
+        for source in self.sources:
+            source.feeds.append(cell)
+
+    def done(self) -> None:
+        """It is no longer needed."""
+        for source in self.sources:
+            source.feeds.remove(self.cell)
+        self.sources = {}
+        self.cell.again = None
+
+
+def remake(
+    memory: Memory,
+    steps: Replay,
+    calls: Mapping[int, Call],
+    rows: Mapping[int, Sequence[int]],
+    wanted: Mapping[Value, Cell],
+) -> None:
+    """Run the calls of a replay; the values wanted become the bytes of their cells, which have none.
+
+    Parameters
+    ----------
+    calls, rows
+        By op: the call as it was, and the buffers that it touched, in the order of its cells.
+    """
+    made: dict[Value, torch.UntypedStorage] = {}
+    try:
+        for k, step in enumerate(steps.reruns):
+            _rerun(memory, step, calls[step.op], rows[step.op], made)
+            for value in [v for v in made if steps.spans[v].touch == k and v not in wanted]:
+                memory.charge(-made.pop(value).nbytes())
+        for value, cell in wanted.items():
+            storage = cell.storage
+            if storage is not None and not cell.here:
+                new = made.pop(value)
+                memory.charge(-new.nbytes())
+                memory.pointers.adopt(storage, new)
+                memory.landed(cell)
+    finally:
+        memory.charge(-sum(storage.nbytes() for storage in made.values()))
+
+
+def _rerun(
+    memory: Memory, step: Rerun, call: Call, row: Sequence[int], made: dict[Value, torch.UntypedStorage]
+) -> None:
+    cell_of = dict(zip(row, call.touched))
+    sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
+    memory.ready(sources, call.fresh, f"{call.func}, run again,")
+    where = {}
+    for v in step.reads:
+        storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
+        assert storage is not None  # a recipe keeps what is read
+        where[cell_of[v.buffer]] = storage
+    with quietly():
+        result = call.run(where)
+    given = {s._cdata for s in where.values()}
+    fresh = _storages(tensors(result if isinstance(result, (list, tuple)) else (result,), memory.device), given)
+    values = {v.buffer: v for v in step.writes}
+    for buffer, new in zip((b for b in row if cell_of[b] not in call.versions), fresh):
+        if buffer in values:  # others die at once
+            made[values[buffer]] = new
+            memory.charge(new.nbytes())
+    memory.counts.again += 1
+
+
+def _storages(found: Sequence[torch.Tensor], known: set[int]) -> list[torch.UntypedStorage]:
+    """The new storages among tensors, each once."""
+    fresh: dict[int, torch.UntypedStorage] = {}
+    for x in found:
+        storage = x.untyped_storage()
+        if storage.nbytes() and storage._cdata not in known:
+            fresh.setdefault(storage._cdata, storage)
+    return [*fresh.values()]

@@ -1,0 +1,97 @@
+"""Storages under management: one cell each, from its first sight to its death."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpumem.torch._torch import torch
+
+_PARTS = {  # what tensors of other layouts are made of
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+class Cell:
+    """A storage, and where its bytes are: `here` (on the device), in a `copy` on the host, or to be made `again`.
+
+    At least one of the three always holds. `version` counts writes; `node` is the backward node that wrote last.
+    """
+
+    __slots__ = ("__weakref__", "again", "copy", "coming", "feeds", "fixed", "here", "key", "node", "once", "ref", "size", "version")
+
+    def __init__(self, storage: torch.UntypedStorage, size: int, fixed: bool) -> None:
+        self.key, self.size, self.fixed = storage._cdata, size, fixed
+        self.ref: weakref.ref[torch.UntypedStorage]
+        self.here = True
+        self.copy: Any = None  # as an engine keeps it
+        self.coming = False  # a copy into it, or out of it, may be under way
+        self.once = False  # nobody needs the copy when it has come back
+        self.again: Any = None  # a Recipe
+        self.feeds: list[Cell] = []  # what can only be made again while this has the bytes it has
+        self.version = 0
+        self.node: int | None = None
+
+    @property
+    def storage(self) -> torch.UntypedStorage | None:
+        """The storage; None once it is dead."""
+        return self.ref()
+
+
+class Cells:
+    """Cells by storage; the dead are told by weak references, and stand in `dead` until somebody buries them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, Cell] = {}
+        self.dead: list[Cell] = []
+
+    def of(self, tensors: Iterable[torch.Tensor]) -> list[Cell]:
+        """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
+        found: list[Cell] = []
+        for x in tensors:
+            try:
+                storage = x.untyped_storage()
+            except (NotImplementedError, RuntimeError):
+                found += [c for c in self.of(parts(x)) if c not in found]
+                continue
+            cell = self.by_key.get(storage._cdata)
+            if cell is None:
+                cell = self._new(storage)
+            if cell is not None and cell not in found:
+                found.append(cell)
+        return found
+
+    def known(self, tensor: torch.Tensor) -> Cell | None:
+        """The cell of a tensor whose storage was seen before."""
+        return self.by_key.get(tensor.untyped_storage()._cdata)
+
+    def _new(self, storage: torch.UntypedStorage) -> Cell | None:
+        size = storage.nbytes()
+        if not size:
+            return None
+        cell = Cell(storage, size, not storage.resizable() or storage.is_shared())
+        key, by_key, dead = cell.key, self.by_key, self.dead
+
+        def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
+            if by_key.get(key) is cell:
+                del by_key[key]
+            dead.append(cell)
+
+        cell.ref = weakref.ref(storage, gone)
+        self.by_key[key] = cell
+        self.arrived(cell)
+        return cell
+
+    def arrived(self, cell: Cell) -> None:
+        """Take note of a new cell."""
+
+
+def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The strided tensors that one of another layout is made of; none where they cannot be told."""
+    for name in _PARTS.get(tensor.layout, ()):
+        yield getattr(tensor, name)()

@@ -1,0 +1,110 @@
+"""How bytes move: by the host's own hands, or by copies beside a GPU's kernels. One class for each device.
+
+The order on a GPU, c the stream that computes, o and i those of copies out and in::
+
+    out      c: record e          o: wait e, copy, record f        c: wait f, before the memory is given back or written
+    back     c: allocate, record e   i: wait e, copy, record f     c: wait f, before the first use
+
+Memory is allocated and given back on the stream that computes, never on another, so that PyTorch's allocator knows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpumem.torch._torch import torch
+
+
+class Engine(Protocol):
+    """What moves the bytes of storages. A copy is whatever `out` returns."""
+
+    def out(self, storage: torch.UntypedStorage) -> Any:
+        """Begin to copy a storage's bytes to the host; return the copy."""
+
+    def back(self, storage: torch.UntypedStorage, copy: Any) -> None:
+        """Begin to copy bytes back into a storage that was just given memory."""
+
+    def settle(self, copy: Any) -> None:
+        """Let what computes next wait for what was begun last with this copy."""
+
+    def drop(self, copy: Any) -> None:
+        """Give the host's memory back."""
+
+
+class Hosted:
+    """The twin for a device that is the host: copies are memory of NumPy, which PyTorch's allocator knows nothing of."""
+
+    def out(self, storage: torch.UntypedStorage) -> Any:
+        """Copy at once."""
+        size = storage.nbytes()
+        copy = np.empty(size, np.uint8)
+        ctypes.memmove(copy.ctypes.data, pointer(storage), size)
+        return copy
+
+    def back(self, storage: torch.UntypedStorage, copy: Any) -> None:
+        """Copy at once."""
+        ctypes.memmove(pointer(storage), copy.ctypes.data, storage.nbytes())
+
+    def settle(self, copy: Any) -> None:
+        """Nothing is under way."""
+
+    def drop(self, copy: Any) -> None:
+        """It is freed with its last reference."""
+
+
+pointer = torch._C.StorageBase.data_ptr  # which nobody has patched
+
+
+def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
+    """A storage of a size, without memory."""
+    return torch._C._construct_storage_from_data_pointer(0, device, size)
+
+
+class Swapped:
+    """A storage without memory keeps its size, so that views of it can be made: its pointer is swapped for none."""
+
+    views = True
+
+    @staticmethod
+    def empty(storage: torch.UntypedStorage) -> None:
+        """Give a storage's memory back to the allocator."""
+        storage._swap_data_ptr_(hollow(storage.nbytes(), storage.device))
+
+    @staticmethod
+    def fill(storage: torch.UntypedStorage, size: int) -> None:
+        """Give a storage memory."""
+        storage._swap_data_ptr_(torch.UntypedStorage(size, device=storage.device))
+
+    @staticmethod
+    def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+        """Let a storage have the memory of another one of its size."""
+        storage._swap_data_ptr_(other)
+
+
+class Resized:
+    """Where pointers cannot be swapped: a storage without memory has no size, and so no views."""
+
+    views = False
+
+    @staticmethod
+    def empty(storage: torch.UntypedStorage) -> None:
+        """Give a storage's memory back to the allocator."""
+        storage.resize_(0)
+
+    @staticmethod
+    def fill(storage: torch.UntypedStorage, size: int) -> None:
+        """Give a storage memory."""
+        storage.resize_(size)
+
+    @staticmethod
+    def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+        """Copy what another storage of its size has; both have memory for that moment."""
+        storage.resize_(other.nbytes())
+        storage.copy_(other)
+
+
+SWAPS = hasattr(torch._C.StorageBase, "_swap_data_ptr_")
+Pointers = Swapped | Resized

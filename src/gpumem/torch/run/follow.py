@@ -1,0 +1,185 @@
+"""Where in a plan a run stands: it goes along while ops look as planned, and lets go where they do not."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from gpumem.swap.plan import Hold, Recompute, Swap
+from gpumem.swap.plan.replay import Replay
+from gpumem.torch.run.again import Call, NotKept, Recipe, remake
+from gpumem.torch.run.cells import Cell
+from gpumem.torch.run.hints import At, Hints
+from gpumem.torch.run.memory import LimitError, Memory
+
+LOST = -1
+DOZEN = 12  # so many ops that look like the first ones are taken for them
+
+
+class Follower:
+    """Carries out the hints of a plan around the ops of a run.
+
+    `i` is the op that comes next, or `LOST`. `trail` has what the ops of this iteration touched.
+    """
+
+    def __init__(self, memory: Memory, hints: Hints) -> None:
+        self.memory, self.hints = memory, hints
+        self.i = 0
+        self.bound: list[Cell | None] = [None] * len(hints.plan.decisions)
+        self.held: dict[int, Any] = {}  # storages kept after their death
+        self.calls: dict[int, Call] = {}
+        self.trail: list[list[Cell]] = []
+        self.head = hints.keys[:DOZEN]
+        self.seen: deque[int] = deque(maxlen=len(self.head))  # keys and cells of the last ops, while lost
+        self.touched: deque[list[Cell]] = deque(maxlen=max(len(self.head) - 1, 1))
+        self.deviation = ""
+
+    # where it stands
+
+    def before(self, key: int, name: str) -> int:
+        """Do what is due before an op that looks so; return which one it is, or `LOST`."""
+        i, keys = self.i, self.hints.keys
+        if i != LOST and keys[i] == key:
+            if not i:
+                self.trail = []
+            if (due := self.hints.at[i]) is not None:
+                self._before(i, due)
+            return i
+        if i != LOST:
+            self.lose(f"op {i}: {name} came for {self.hints.trace.ops.name[i]}")
+        self.seen.append(key)
+        if [*self.seen] != self.head:
+            return LOST
+        return self._found()
+
+    def after(self, touched: list[Cell]) -> bool:
+        """Do what is due after the op, which touched these; return whether the iteration is at its end."""
+        if self.i == LOST:
+            self.touched.append(touched)
+            return False
+        if (due := self.hints.at[self.i]) is not None:
+            self._after(due, touched)
+        self.trail.append(touched)
+        self.i += 1
+        if self.i < self.hints.n:
+            return False
+        self.i = 0
+        self.calls = {}
+        return True
+
+    def lose(self, why: str) -> None:
+        """Let go of the plan; what is away stays so until it is asked for."""
+        self.deviation = self.deviation or why
+        self.restart()
+        self.i = LOST
+
+    def restart(self) -> None:
+        """Stand before the first op."""
+        self.i = 0
+        self.bound = [None] * len(self.bound)
+        self.held.clear()
+        self.calls, self.trail = {}, []
+        self.seen.clear()
+        self.touched.clear()
+
+    def _found(self) -> int:
+        """Go on where the first ops have come by; what was due around them is done late."""
+        trail = [*self.touched][-len(self.head) + 1 :] if len(self.head) > 1 else []
+        self.restart()
+        for touched in trail:
+            if (due := self.hints.at[self.i]) is not None:
+                self._before(self.i, due)
+                self._after(due, touched)
+            self.trail.append(touched)
+            self.i += 1
+        if (due := self.hints.at[self.i]) is not None:
+            self._before(self.i, due)
+        return self.i
+
+    def switch(self, trail: list[list[Cell]]) -> None:
+        """Begin with a plan where another iteration ends, whose ops touched these: what is away over the boundary goes.
+
+        Else the first planned iteration would begin with what the plan has on the host.
+        """
+        n = self.hints.n
+        for k in self.hints.wraps():
+            swap = self.hints.plan.decisions[k]
+            assert isinstance(swap, Swap)
+            ((place, _),) = [b for b in self.hints.at[swap.after].bind if b[1] == k]  # type: ignore[union-attr]
+            touched = trail[swap.after]
+            if place < len(touched):
+                cell = self.bound[k] = touched[place]
+                if swap.out < n:
+                    self.memory.out(cell)
+                if swap.release < n <= swap.prefetch:
+                    self.memory.release(cell)
+
+    # what is due
+
+    def _before(self, i: int, due: At) -> None:
+        memory = self.memory
+        for k in due.release:
+            if (cell := self.bound[k]) is not None and cell.here:
+                if isinstance(self.hints.plan.decisions[k], Recompute):
+                    self._drop(k, cell)
+                else:
+                    memory.release(cell)
+        for k in due.fetch:
+            cell = self.bound[k]
+            if cell is None or cell.here or cell.copy is None:
+                continue
+            if memory.held + cell.size <= memory.limit:
+                cell.once = self.hints.last[k]
+                memory.bring(cell)
+        if due.again is not None:
+            self._remake(i, due.again)
+        for k in due.let:
+            self.held.pop(k, None)
+            memory.bury()
+
+    def _after(self, due: At, touched: list[Cell]) -> None:
+        for place, k in due.bind:
+            self.bound[k] = cell = touched[place] if place < len(touched) else None
+            if cell is not None and isinstance(self.hints.plan.decisions[k], Hold):
+                self.held[k] = cell.storage
+        for k in due.out:
+            if (cell := self.bound[k]) is not None:
+                self.memory.out(cell)
+
+    def _drop(self, k: int, cell: Cell) -> None:
+        """Give up bytes that can be made again; where they cannot, they stay."""
+        if cell.fixed or cell.storage is None:
+            return
+        if cell.copy is None:
+            try:
+                cell.again = Recipe(cell, self.hints.alone[k], self.calls, self.hints.rows)
+            except NotKept:
+                return
+        self.memory.release(cell)
+
+    def _remake(self, i: int, replay: Replay) -> None:
+        wanted = {}
+        ks = [k for k in self.hints.alone if self.hints.plan.decisions[k].at == i]  # type: ignore[union-attr]
+        by_buffer = {self.hints.plan.decisions[k].buffer: self.bound[k] for k in ks}  # type: ignore[union-attr]
+        for value in replay.wanted:
+            cell = by_buffer[value.buffer]
+            if cell is not None and cell.again is not None and cell.storage is not None:
+                wanted[value] = cell
+        try:
+            if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
+                remake(self.memory, replay, self.calls, self.hints.rows, wanted)
+                for cell in wanted.values():
+                    cell.again.done()
+            else:
+                for cell in wanted.values():
+                    self.memory.bring(cell)
+        except LimitError:  # then they are made when they are asked for
+            return
+
+
+def recover(memory: Memory, cell: Cell) -> None:
+    """Make a cell's bytes again, by its own recipe."""
+    recipe: Recipe = cell.again
+    (value,) = recipe.steps.wanted
+    remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: cell})
+    recipe.done()

@@ -1,0 +1,136 @@
+"""A plan as a run carries it out: by the op around which something is done.
+
+What a decision is about is found by the place at which its op `after` touches it: an operand or a result, counted over
+the storages that the op touches, each once. Hints only: what they name may be dead, or elsewhere, by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpumem.swap.gaps import gaps
+from gpumem.swap.plan import Hold, Plan, Recompute, Swap
+from gpumem.swap.plan.replay import Device, Replay, replay, replays
+from gpumem.swap.plan.values import Origins
+from gpumem.trace import Trace
+
+
+@dataclass(slots=True)
+class At:
+    """What is done around one op; decisions by their place in the plan."""
+
+    release: list[int] = field(default_factory=list)  # before it
+    fetch: list[int] = field(default_factory=list)
+    again: Replay | None = None
+    let: list[int] = field(default_factory=list)  # what is held no longer, before it
+    bind: list[tuple[int, int]] = field(default_factory=list)  # after it: place among what it touches, decision
+    out: list[int] = field(default_factory=list)
+    keep: bool = False  # it may run again
+
+
+@dataclass(slots=True)
+class Hints:
+    """A plan for a trace.
+
+    `at` has what is done around an op, None for most; `keys` what an op looks like; `rows` the buffers that it touches,
+    operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own.
+    """
+
+    trace: Trace
+    plan: Plan
+    keys: list[int]
+    fresh: list[int]  # bytes that each op makes
+    rows: list[list[int]]
+    at: list[At | None]
+    alone: dict[int, Replay]
+    last: list[bool]  # of each swap: nothing needs the host's copy after it came back
+
+    @property
+    def n(self) -> int:
+        """Ops of the iteration."""
+        return len(self.keys)
+
+    @classmethod
+    def of(cls, trace: Trace, plan: Plan) -> Hints:
+        """Arrange a plan for a trace that it fits.
+
+        Raises
+        ------
+        ValueError
+            The plan does not fit the trace, or has a `Variant`, which PyTorch knows nothing of.
+        """
+        decisions = plan.decisions
+        for d in decisions:
+            if not isinstance(d, Swap | Recompute | Hold):
+                raise ValueError(f"plan: {d}: a run has no other implementations of an op")
+        carried = plan.carried(trace)  # refuses what does not fit
+        rows = [list(dict.fromkeys([*reads, *writes])) for reads, writes in zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())]
+        at: list[At | None] = [None] * trace.n
+
+        def around(op: int) -> At:
+            found = at[op % trace.n]
+            if found is None:
+                found = at[op % trace.n] = At()
+            return found
+
+        for k, d in enumerate(decisions):
+            if isinstance(d, Swap):
+                around(d.after).bind.append((rows[d.after].index(d.buffer), k))
+                around(d.out).out.append(k)
+                around(d.release).release.append(k)
+                around(d.prefetch).fetch.append(k)
+            elif isinstance(d, Recompute):
+                around(d.after).bind.append((rows[d.after].index(d.buffer), k))
+                around(d.after + 1).release.append(k)
+            else:
+                op = max(i for i in range(trace.n) if d.buffer in rows[i])
+                around(op).bind.append((rows[op].index(d.buffer), k))
+                if d.until < trace.n:
+                    around(d.until).let.append(k)
+        alone = _again(trace, decisions, around)
+        keys, fresh = keys_of(trace, rows)
+        return cls(trace, plan, keys, fresh, rows, at, alone, _last(decisions, carried.out.tolist()))
+
+    def wraps(self) -> list[int]:
+        """The swaps whose gap goes over the boundary."""
+        return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
+
+
+def _again(trace, decisions, around):  # type: ignore[no-untyped-def]
+    drops = [d for d in decisions if isinstance(d, Recompute)]
+    if not drops:
+        return {}
+    device = Device(trace, Origins.of(trace), [d for d in decisions if isinstance(d, Swap | Recompute | Hold)])
+    found = replays(device, drops)
+    for one in found:
+        around(one.place).again = one
+    alone = {k: replay(device, {d.buffer: d.after}, d.at) for k, d in enumerate(decisions) if isinstance(d, Recompute)}
+    for one in [*found, *alone.values()]:
+        for step in one.reruns:
+            around(step.op).keep = True
+    return alone
+
+
+def _last(decisions: Sequence[object], out: Sequence[int]) -> list[bool]:
+    """Of each swap: whether the next one of its buffer has a copy-out of its own, or there is none."""
+    by_buffer: dict[int, list[int]] = {}
+    for k, d in enumerate(decisions):
+        if isinstance(d, Swap):
+            by_buffer.setdefault(d.buffer, []).append(k)
+    last = [False] * len(decisions)
+    for mine in by_buffer.values():
+        mine.sort(key=lambda k: decisions[k].after)  # type: ignore[attr-defined]
+        for k, following in zip(mine, mine[1:] + mine[:1]):
+            last[k] = out[following] >= 0
+    return last
+
+
+def keys_of(trace: Trace, rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """What each op looks like before it runs, as a number; and the bytes that it makes."""
+    size, start, name = trace.buffers.size.tolist(), trace.buffers.start.tolist(), trace.ops.name
+    keys, fresh = [], []
+    for i, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
+        keys.append(hash((name[i], *(size[b] for b in dict.fromkeys(reads)))))
+        fresh.append(sum(size[b] for b in dict.fromkeys(writes) if start[b] % trace.n == i and b not in reads))
+    return keys, fresh

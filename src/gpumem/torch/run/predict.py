@@ -1,0 +1,74 @@
+"""How many bytes a call will make, asked of the `meta` device; once for each shape of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpumem.torch._torch import torch
+from gpumem.torch.ops import amount, tensors
+from gpumem.torch.run.memory import quietly
+
+
+class Predicted:
+    """What calls made, or will make, by their arguments' shapes."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.fresh: dict[Any, int] = {}
+
+    def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Return the bytes of new storages that a call will make, as far as can be known before."""
+        shape = (func, _shape(args), _shape([*kwargs.items()]))
+        found = self.fresh.get(shape)
+        if found is None:
+            found = self.fresh[shape] = self._ask(func, args, kwargs)
+        return found
+
+    def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        made: dict[int, torch.Tensor] = {}
+        operands = tensors((*args, *kwargs.values()), self.device)
+        try:
+            with quietly():
+                metas = _metas(args, made, self.device)
+                named = {name: _metas(x, made, self.device) for name, x in kwargs.items()}
+                if "device" in named:
+                    named["device"] = "meta"
+                result = func(*metas, **named)
+        except Exception:  # whatever it is: an op that needs values, or has no formula for its shape
+            return amount(operands)
+        known = {x.untyped_storage()._cdata for x in made.values()}
+        fresh = {
+            s._cdata: s
+            for x in tensors(result if isinstance(result, (list, tuple)) else (result,), "meta")
+            if x.layout is torch.strided and (s := x.untyped_storage())._cdata not in known
+        }
+        return sum(s.nbytes() for s in fresh.values())
+
+
+def _shape(x: Any) -> Any:
+    """What there is to see of an argument without its values."""
+    if isinstance(x, torch.Tensor):
+        return x.shape, x.dtype, x.stride() if x.layout is torch.strided else None
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_shape, x))
+    if isinstance(x, torch.Generator):
+        return None
+    try:
+        hash(x)
+    except TypeError:
+        return repr(x)
+    return x
+
+
+def _metas(x: Any, made: dict[int, torch.Tensor], device: str) -> Any:
+    """An argument without bytes; one for each tensor."""
+    if isinstance(x, torch.Tensor):
+        if id(x) not in made:
+            made[id(x)] = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+        return made[id(x)]
+    if isinstance(x, (list, tuple)):
+        return type(x)(_metas(y, made, device) for y in x)
+    if isinstance(x, torch.Generator):
+        return None
+    return x

@@ -1,0 +1,92 @@
+"""What came of a run within a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpumem._show import Facts, Shown
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+from gpumem.units import human, human_ns
+
+RECORDED, ON_DEMAND, PLANNED, IDLE = "recorded", "on demand", "planned", "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration of a run: bytes, and numbers of ops, moves and misfortunes.
+
+    Parameters
+    ----------
+    state : str
+        `recorded`; `planned`; `on demand`: without a plan, or away from it; `idle`: it fits without one.
+    ops : int
+    peak : int
+        The most bytes held on the device at once.
+    moved_out, moved_in : int
+        Bytes copied.
+    again : int
+        Ops run again.
+    misses : int
+        Storages that an op found away.
+    evictions : int
+        Storages sent away to make room, unplanned.
+    deviation : str
+        Where it left the plan first; nothing where it did not.
+    seconds : float
+    """
+
+    state: str
+    ops: int
+    peak: int
+    moved_out: int
+    moved_in: int
+    again: int
+    misses: int
+    evictions: int
+    deviation: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ManagedReport(Shown):
+    """A run within a limit.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes.
+    held : int
+        Bytes on the device now.
+    trace, plan : Trace, Plan, optional
+        What was planned for, and the plan; none while there is none.
+    planned_peak : int
+        The most bytes that the plan holds at once; 0 without one.
+    iterations : tuple of Iteration
+        The last ones, the newest last.
+    notes : tuple of str
+    """
+
+    limit: int
+    held: int
+    trace: Trace | None
+    plan: Plan | None
+    planned_peak: int
+    iterations: tuple[Iteration, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def _facts(self) -> Facts:
+        return {"limit": human(self.limit), "held": human(self.held), "iterations": len(self.iterations)}
+
+    def __str__(self) -> str:
+        head = [f"limit {human(self.limit)}, held now {human(self.held)}"]
+        if self.plan is not None:
+            head.append(f"plan: {self.plan!r}, {human(self.planned_peak)} held at most")
+        rows = [("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")]
+        for k, x in enumerate(self.iterations):
+            numbers = (human(x.peak), human(x.moved_out), human(x.moved_in), x.again, x.misses, x.evictions)
+            rows.append((str(k), x.state, str(x.ops), *map(str, numbers), human_ns(round(x.seconds * 1e9))))
+        width = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+        table = ["  ".join(cell.rjust(w) for cell, w in zip(row, width)).rstrip() for row in rows]
+        told = [f"iteration {k}: {x.deviation}" for k, x in enumerate(self.iterations) if x.deviation]
+        return "\n".join([*head, "", *table, *told, *(f"note: {note}" for note in self.notes)])
