@@ -51,6 +51,7 @@ class Call:
     kwargs: dict[str, Any]
     state: Any
     generator: Any
+    gradients: bool  # whether they were enabled
     touched: list[Cell]
     versions: dict[Cell, int]  # of its operands, when it was called
     fresh: int  # bytes of its results
@@ -83,7 +84,8 @@ def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memo
     kept = _kept(tuple(args), memory), {name: _kept(x, memory) for name, x in kwargs.items()}
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
-    return lambda touched, fresh: Call(func, *kept, state, generator, touched, versions, fresh)
+    gradients = torch.is_grad_enabled()
+    return lambda touched, fresh: Call(func, *kept, state, generator, gradients, touched, versions, fresh)
 
 
 def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
@@ -191,7 +193,7 @@ def _rerun(
         storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
         assert storage is not None  # a recipe keeps what is read
         where[cell_of[v.buffer]] = storage
-    with quietly():
+    with quietly(call.gradients):
         result = call.run(where)
     given = {s._cdata for s in where.values()}
     fresh = _storages(tensors(result if isinstance(result, (list, tuple)) else (result,), memory.device), given)

@@ -267,10 +267,12 @@ class Managed(TorchDispatchMode):
         if watch is None:
             return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
         try:
-            return watch._run(call, func, args, kwargs)
+            result = watch._run(call, func, args, kwargs)
         except WorkloadError as error:
             self.course.unrecordable(str(error))
-            return runner.last
+            result = runner.last
+        runner.last = None  # or the engine takes a gradient for somebody else's, too
+        return result
 
     def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
         """Take note of what an op made and wrote; return the cells that it touched."""

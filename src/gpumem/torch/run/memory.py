@@ -31,13 +31,13 @@ class Counts:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Run ops of our own, which no mode of the user's is to see."""
-    if torch._C._len_torch_dispatch_stack():
-        with torch.no_grad(), _disable_current_modes():
-            yield
-    else:
-        with torch.no_grad():
+def quietly(gradients: bool = False) -> Iterator[None]:
+    """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
+    with torch.set_grad_enabled(gradients):
+        if torch._C._len_torch_dispatch_stack():
+            with _disable_current_modes():
+                yield
+        else:
             yield
 
 
