@@ -39,7 +39,7 @@ class _Argument:
         if storage is None:
             storage = hollow(self.cell.size, self.device)
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.size, self.stride)  # type: ignore[call-overload, no-any-return]
+        return empty.set_(storage, self.offset, self.size, self.stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ class Call:
             self.generator.set_state(before)
 
 
-def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory) -> Callable[[list[Cell], int], Call]:
+def keep(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory
+) -> Callable[[list[Cell], int], Call]:
     """Write down a call that is about to be made; what comes out is told the cells touched, and bytes made, after it.
 
     Raises
@@ -80,7 +82,10 @@ def keep(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memo
     kind = kind_of(func)
     if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
         args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
-    versions = {cell: cell.version for cell in memory.of(x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x))}
+    versions = {
+        cell: cell.version
+        for cell in memory.of(x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x))
+    }
     kept = _kept(tuple(args), memory), {name: _kept(x, memory) for name, x in kwargs.items()}
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
@@ -124,7 +129,7 @@ class Recipe:
     While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made.
     """
 
-    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Call], rows: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Call], rows: Sequence[Sequence[int]]) -> None:
         self.cell, self.steps, self.rows = cell, steps, rows
         self.calls: dict[int, Call] = {}  # those of this iteration
         self.sources: dict[Cell, torch.UntypedStorage] = {}
@@ -155,7 +160,7 @@ def remake(
     memory: Memory,
     steps: Replay,
     calls: Mapping[int, Call],
-    rows: Mapping[int, Sequence[int]],
+    rows: Sequence[Sequence[int]],
     wanted: Mapping[Value, Cell],
 ) -> None:
     """Run the calls of a replay; the values wanted become the bytes of their cells, which have none.

@@ -23,7 +23,21 @@ class Cell:
     At least one of the three always holds. `version` counts writes; `node` is the backward node that wrote last.
     """
 
-    __slots__ = ("__weakref__", "again", "copy", "coming", "feeds", "fixed", "here", "key", "node", "once", "ref", "size", "version")
+    __slots__ = (
+        "__weakref__",
+        "again",
+        "coming",
+        "copy",
+        "feeds",
+        "fixed",
+        "here",
+        "key",
+        "node",
+        "once",
+        "ref",
+        "size",
+        "version",
+    )
 
     def __init__(self, storage: torch.UntypedStorage, size: int, fixed: bool) -> None:
         self.key, self.size, self.fixed = storage._cdata, size, fixed

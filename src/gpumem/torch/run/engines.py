@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 class Hosted:
-    """The twin for a device that is the host: copies are memory of NumPy, which PyTorch's allocator knows nothing of."""
+    """The twin for a device that is the host: copies are NumPy's memory, which PyTorch's allocator does not see."""
 
     def out(self, storage: torch.UntypedStorage) -> Any:
         """Copy at once."""

@@ -6,11 +6,10 @@ the storages that the op touches, each once. Hints only: what they name may be d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpumem.swap.gaps import gaps
-from gpumem.swap.plan import Hold, Plan, Recompute, Swap
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import Device, Replay, replay, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
@@ -65,7 +64,10 @@ class Hints:
             if not isinstance(d, Swap | Recompute | Hold):
                 raise ValueError(f"plan: {d}: a run has no other implementations of an op")
         carried = plan.carried(trace)  # refuses what does not fit
-        rows = [list(dict.fromkeys([*reads, *writes])) for reads, writes in zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())]
+        rows = [
+            list(dict.fromkeys([*reads, *writes]))
+            for reads, writes in zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
+        ]
         at: list[At | None] = [None] * trace.n
 
         def around(op: int) -> At:
@@ -83,7 +85,7 @@ class Hints:
             elif isinstance(d, Recompute):
                 around(d.after).bind.append((rows[d.after].index(d.buffer), k))
                 around(d.after + 1).release.append(k)
-            else:
+            elif isinstance(d, Hold):
                 op = max(i for i in range(trace.n) if d.buffer in rows[i])
                 around(op).bind.append((rows[op].index(d.buffer), k))
                 if d.until < trace.n:
@@ -97,7 +99,8 @@ class Hints:
         return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
 
 
-def _again(trace, decisions, around):  # type: ignore[no-untyped-def]
+def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
+    """Arrange what runs again; return for each `Recompute` what makes its value alone."""
     drops = [d for d in decisions if isinstance(d, Recompute)]
     if not drops:
         return {}
@@ -112,16 +115,15 @@ def _again(trace, decisions, around):  # type: ignore[no-untyped-def]
     return alone
 
 
-def _last(decisions: Sequence[object], out: Sequence[int]) -> list[bool]:
+def _last(decisions: Sequence[Decision], out: Sequence[int]) -> list[bool]:
     """Of each swap: whether the next one of its buffer has a copy-out of its own, or there is none."""
-    by_buffer: dict[int, list[int]] = {}
+    by_buffer: dict[int, list[tuple[int, int]]] = {}
     for k, d in enumerate(decisions):
         if isinstance(d, Swap):
-            by_buffer.setdefault(d.buffer, []).append(k)
+            by_buffer.setdefault(d.buffer, []).append((d.after, k))
     last = [False] * len(decisions)
-    for mine in by_buffer.values():
-        mine.sort(key=lambda k: decisions[k].after)  # type: ignore[attr-defined]
-        for k, following in zip(mine, mine[1:] + mine[:1]):
+    for mine in map(sorted, by_buffer.values()):
+        for (_, k), (_, following) in zip(mine, mine[1:] + mine[:1]):
             last[k] = out[following] >= 0
     return last
 

@@ -11,7 +11,7 @@ from gpumem.torch.captured import cut
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.follow import LOST, Follower
 from gpumem.torch.run.hints import Hints
-from gpumem.torch.run.memory import UNLIMITED, Memory
+from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.planning import Planning
 from gpumem.torch.run.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.torch.watch import Watch
@@ -172,11 +172,10 @@ class Course:
         self.job = self.planning(trace)
         if self.job is None:
             return
+        self.job.start()
         if self.wait:
-            self.job.run()
+            self.job.stop()
             self._planned(trail)
-        else:
-            self.job.start()
 
     def _planned(self, trail: list[list[Cell]] | None) -> None:
         """Switch to the plan, if it is there and this is a place to begin with it."""
@@ -191,6 +190,3 @@ class Course:
         assert self.follower is not None
         self.follower.switch(trail)
         self.memory.begin()
-
-
-UNKNOWN_LIMIT = UNLIMITED

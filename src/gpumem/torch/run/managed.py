@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import SWAPS, Engine, Hosted, Pointers, Resized, Swapped
 from gpumem.torch.run.follow import LOST, recover
 from gpumem.torch.run.iterations import Course
-from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory, quietly
+from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.outside import reading
 from gpumem.torch.run.planning import SEVERAL, Planning
 from gpumem.torch.run.predict import Predicted
@@ -32,7 +32,7 @@ from gpumem.torch.timing import Stopwatch, stopwatch
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
-from gpumem.units import amount, human
+from gpumem.units import amount
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD = "told"
@@ -294,10 +294,8 @@ class Managed(TorchDispatchMode):
                 cell.node = node
         memory.note()
         if memory.held > memory.limit:
-            try:
+            with suppress(LimitError):
                 memory.room(0, touched)
-            except LimitError:
-                pass
         return touched
 
     def _resized(self, call: Call) -> None:

@@ -68,7 +68,7 @@ class Memory(Cells):
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
-        return tensor.device.type == self.device
+        return str(tensor.device.type) == self.device
 
     def begin(self) -> None:
         """Count anew, from now on."""
@@ -153,7 +153,11 @@ class Memory(Cells):
         needs = self.held + size
         others = self.held - sum(cell.size for cell in keep if cell.here)
         fixed = f", {human(others)} of it in storages that cannot move" if others else ""
-        many = "; its optimizer with foreach=False, or a smaller chunk, holds less" if "_foreach" in what or "_fused" in what else ""
+        many = (
+            "; its optimizer with foreach=False, or a smaller chunk, holds less"
+            if "_foreach" in what or "_fused" in what
+            else ""
+        )
         return (
             f"{what or 'this'} holds {human(needs)} at once{fixed}, the limit is {human(self.limit)}; "
             f"the least limit that would do for it is {exact(needs)}{many}"

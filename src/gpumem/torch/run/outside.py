@@ -10,10 +10,38 @@ from unittest.mock import patch
 
 from gpumem.torch._torch import torch
 
-READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")  # they look, and are done
-KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_", "is_shared")  # somebody has the address from then on
-STORAGE_READS = ("__getitem__", "__setitem__", "tolist", "_write_file", "cpu", "clone", "copy_", "fill_", "__deepcopy__", "byteswap")
-STORAGE_KEEPS = ("data_ptr", "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_", "resize_", "pin_memory")
+READS: tuple[str, ...] = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")  # they look, and are done
+KEEPS: tuple[str, ...] = (
+    "numpy",
+    "__array__",
+    "data_ptr",
+    "const_data_ptr",
+    "mutable_data_ptr",
+    "__dlpack__",
+    "share_memory_",
+    "is_shared",
+)  # somebody has the address from then on
+STORAGE_READS: tuple[str, ...] = (
+    "__getitem__",
+    "__setitem__",
+    "tolist",
+    "_write_file",
+    "cpu",
+    "clone",
+    "copy_",
+    "fill_",
+    "__deepcopy__",
+    "byteswap",
+)
+STORAGE_KEEPS: tuple[str, ...] = (
+    "data_ptr",
+    "share_memory_",
+    "_share_fd_cpu_",
+    "_share_filename_cpu_",
+    "_share_cuda_",
+    "resize_",
+    "pin_memory",
+)
 Reach = Callable[[torch.UntypedStorage, bool], None]
 
 
@@ -39,14 +67,13 @@ def reading(reach: Reach) -> Iterator[None]:
         return patch.object(owner, name, called)
 
     with ExitStack() as world:
-        for names, for_good in ((READS, False), (KEEPS, True)):
-            for name in names:
-                if hasattr(torch.Tensor, name):
-                    world.enter_context(patched(torch.Tensor, name, of_tensor, for_good))
-        for names, for_good in ((STORAGE_READS, False), (STORAGE_KEEPS, True)):
-            for name in names:
-                if hasattr(torch.UntypedStorage, name):
-                    world.enter_context(patched(torch.UntypedStorage, name, reach, for_good))
+        for owner, see, looks, keeps in (
+            (torch.Tensor, of_tensor, READS, KEEPS),
+            (torch.UntypedStorage, reach, STORAGE_READS, STORAGE_KEEPS),
+        ):
+            for name in (*looks, *keeps):
+                if hasattr(owner, name):
+                    world.enter_context(patched(owner, name, see, name in keeps))
         world.enter_context(patch.object(torch._C, "_to_dlpack", _first(torch._C._to_dlpack, of_tensor)))
         writer = torch._C.PyTorchFileWriter
         world.enter_context(patch.object(writer, "write_record", _record(writer.write_record, reach)))

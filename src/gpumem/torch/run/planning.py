@@ -10,7 +10,6 @@ from gpumem.deadline import Deadline
 from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate import plan
 from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.units import percent
@@ -57,7 +56,7 @@ class Planning:
                 self.best, least = found.plan, found.overhead
 
     def start(self) -> None:
-        """Plan in a thread of its own."""
+        """Plan in a thread of its own, so that no frame of a planner's error keeps what the step holds."""
         self._thread = threading.Thread(target=self.run, name="gpumem plans", daemon=True)
         self._thread.start()
 

@@ -82,7 +82,9 @@ class ManagedReport(Shown):
         head = [f"limit {human(self.limit)}, held now {human(self.held)}"]
         if self.plan is not None:
             head.append(f"plan: {self.plan!r}, {human(self.planned_peak)} held at most")
-        rows = [("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")]
+        rows: list[tuple[str, ...]] = [
+            ("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")
+        ]
         for k, x in enumerate(self.iterations):
             numbers = (human(x.peak), human(x.moved_out), human(x.moved_in), x.again, x.misses, x.evictions)
             rows.append((str(k), x.state, str(x.ops), *map(str, numbers), human_ns(round(x.seconds * 1e9))))
