@@ -93,7 +93,7 @@ def test_pieces_do_what_the_whole_call_does(name: str, full: bool) -> None:
         return
     assert split is not None and (1 < len(split) < ROWS if full else len(split) == ROWS)
     whole = func(*same, **kwsame)
-    result = joined(func, args, [func(*mine, **named) for mine, named in split])
+    result = joined([func(*mine, **named) for mine, named in split])
     assert type(result) is type(whole)
     assert equal(result, whole)
     assert equal([args, kwargs], [same, kwsame])

@@ -91,7 +91,7 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     >>> parts = pieces(add, (x, [1, 2, 3]), {}, 40)
     >>> [numbers for (_, numbers), _ in parts]
     [[1, 2], [3]]
-    >>> joined(add, (x, [1, 2, 3]), [add(*args) for args, _ in parts])
+    >>> joined([add(*args) for args, _ in parts])
     [tensor([2., 2.]), tensor([3., 3., 3.]), tensor([4., 4., 4., 4.])]
     """
     lists = lists_of(func)
@@ -109,7 +109,7 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     return [_between(lo, hi, whole, args, kwargs) for lo, hi in pairwise(cuts)]
 
 
-def joined(func: Any, args: Sequence[Any], results: Sequence[Any]) -> Any:
+def joined(results: Sequence[Any]) -> Any:
     """Return what the whole call would, from the results of its pieces: lists are put together again."""
     first = results[0]
     if isinstance(first, list):

@@ -84,12 +84,14 @@ class Watch(TorchDispatchMode):
             split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
             if split is None:
                 return self._run(func, args, kwargs)
-            return joined(func, args, [self._run(func, *piece) for piece in split])
+            return joined([self._run(func, *piece) for piece in split])
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call = call_of(func, args, kwargs, self.device)
-        if call is None:
-            return func(*args, **kwargs)
+        return func(*args, **kwargs) if call is None else self.op(call, func, args, kwargs)
+
+    def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op of the device and write it down; return what it returns."""
         self.bury()
         kind, storages = call.kind, self.storages
         operands, writes = storages.all_of(call.operands), storages.all_of(call.written)

@@ -15,6 +15,7 @@ from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.swap.plan import Plan
 from gpumem.torch._torch import TorchDispatchMode, register_optimizer_step_post_hook, torch
+from gpumem.torch.chunks import in_bytes, joined, pieces
 from gpumem.torch.ops import Call, call_of, kind_of, tensors
 from gpumem.torch.refusals import alone, check_types, refusing
 from gpumem.torch.run.again import NotKept, keep
@@ -74,10 +75,12 @@ class Managed(TorchDispatchMode):
         planners: Sequence[str],
         seconds: float,
         wait: bool,
+        chunk: int | None,
     ) -> None:
         super().__init__()
         self.limit, self.given, self.machine, self.until = limit, given, machine, boundary
         self.device, self.planners, self.seconds = device, planners, seconds
+        self.chunk = chunk
         self.memory = Memory(device, engine, pointers)
         self.memory.recover = lambda cell: recover(self.memory, cell)
         self.scene = Scene()
@@ -208,12 +211,18 @@ class Managed(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         with self._lock:
-            call = call_of(func, args, kwargs, self.device)
-            if call is not None:
-                return self._op(call, func, args, kwargs)
-            if not self.memory.pointers.views:  # a view needs the size, which goes with the memory
-                self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
-            return func(*args, **kwargs)
+            split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
+            if split is None:
+                return self._call(func, args, kwargs)
+            return joined([self._call(func, *piece) for piece in split])
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = call_of(func, args, kwargs, self.device)
+        if call is not None:
+            return self._op(call, func, args, kwargs)
+        if not self.memory.pointers.views:  # a view needs the size, which goes with the memory
+            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
+        return func(*args, **kwargs)
 
     def _op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         memory, course, kind = self.memory, self.course, call.kind
@@ -267,7 +276,7 @@ class Managed(TorchDispatchMode):
         if watch is None:
             return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
         try:
-            result = watch._run(call, func, args, kwargs)
+            result = watch.op(call, func, args, kwargs)
         except WorkloadError as error:
             self.course.unrecordable(str(error))
             result = runner.last
@@ -351,12 +360,13 @@ def managed(
     planner: str | Sequence[str] = SEVERAL,
     seconds: float = 8.0,
     wait: bool = False,
+    chunk: int | str | None = None,
     device: str | None = None,
 ) -> Managed:
     """Run what follows within a limit."""
     given: tuple[Trace, Plan] | None = None
     if isinstance(plan, Planned):
-        given = plan.run.trace, plan.plan  # type: ignore[attr-defined]
+        given = plan.before.trace, plan.plan
     elif plan is not None:
         given = plan
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -374,4 +384,5 @@ def managed(
         [planner] if isinstance(planner, str) else [*planner],
         seconds,
         wait,
+        in_bytes(chunk),
     )
