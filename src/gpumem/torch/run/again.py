@@ -43,7 +43,7 @@ class _Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Kept:
     """A call as it was: its arguments, what it drew, the cells that it touched (operands, then results)."""
 
     func: Any
@@ -71,7 +71,7 @@ class Call:
 
 def keep(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], memory: Memory
-) -> Callable[[list[Cell], int], Call]:
+) -> Callable[[list[Cell], int], Kept]:
     """Write down a call that is about to be made; what comes out is told the cells touched, and bytes made, after it.
 
     Raises
@@ -90,7 +90,7 @@ def keep(
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
     gradients = torch.is_grad_enabled()
-    return lambda touched, fresh: Call(func, *kept, state, generator, gradients, touched, versions, fresh)
+    return lambda touched, fresh: Kept(func, *kept, state, generator, gradients, touched, versions, fresh)
 
 
 def _generator(args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Any:
@@ -123,15 +123,15 @@ def _placed(x: Any, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
     return x
 
 
-class Recipe:
+class Making:
     """How the bytes of one cell, which has none now, are made again: some calls, in order.
 
     While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made.
     """
 
-    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Call], rows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept], rows: Sequence[Sequence[int]]) -> None:
         self.cell, self.steps, self.rows = cell, steps, rows
-        self.calls: dict[int, Call] = {}  # those of this iteration
+        self.calls: dict[int, Kept] = {}  # those of this iteration
         self.sources: dict[Cell, torch.UntypedStorage] = {}
         for step in steps.reruns:
             call = calls.get(step.op)
@@ -159,7 +159,7 @@ class Recipe:
 def remake(
     memory: Memory,
     steps: Replay,
-    calls: Mapping[int, Call],
+    calls: Mapping[int, Kept],
     rows: Sequence[Sequence[int]],
     wanted: Mapping[Value, Cell],
 ) -> None:
@@ -188,7 +188,7 @@ def remake(
 
 
 def _rerun(
-    memory: Memory, step: Rerun, call: Call, row: Sequence[int], made: dict[Value, torch.UntypedStorage]
+    memory: Memory, step: Rerun, call: Kept, row: Sequence[int], made: dict[Value, torch.UntypedStorage]
 ) -> None:
     cell_of = dict(zip(row, call.touched))
     sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
@@ -196,7 +196,7 @@ def _rerun(
     where = {}
     for v in step.reads:
         storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
-        assert storage is not None  # a recipe keeps what is read
+        assert storage is not None  # a making keeps what is read
         where[cell_of[v.buffer]] = storage
     with quietly(call.gradients):
         result = call.run(where)

@@ -46,7 +46,7 @@ class Cell:
         self.copy: Any = None  # as an engine keeps it
         self.coming = False  # a copy into it, or out of it, may be under way
         self.once = False  # nobody needs the copy when it has come back
-        self.again: Any = None  # a Recipe
+        self.again: Any = None  # a Making
         self.feeds: list[Cell] = []  # what can only be made again while this has the bytes it has
         self.version = 0
         self.node: int | None = None

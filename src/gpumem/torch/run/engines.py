@@ -34,7 +34,7 @@ class Engine(Protocol):
         """Give the host's memory back."""
 
 
-class Hosted:
+class OnHost:
     """The twin for a device that is the host: copies are NumPy's memory, which PyTorch's allocator does not see."""
 
     def out(self, storage: torch.UntypedStorage) -> Any:

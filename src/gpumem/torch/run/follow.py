@@ -7,7 +7,7 @@ from typing import Any
 
 from gpumem.swap.plan import Hold, Recompute, Swap
 from gpumem.swap.plan.replay import Replay
-from gpumem.torch.run.again import Call, NotKept, Recipe, remake
+from gpumem.torch.run.again import Kept, Making, NotKept, remake
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.hints import At, Hints
 from gpumem.torch.run.memory import LimitError, Memory
@@ -27,7 +27,7 @@ class Follower:
         self.i = 0
         self.bound: list[Cell | None] = [None] * len(hints.plan.decisions)
         self.held: dict[int, Any] = {}  # storages kept after their death
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, Kept] = {}
         self.trail: list[list[Cell]] = []
         self.head = hints.keys[:DOZEN]
         self.seen: deque[int] = deque(maxlen=len(self.head))  # keys and cells of the last ops, while lost
@@ -152,7 +152,7 @@ class Follower:
             return
         if cell.copy is None:
             try:
-                cell.again = Recipe(cell, self.hints.alone[k], self.calls, self.hints.rows)
+                cell.again = Making(cell, self.hints.alone[k], self.calls, self.hints.rows)
             except NotKept:
                 return
         self.memory.release(cell)
@@ -179,7 +179,7 @@ class Follower:
 
 def recover(memory: Memory, cell: Cell) -> None:
     """Make a cell's bytes again, by its own recipe."""
-    recipe: Recipe = cell.again
+    recipe: Making = cell.again
     (value,) = recipe.steps.wanted
     remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: cell})
     recipe.done()

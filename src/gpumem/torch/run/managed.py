@@ -20,7 +20,7 @@ from gpumem.torch.ops import Call, call_of, kind_of, tensors
 from gpumem.torch.refusals import alone, check_types, refusing
 from gpumem.torch.run.again import NotKept, keep
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.engines import SWAPS, Engine, Hosted, Pointers, Resized, Swapped
+from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
 from gpumem.torch.run.follow import LOST, recover
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
@@ -379,7 +379,7 @@ def managed(
         machine,
         boundary,
         device,
-        Hosted(),
+        OnHost(),
         Swapped if SWAPS else Resized,
         [planner] if isinstance(planner, str) else [*planner],
         seconds,
