@@ -48,6 +48,15 @@ def lists_of(func: Any) -> Lists | None:
     return Lists(tensors, numbers, len(made), schema.name.startswith("aten::_foreach_")) if tensors else None
 
 
+def lists_named(names: Sequence[str]) -> bool:
+    """Whether some of these ops may work row by row, as `_foreach_add_.List` does.
+
+    >>> lists_named(["add.Tensor", "_foreach_add_.List"])
+    True
+    """
+    return any(f"aten::{name}".startswith(ROWS) for name in names)
+
+
 def in_bytes(chunk: int | str | None) -> int | None:
     """Read the most bytes of a piece; None splits nothing.
 

@@ -27,11 +27,11 @@ WRAPPERS = {
 
 
 @contextmanager
-def alone(recorder: type[TorchDispatchMode]) -> Iterator[None]:
-    """Refuse to record inside of a recording or beside one, or where tensors are fake."""
+def alone(recorder: type[TorchDispatchMode], what: str = "a capture") -> Iterator[None]:
+    """Refuse to begin inside of another such thing or beside one, or where tensors are fake."""
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, recorder):
-            raise WorkloadError("a capture within a capture: call the inner make and step themselves")
+            raise WorkloadError(f"{what} within {what}: leave the outer one first, or do without the inner one")
         if isinstance(mode, FakeTensorMode):
             raise WorkloadError("a FakeTensorMode is active: leave it before recording; 'meta' needs no memory either")
     if not ONE.acquire(blocking=False):  # what it stands in for is the whole process's

@@ -141,7 +141,9 @@ class Scene:
         node = torch._C._current_autograd_node()
         if adds:
             return "add_.Tensor" if (last != here or _meets_itself(node)) and _adds_up(args, kwargs) else ""
-        return IN_PLACE[func.overloadpacket] if last == here and not isinstance(node, BackwardCFunction) else ""
+        name = IN_PLACE[func.overloadpacket]
+        same = last == here and not isinstance(node, BackwardCFunction) and name.endswith(f".{func._overloadname}")
+        return name if same else ""
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.stack:

@@ -33,6 +33,9 @@ class Engine(Protocol):
     def drop(self, copy: Any) -> None:
         """Give the host's memory back."""
 
+    def bytes_of(self, copy: Any) -> Any:
+        """Wait for a copy out; return its bytes, as an array of `uint8` that may be used again later."""
+
 
 class OnHost:
     """The twin for a device that is the host: copies are NumPy's memory, which PyTorch's allocator does not see."""
@@ -54,8 +57,12 @@ class OnHost:
     def drop(self, copy: Any) -> None:
         """It is freed with its last reference."""
 
+    def bytes_of(self, copy: Any) -> Any:
+        """They are there."""
+        return copy
 
-pointer = torch._C.StorageBase.data_ptr  # which nobody has patched
+
+pointer, resize = torch._C.StorageBase.data_ptr, torch._C.StorageBase.resize_  # which nobody has patched
 
 
 def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
@@ -92,18 +99,18 @@ class Resized:
     @staticmethod
     def empty(storage: torch.UntypedStorage) -> None:
         """Give a storage's memory back to the allocator."""
-        storage.resize_(0)
+        resize(storage, 0)
 
     @staticmethod
     def fill(storage: torch.UntypedStorage, size: int) -> None:
         """Give a storage memory."""
-        storage.resize_(size)
+        resize(storage, size)
 
     @staticmethod
     def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
         """Copy what another storage of its size has; both have memory for that moment."""
-        storage.resize_(other.nbytes())
-        storage.copy_(other)
+        resize(storage, other.nbytes())
+        torch._C.StorageBase.copy_(storage, other)
 
 
 SWAPS = hasattr(torch._C.StorageBase, "_swap_data_ptr_")

@@ -46,7 +46,8 @@ class Follower:
                 self._before(i, due)
             return i
         if i != LOST:
-            self.lose(f"op {i}: {name} came for {self.hints.trace.ops.name[i]}")
+            expected = self.hints.trace.ops.name[i]
+            self.lose(f"op {i}: {name} came for {expected}" if name != expected else f"op {i}, {name}: of other sizes")
         self.seen.append(key)
         if [*self.seen] != self.head:
             return LOST

@@ -14,6 +14,8 @@ from gpumem.swap.plan.replay import Device, Replay, replay, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
 
+LEAVE = "leave"  # the op that the end of a call is: it reads all that lasts
+
 
 @dataclass(slots=True)
 class At:
@@ -133,6 +135,7 @@ def keys_of(trace: Trace, rows: Sequence[Sequence[int]]) -> tuple[list[int], lis
     size, start, name = trace.buffers.size.tolist(), trace.buffers.start.tolist(), trace.ops.name
     keys, fresh = [], []
     for i, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
-        keys.append(hash((name[i], *(size[b] for b in dict.fromkeys(reads)))))
+        looks = [] if name[i] == LEAVE else [size[b] for b in dict.fromkeys(reads)]
+        keys.append(hash((name[i], *looks)))
         fresh.append(sum(size[b] for b in dict.fromkeys(writes) if start[b] % trace.n == i and b not in reads))
     return keys, fresh

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
 
+from gpumem.period import BlockEvent, Detector
 from gpumem.swap.plan import Plan
 from gpumem.torch.captured import cut
 from gpumem.torch.run.cells import Cell
@@ -24,6 +27,52 @@ TRIES = 24  # iterations recorded before the recorder begins with an empty book
 PATIENCE = 3  # iterations in a row that left the plan, before another is made
 
 
+class Segment(NamedTuple):
+    """Ops `[lo, hi)` of a recording, between two boundaries; `code` tells what they look like."""
+
+    code: int
+    lo: int
+    hi: int
+
+
+class Book:
+    """What is known of a recording: how its ops look, what they touched, and the boundaries in it."""
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self.trail: list[list[Cell]] = []
+        self.segments: list[Segment] = []
+        self._detector = Detector()
+        self._pushed = 0
+
+    def close(self, hi: int) -> bool:
+        """End a segment before op `hi`; return whether there are ops in it."""
+        lo = self.segments[-1].hi if self.segments else 0
+        if hi > lo:
+            self.segments.append(Segment(hash(tuple(self.keys[lo:hi])), lo, hi))
+        return hi > lo
+
+    def period(self) -> int:
+        """How many of the last segments make an iteration that was there twice; 0 if none do."""
+        codes = [segment.code for segment in self.segments]
+        for p in range(1, SEGMENTS + 1):
+            if len(codes) >= 2 * p and codes[-p:] == codes[-2 * p : -p]:
+                return p
+        return 0
+
+    def look(self, watch: Watch) -> tuple[list[tuple[int, int]], set[int]] | None:
+        """Look for two iterations in what happened since the last time; return the ops of both, and no marks."""
+        events = [*islice(watch.recorder.events, self._pushed, None)]
+        self._pushed += len(events)
+        for event in events:
+            found = self._detector.push(BlockEvent(*event))
+            if found is not None:
+                ops = watch.recorder.ops_between
+                middle = found.start + found.length
+                return [ops(found.start, middle), ops(middle, found.end)], set()
+        return None
+
+
 class Course:
     """Which iterations there were, and what is known of those to come.
 
@@ -32,51 +81,70 @@ class Course:
     memory : Memory
     recorder : callable
         Makes a recorder that has seen nothing.
-    planning : callable
-        What will plan for a trace; None where its iteration fits as it is.
+    settled : callable
+        Told of an iteration that was there twice; returns what will plan for it, None where it fits as it is, or why it
+        is to be recorded anew.
+    lasts : callable
+        Told after a recorded iteration how many bytes last.
     wait : bool
         Whether a run waits for its plan.
+
+    `detects`: whether an iteration that nobody tells of is looked for in what repeats.
     """
 
     def __init__(
         self,
         memory: Memory,
         recorder: Callable[[], Watch],
-        planning: Callable[[Trace], Planning | None],
+        settled: Callable[[Trace], Planning | str | None],
+        lasts: Callable[[int], None],
         wait: bool,
     ) -> None:
-        self.memory, self.recorder, self.planning, self.wait = memory, recorder, planning, wait
+        self.memory, self.recorder, self.settled, self.lasts, self.wait = memory, recorder, settled, lasts, wait
+        self.detects = True
         self.watch: Watch | None = None
         self.follower: Follower | None = None
+        self.hints: Hints | None = None
         self.job: Planning | None = None
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
         self.notes: list[str] = []
-        self.hints: Hints | None = None
         self.marks: set[int] = set()  # boundaries within an iteration that is followed
-        self.segments: list[tuple[int, int, int]] = []  # of the recording: hash of the keys, ops [lo, hi)
-        self.keys: list[int] = []
-        self.trail: list[list[Cell]] = []
+        self.book = Book()
         self.ops = self.strayed = 0
+        self.given_up = False
         self.began = time.perf_counter()
 
-    # recording
+    # begin, pause, end
+
+    def start(self) -> None:
+        """Begin, or go on after a pause, where an iteration begins."""
+        self.began = time.perf_counter()
+        self.memory.begin()
+        if self.watch is not None:
+            self.watch.begin()
+        elif self.follower is None and not self.given_up:
+            self.record()
+
+    def pause(self) -> None:
+        """The run is left."""
+        if self.job is not None:
+            self.job.stop()
+        if self.watch is not None:
+            self.watch.end()
+        if self.follower is not None and self.follower.i:
+            self.follower.restart()
+        self.ops = 0
 
     def record(self) -> None:
         """Begin to record."""
-        self.follower, self.job = None, None
-        self.segments, self.keys, self.trail = [], [], []
+        self.follower, self.job, self.book = None, None, Book()
         self.watch = self.recorder()
         self.watch.begin()
 
     def unrecordable(self, why: str) -> None:
         """Go on without a recorder, and so without a plan."""
-        self.watch = None
-        self.notes.append(f"not planned: {why}")
-
-    def seen(self, key: int, touched: list[Cell]) -> None:
-        """Note an op that was recorded."""
-        self.keys.append(key)
-        self.trail.append(touched)
+        self.watch, self.given_up = None, True
+        self.notes.append(f"runs on demand, as it cannot be recorded: {why}")
 
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Follow a plan from the next op on, which is taken for the first."""
@@ -86,17 +154,28 @@ class Course:
 
     # boundaries
 
+    def seen(self, key: int, touched: list[Cell]) -> None:
+        """Note an op that was recorded."""
+        self.book.keys.append(key)
+        self.book.trail.append(touched)
+        if self.detects and not self.book.segments and self.watch is not None:
+            found = self.book.look(self.watch)
+            if found is not None:
+                self.watch.end()
+                self.ended(RECORDED)
+                self._alike(self.watch, *found)
+
     def boundary(self, sure: bool) -> None:
-        """An iteration may end here; it does where it is `sure`, unless one ended right before."""
+        """An iteration may end here; it does where that is `sure`, unless one ended right before."""
         if not self.ops:
             return
         if self.watch is not None:
             self._recorded(self.watch)
         elif self.follower is None:
             self.ended(ON_DEMAND)
-        elif self.follower.i == LOST or (self.follower.i not in self.marks and sure):
-            why = self.follower.deviation or f"it ended after {self.follower.i} of {self.follower.hints.n} ops"
-            self.follower.deviation = why
+        elif self.follower.i == LOST or (self.follower.i not in self.marks and (sure or self.marks)):
+            n = self.follower.hints.n
+            self.follower.deviation = self.follower.deviation or f"it ended after {self.follower.i} of {n} ops"
             self.ended(ON_DEMAND)
 
     def ended(self, state: str) -> None:
@@ -105,77 +184,70 @@ class Course:
         memory.bury()
         deviation = "" if follower is None else follower.deviation
         c, now = memory.counts, time.perf_counter()
-        self.rows.append(
-            Iteration(
-                state, self.ops, memory.peak, c.out, c.back, c.again, c.misses, c.evictions, deviation, now - self.began
-            )
-        )
+        counts = (c.out, c.back, c.again, c.misses, c.evictions)
+        state = ON_DEMAND if deviation else state
+        self.rows.append(Iteration(state, self.ops, memory.peak, *counts, deviation, now - self.began))
         self.ops, self.began = 0, now
         memory.begin()
         if follower is not None:
             follower.deviation = ""
+            self.strayed = self.strayed + 1 if deviation else 0
             trail = follower.trail if follower.i == 0 and len(follower.trail) == follower.hints.n else None
             if trail is None:
                 follower.restart()
-            self.strayed = self.strayed + 1 if deviation else 0
             if self.job is not None:
                 self._planned(trail)
-            elif self.strayed >= PATIENCE:
+            if self.strayed >= PATIENCE:
                 self.strayed = 0
                 self.record()
 
     def state(self) -> str:
-        """What an iteration that was followed to its end is called."""
-        if self.job is not None or self.hints is None:
-            return ON_DEMAND
-        return PLANNED if self.hints.plan.decisions else IDLE
+        """What an iteration is called that was followed to its end."""
+        if self.hints is not None and self.hints.plan.decisions:
+            return PLANNED
+        return IDLE if self.hints is not None and self.hints.trace.peak_load <= self.memory.limit else ON_DEMAND
 
     def _recorded(self, watch: Watch) -> None:
-        lo, hi = (self.segments[-1][2] if self.segments else 0), watch.end()
-        if hi == lo:
-            watch.begin()
-            return
-        self.segments.append((hash(tuple(self.keys[lo:hi])), lo, hi))
+        hi = watch.end()
         self.ended(RECORDED)
-        p = self._period()
-        if p:
-            self._alike(watch, p)
-        elif len(self.segments) >= TRIES:
+        self.lasts(sum(cell.size for cell in [*self.memory.by_key.values()]))
+        if self.book.close(hi) and (p := self.book.period()):
+            segments = self.book.segments
+            bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]
+            self._alike(watch, bounds, {s.hi - bounds[1][0] for s in segments[-p:-1]})
+        elif len(self.book.segments) >= TRIES:
             self.record()
         else:
             watch.begin()
 
-    def _period(self) -> int:
-        """How many of the last segments make an iteration that was there twice; 0 if none do."""
-        codes = [code for code, _, _ in self.segments]
-        for p in range(1, SEGMENTS + 1):
-            if len(codes) >= 2 * p and codes[-p:] == codes[-2 * p : -p]:
-                return p
-        return 0
-
-    def _alike(self, watch: Watch, p: int) -> None:
-        """Two iterations of `p` segments are alike: plan for them."""
-        bounds = [(self.segments[k][1], self.segments[k + p - 1][2]) for k in (-2 * p, -p)]
+    def _alike(self, watch: Watch, bounds: list[tuple[int, int]], marks: set[int]) -> None:
+        """Two iterations are alike: plan for them."""
         lo, hi = bounds[-1]
         try:
             trace = cut(watch, bounds, "step").trace
         except (WorkloadError, ValueError) as error:
-            if len(self.segments) >= TRIES:
+            if len(self.book.segments) >= TRIES:
                 self.unrecordable(str(error))
             else:
                 watch.begin()
             return
-        self.marks = {end - lo for _, start, end in self.segments if lo < end < hi}
-        trail = self.trail[lo:hi]
+        settled, trail = self.settled(trace), self.book.trail[lo:hi]
+        if isinstance(settled, str):
+            self.notes.append(f"recorded anew: {settled}")
+            self.record()
+            return
+        now = len(self.book.trail) == hi  # else it ended some ops ago, and the next one is to be found
+        self.marks, self.job = marks, settled
         self.follow(trace, Plan.of(trace))
-        self.segments, self.keys, self.trail = [], [], []
-        self.job = self.planning(trace)
+        if not now and self.follower is not None:
+            self.follower.i = LOST
         if self.job is None:
             return
         self.job.start()
         if self.wait:
             self.job.stop()
-            self._planned(trail)
+            if now:
+                self._planned(trail)
 
     def _planned(self, trail: list[list[Cell]] | None) -> None:
         """Switch to the plan, if it is there and this is a place to begin with it."""

@@ -130,7 +130,7 @@ class Memory(Cells):
         for cell in cells:
             if not cell.here:
                 self.counts.misses += 1
-                if cell.copy is None:
+                if cell.again is not None:
                     self.recover(cell)
         return sum(cell.size for cell in cells if not cell.here)
 
@@ -205,7 +205,7 @@ class Memory(Cells):
         storage = cell.storage
         if cell.here or storage is None:
             return
-        if cell.copy is None:
+        if cell.again is not None:
             self.recover(cell)
             return
         self.pointers.fill(storage, cell.size)

@@ -1,0 +1,201 @@
+"""The dispatch mode of a run: before each op its operands are on the device, within the limit; the rest are hints."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch.chunks import joined, pieces
+from gpumem.torch.ops import Call, call_of, kind_of, tensors
+from gpumem.torch.refusals import check_types
+from gpumem.torch.run.again import NotKept, keep
+from gpumem.torch.run.cells import Cell
+from gpumem.torch.run.follow import LOST
+from gpumem.torch.run.hints import LEAVE
+from gpumem.torch.run.iterations import Course
+from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
+from gpumem.torch.run.predict import Predicted
+from gpumem.torch.scene import NONE, Scene, engine_references
+from gpumem.torch.timing import Stopwatch, stopwatch
+from gpumem.torch.workload import WorkloadError
+
+aten = torch.ops.aten
+
+
+class Runner:
+    """Runs ops, in place where that is `name`d; the last result is there though a recorder fails."""
+
+    def __init__(self, timed: Stopwatch | None) -> None:
+        self.timed, self.name = timed, ""
+        self.last: Any = None
+
+    def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op; return what it returns."""
+        if self.name:
+            func = _named(self.name)
+        self.last = self.timed(func, args, kwargs) if self.timed else func(*args, **kwargs)
+        return self.last
+
+    def read(self) -> list[int]:
+        """The nanoseconds of each op since the last time, where they are measured."""
+        return self.timed.read() if self.timed else []
+
+
+class Within(TorchDispatchMode):
+    """Runs ops within the limit of a memory, along a course.
+
+    `chunk`: calls on lists of tensors are split into pieces of so many bytes; None leaves them whole.
+    """
+
+    def __init__(self, memory: Memory, course: Course, scene: Scene, chunk: int | None) -> None:
+        super().__init__()
+        self.memory, self.course, self.scene, self.chunk = memory, course, scene, chunk
+        self.device = memory.device
+        self.predicted = Predicted(self.device)
+        self.runner = Runner(stopwatch(self.device))
+        self.lock = threading.RLock()
+        engine_references()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Watch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if types:
+            check_types(func, types)
+        if kind_of(func).composite and torch.is_inference_mode_enabled():
+            with self:
+                return func.decompose(*args, **kwargs)
+        with self.lock:
+            split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
+            if split is None:
+                return self._call(func, args, kwargs)
+            return joined([self._call(func, *piece) for piece in split])
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = call_of(func, args, kwargs, self.device)
+        if call is not None:
+            return self._op(call, func, args, kwargs)
+        if not self.memory.pointers.views:  # a view needs the size, which goes with the memory
+            self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
+        return func(*args, **kwargs)
+
+    def _op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        memory, course, kind = self.memory, self.course, call.kind
+        if memory.dead:
+            memory.bury()
+        operands = memory.of(call.operands)
+        written = memory.of(call.written) if call.written else []
+        reads = operands
+        if kind.overwrites:
+            reads = [*dict.fromkeys([*memory.of(call.read), *written])]
+        elif not kind.reads:
+            reads = []
+        name = self._in_place(func, args, kwargs, operands) if kind.grows and operands else ""
+        follower = course.follower
+        key = hash((name or kind.name, *[cell.size for cell in reads]))
+        i = LOST if follower is None else follower.before(key, name or kind.name)
+        fresh = follower.hints.fresh[i] if follower is not None and i != LOST else self._fresh(name, func, args, kwargs)
+        if written:
+            memory.secure(written)
+        memory.ready(reads, fresh, kind.name)
+        kept = None
+        if follower is not None and i != LOST and (due := follower.hints.at[i]) is not None and due.keep:
+            try:
+                kept = keep(func, args, kwargs, memory)
+            except NotKept:
+                kept = None
+        result = self._run(call, name, func, args, kwargs)
+        touched = self._done(call, reads, written, result)
+        if kept is not None and follower is not None:
+            follower.calls[i] = kept(touched, fresh)
+        course.ops += 1
+        if course.watch is not None:
+            course.seen(key, touched)
+        elif follower is not None and follower.after(touched):
+            course.ended(course.state())
+        return result
+
+    def _fresh(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        if name or self.memory.limit == UNLIMITED:
+            return 0
+        return self.predicted(func, args, kwargs)
+
+    def _in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: list[Cell]) -> str:
+        cell = operands[0]
+        return self.scene.in_place(func, args, kwargs, cell.node) if cell.node not in (None, NONE) else ""
+
+    def _run(self, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        watch, runner = self.course.watch, self.runner
+        runner.name = name
+        if watch is None:
+            return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+        try:
+            result = watch.op(call, func, args, kwargs)
+        except WorkloadError as error:
+            self.course.unrecordable(str(error))
+            result = runner.last
+        runner.last = None  # or the engine takes a gradient for somebody else's, too
+        return result
+
+    def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
+        """Take note of what an op made and wrote; return the cells that it touched."""
+        memory = self.memory
+        made = memory.of(tensors(result if isinstance(result, (list, tuple)) else (result,), self.device))
+        node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
+        touched = [*reads]
+        for cell in made:
+            cell.node = node
+            if cell not in reads:
+                touched.append(cell)
+        if self.runner.name:
+            written = made
+        if call.kind.resizes:
+            self._resized(call)
+        if written:
+            memory.wrote(written)
+            for cell in written:
+                cell.node = node
+        memory.note()
+        if memory.held > memory.limit:
+            with suppress(LimitError):
+                memory.room(0, touched)
+        return touched
+
+    def leave(self) -> None:
+        """Run the end of a call: an op that reads all that lasts."""
+        gc.collect()
+        with self.lock:
+            memory, course, follower = self.memory, self.course, self.course.follower
+            memory.bury()
+            cells, key = [*memory.by_key.values()], hash((LEAVE,))
+            if follower is not None:
+                follower.before(key, LEAVE)
+            memory.ready(cells, 0, "what lasts when the step returns")
+            course.ops += 1
+            if course.watch is not None:
+                course.watch.touched(LEAVE, [s for c in cells if (s := c.storage) is not None])
+                course.seen(key, cells)
+            elif follower is not None and follower.after(cells):
+                course.ended(course.state())
+            course.boundary(True)
+
+    def _resized(self, call: Call) -> None:
+        memory = self.memory
+        for cell in memory.of(call.written):
+            storage = cell.storage
+            if storage is not None and storage.nbytes() != cell.size:
+                memory.held += storage.nbytes() - cell.size
+                cell.size = storage.nbytes()
+
+
+def _named(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(aten, base, None), overload, None)

@@ -1,0 +1,46 @@
+"""Threads that a run starts: what they do to its storages nobody would see, so they may not touch them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch.ops import tensors
+from gpumem.torch.workload import WorkloadError
+
+
+class Stranger(TorchDispatchMode):
+    """Refuses ops on tensors that are managed elsewhere."""
+
+    def __init__(self, managed: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.managed = managed
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for x in tensors((*args, *kwargs.values()), None):
+            if x.layout is torch.strided and self.managed(x):
+                raise WorkloadError(
+                    f"{func} in thread {threading.current_thread().name!r}: a tensor of shape {tuple(x.shape)} is "
+                    "managed by another thread, which may send it away at any time; let one thread do the step"
+                )
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def refused(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+    """Refuse managed tensors to threads that are started from now on; those that run already are not seen."""
+    run = threading.Thread.run
+
+    def watched(thread: threading.Thread) -> None:
+        with Stranger(managed):
+            run(thread)
+
+    with patch.object(threading.Thread, "run", watched):
+        yield
