@@ -144,6 +144,8 @@ class Making:
                     storage = source.storage
                     if storage is None or source is cell or source.version != call.versions.get(source, -1):
                         raise NotKept(f"what op {step.op} read is gone")
+                    if source.fixed:
+                        raise NotKept(f"what op {step.op} read has an address that somebody may write to unseen")
                     self.sources[source] = storage
         for source in self.sources:
             source.feeds.append(cell)

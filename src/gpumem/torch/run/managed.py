@@ -20,7 +20,7 @@ from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, S
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
-from gpumem.torch.run.memory import LimitError, Memory
+from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.mode import Within
 from gpumem.torch.run.outside import reading
 from gpumem.torch.run.planning import SEVERAL, Planning
@@ -135,15 +135,19 @@ class Managed:
 
     def _settled(self, trace: Trace) -> Planning | str | None:
         """What to do about an iteration that was recorded: plan, record it anew, or nothing, as it fits."""
-        if isinstance(self.limit, str) and "%" in self.limit:
-            limit = amount(self.limit, trace.peak_load, "limit")
-            if limit != self.memory.limit and self.memory.limit > trace.peak_load:
-                self._limited(limit)
-                if self.chunk is None and trace.peak_load > limit and lists_named(trace.ops.name):
-                    return "its optimizer's calls are split, now that the limit is known"
+        if self.memory.limit == UNLIMITED:
+            self._limited(amount(self.limit, trace.peak_load, "limit"))
+            if self.chunk is None and trace.peak_load > self.memory.limit and lists_named(trace.ops.name):
+                return "its optimizer's calls are split, now that the limit is known"
         if trace.peak_load <= self.memory.limit:
             return None
         return self.planning(trace, self.memory.limit)
+
+    def follow(self, trace: Trace, plan: Plan) -> None:
+        """Begin with a plan instead of a recording."""
+        if self.memory.limit == UNLIMITED:
+            self._limited(amount(self.limit, trace.peak_load, "limit"))
+        self.course.follow(trace, plan)
 
     def _lasts(self, size: int) -> None:
         """Refuse to go on where what lasts could not be brought back at the end."""
@@ -281,5 +285,5 @@ def managed(
         chunk=in_bytes(chunk),
     )
     if plan is not None:
-        run.course.follow(*((plan.before.trace, plan.plan) if isinstance(plan, Planned) else plan))
+        run.follow(*((plan.before.trace, plan.plan) if isinstance(plan, Planned) else plan))
     return run

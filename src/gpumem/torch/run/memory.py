@@ -182,7 +182,7 @@ class Memory(Cells):
     def out(self, cell: Cell) -> None:
         """Begin to copy a cell to the host, unless the host has it."""
         storage = cell.storage
-        if cell.copy is None and cell.here and storage is not None:
+        if cell.copy is None and cell.here and not cell.fixed and storage is not None:
             cell.copy = self.engine.out(storage)
             cell.coming = True
             self.counts.out += cell.size

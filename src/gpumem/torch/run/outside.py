@@ -74,7 +74,9 @@ def reading(reach: Reach) -> Iterator[None]:
             for name in (*looks, *keeps):
                 if hasattr(owner, name):
                     world.enter_context(patched(owner, name, see, name in keeps))
-        world.enter_context(patch.object(torch._C, "_to_dlpack", _first(torch._C._to_dlpack, of_tensor)))
+        for module, name in ((torch._C, "_to_dlpack"), (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")):
+            if hasattr(module, name):
+                world.enter_context(patch.object(module, name, _first(getattr(module, name), of_tensor)))
         writer = torch._C.PyTorchFileWriter
         world.enter_context(patch.object(writer, "write_record", _record(writer.write_record, reach)))
         yield
