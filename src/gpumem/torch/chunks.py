@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from gpumem.torch._torch import torch
+from gpumem.torch.ops import ROWS
 from gpumem.units import amount
 
-ROWS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 ONE_PER_ROW = "scalars", "Tensor"  # the one tensor that has a number for each row
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]

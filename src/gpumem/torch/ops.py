@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from gpumem.torch._torch import flop_registry, torch
 
-aten = torch.ops.aten
+aten, Tensor = torch.ops.aten, torch.Tensor
+THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
 NO_OPS = frozenset(
     {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::lift_fresh", "aten::lift"}
 )
@@ -39,6 +39,7 @@ IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes th
     aten.put: "put_.default",
     aten.masked_scatter: "masked_scatter_.default",
 }
+ROWS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")  # they take lists, and may work row by row
 CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 
 
@@ -58,6 +59,7 @@ class Kind:
     gathers: bool
     rng: bool
     blocks: bool
+    rows: bool
     written: tuple[int, ...]
     outs: tuple[str, ...]
     hidden: bool
@@ -67,9 +69,18 @@ class Kind:
     attributes: tuple[tuple[int, str], ...]
 
 
-@cache
 def kind_of(func: Any) -> Kind:
     """Read an op's schema; once for each op."""
+    found = _KINDS.get(id(func))  # hashing an op takes longer than all the rest
+    if found is None:
+        found = _KINDS[id(func)] = _kind_of(func), func
+    return found[0]
+
+
+_KINDS: dict[int, tuple[Kind, Any]] = {}  # with the op, so that no other one has its id
+
+
+def _kind_of(func: Any) -> Kind:
     schema, name = func._schema, func._schema.name
     arguments = schema.arguments
     written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
@@ -86,6 +97,7 @@ def kind_of(func: Any) -> Kind:
         empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
         blocks=name in ASKS,
+        rows=name.startswith(ROWS),
         written=tuple(i for i, a in written if not a.kwarg_only),
         outs=tuple(a.name for i, a in written),
         hidden=name in BATCH_NORMS,
@@ -147,9 +159,10 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
 def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     """Return the tensors among (nested) arguments, in order: those on a device, or all."""
     found = []
+    there = None if device is None else THERE.get(device)
     for value in values:
-        if isinstance(value, torch.Tensor):
-            if device is None or value.device.type == device:
+        if isinstance(value, Tensor):
+            if there is None or getattr(value, there):
                 found.append(value)
         elif isinstance(value, (list, tuple)):
             found += tensors(value, device)

@@ -67,18 +67,19 @@ class Cells:
     def of(self, tensors: Iterable[torch.Tensor]) -> list[Cell]:
         """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
         found: list[Cell] = []
+        by_key = self.by_key
         for x in tensors:
             try:
                 storage = x.untyped_storage()
             except (NotImplementedError, RuntimeError):
-                found += [c for c in self.of(parts(x)) if c not in found]
+                found += self.of(parts(x))
                 continue
-            cell = self.by_key.get(storage._cdata)
+            cell = by_key.get(storage._cdata)
             if cell is None:
                 cell = self._new(storage)
-            if cell is not None and cell not in found:
+            if cell is not None:
                 found.append(cell)
-        return found
+        return [*dict.fromkeys(found)] if len(found) > 1 else found
 
     def known(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor whose storage was seen before."""

@@ -21,6 +21,7 @@ from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.predict import Predicted
 from gpumem.torch.scene import NONE, Scene, engine_references
 from gpumem.torch.timing import Stopwatch, stopwatch
+from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 
 aten = torch.ops.aten
@@ -58,6 +59,7 @@ class Within(TorchDispatchMode):
         self.predicted = Predicted(self.device)
         self.runner = Runner(stopwatch(self.device))
         self.lock = threading.RLock()
+        self.node = NONE  # the backward node that is evaluated
         engine_references()
 
     @classmethod
@@ -70,14 +72,14 @@ class Within(TorchDispatchMode):
         kwargs = kwargs or {}
         if types:
             check_types(func, types)
-        if kind_of(func).composite and torch.is_inference_mode_enabled():
+        kind = kind_of(func)
+        if kind.composite and torch.is_inference_mode_enabled():
             with self:
                 return func.decompose(*args, **kwargs)
         with self.lock:
-            split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
-            if split is None:
-                return self._call(func, args, kwargs)
-            return joined([self._call(func, *piece) for piece in split])
+            if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
+                return joined([self._call(func, *piece) for piece in split])
+            return self._call(func, args, kwargs)
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call = call_of(func, args, kwargs, self.device)
@@ -92,28 +94,30 @@ class Within(TorchDispatchMode):
         if memory.dead:
             memory.bury()
         operands = memory.of(call.operands)
-        written = memory.of(call.written) if call.written else []
-        reads = operands
+        written = memory.of(call.written) if call.written else call.written
+        reads = operands if kind.reads else []
         if kind.overwrites:
             reads = [*dict.fromkeys([*memory.of(call.read), *written])]
-        elif not kind.reads:
-            reads = []
-        name = self._in_place(func, args, kwargs, operands) if kind.grows and operands else ""
-        follower = course.follower
-        key = hash((name or kind.name, *[cell.size for cell in reads]))
+        self.node = node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
+        name = ""
+        if kind.grows and node != NONE and operands and operands[0].node is not None:
+            name = self.scene.in_place(func, args, kwargs, operands[0].node)
+        key, follower = hash((name or kind.name, *[cell.size for cell in reads])), course.follower
         i = LOST if follower is None else follower.before(key, name or kind.name)
-        fresh = follower.hints.fresh[i] if follower is not None and i != LOST else self._fresh(name, func, args, kwargs)
+        kept = None
+        if follower is not None and i != LOST:
+            fresh = follower.hints.fresh[i]
+            kept = self._kept(func, args, kwargs) if (due := follower.hints.at[i]) and due.keep else None
+        else:
+            fresh = 0 if name or memory.limit == UNLIMITED else self.predicted(func, args, kwargs)
         if written:
             memory.secure(written)
         memory.ready(reads, fresh, kind.name)
-        kept = None
-        if follower is not None and i != LOST and (due := follower.hints.at[i]) is not None and due.keep:
-            try:
-                kept = keep(func, args, kwargs, memory)
-            except NotKept:
-                kept = None
-        result = self._run(call, name, func, args, kwargs)
-        touched = self._done(call, reads, written, result)
+        if course.watch is not None:
+            result = self._recorded(course.watch, call, name, func, args, kwargs)
+        else:
+            result = _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+        touched = self._done(call, reads, written, name, result)
         if kept is not None and follower is not None:
             follower.calls[i] = kept(touched, fresh)
         course.ops += 1
@@ -123,20 +127,19 @@ class Within(TorchDispatchMode):
             course.ended(course.state())
         return result
 
-    def _fresh(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        if name or self.memory.limit == UNLIMITED:
-            return 0
-        return self.predicted(func, args, kwargs)
+    def _kept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What is to be known of a call to run it again, once it is made; None where it cannot."""
+        try:
+            return keep(func, args, kwargs, self.memory)
+        except NotKept:
+            return None
 
-    def _in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: list[Cell]) -> str:
-        cell = operands[0]
-        return self.scene.in_place(func, args, kwargs, cell.node) if cell.node not in (None, NONE) else ""
-
-    def _run(self, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        watch, runner = self.course.watch, self.runner
+    def _recorded(
+        self, watch: Watch, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run an op as a recorder writes it down; where that fails, without one from then on."""
+        runner = self.runner
         runner.name = name
-        if watch is None:
-            return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
         try:
             result = watch.op(call, func, args, kwargs)
         except WorkloadError as error:
@@ -145,17 +148,16 @@ class Within(TorchDispatchMode):
         runner.last = None  # or the engine takes a gradient for somebody else's, too
         return result
 
-    def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
+    def _done(self, call: Call, reads: list[Cell], written: list[Cell], name: str, result: Any) -> list[Cell]:
         """Take note of what an op made and wrote; return the cells that it touched."""
-        memory = self.memory
+        memory, node = self.memory, self.node
         made = memory.of(tensors(result if isinstance(result, (list, tuple)) else (result,), self.device))
-        node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
-        touched = [*reads]
+        touched = reads
         for cell in made:
             cell.node = node
             if cell not in reads:
-                touched.append(cell)
-        if self.runner.name:
+                touched = [*touched, cell]
+        if name:
             written = made
         if call.kind.resizes:
             self._resized(call)
