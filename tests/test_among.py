@@ -150,3 +150,18 @@ def test_what_is_wrong_beside_the_workload_is_told_without_pytorch(cli: Cli, tmp
         (["capture", "x.py", "-o", "x.json", "--device", "gpu"], "--device: 'gpu' is unknown; there are meta, cpu"),
     ):
         assert why in cli.refuses(*words), words
+
+
+def test_a_load_is_a_limit_as_well_as_a_pool() -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    names = ["capuchin", "heuristic"]
+    load = trace.peak_load * 7 // 10
+    found = among(trace, machine, load=load, planners=names)
+    alone = [gpumem.plan(trace, machine, load=load, planner=name, check=False).overhead for name in names]
+    assert [tried.overhead for tried in found.tried] == alone
+    assert found.planned is not None and found.planned.overhead == min(alone)
+    assert found.planned.trace.peak_load <= load
+    assert among(trace, machine, load=1000, planners=names).needs > 1000
+    for limits in ({}, {"pool": load, "load": load}):
+        with pytest.raises(ValueError, match="plan for one of them"):
+            among(trace, machine, **limits)

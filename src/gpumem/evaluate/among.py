@@ -1,4 +1,4 @@
-"""The cheapest plan that any of several planners finds for a pool, and the least pool that one of them can do with."""
+"""The cheapest plan that any of several planners finds for a limit, and the least pool that one of them can do with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Among(Shown):
-    """What several planners made of a trace and a pool.
+    """What several planners made of a trace and a limit.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Among(Shown):
         The cheapest plan, if any gets there at that cost.
     tried : tuple of Tried
     needs : int
-        Bytes that some op holds whatever is done, where a planner proved that the pool has less.
+        Bytes that some op holds whatever is done, where a planner proved that the limit is less.
     """
 
     planned: Planned | None
@@ -66,20 +66,21 @@ class Among(Shown):
 def among(
     trace: Trace,
     machine: Machine,
-    pool: int,
+    pool: int | None = None,
     *,
+    load: int | None = None,
     planners: Sequence[str] = SEVERAL,
     overhead: float | None = None,
     seconds: float | None = None,
     check: bool = True,
     progress: Progress = silent,
 ) -> Among:
-    """Plan for a pool with several planners; the clock that judges every plan says which one is cheapest.
+    """Plan for a limit with several planners; the clock that judges every plan says which one is cheapest.
 
     Parameters
     ----------
-    pool : int
-        Bytes.
+    pool, load : int
+        Bytes, of one of them, as in `plan`.
     planners : sequence of str
         Names in `swap.PLANNERS`. The first is asked first; the time that it leaves goes to the others.
     overhead : float, optional
@@ -93,7 +94,7 @@ def among(
     Returns
     -------
     Among
-        Without a plan where none gets to the pool at that cost.
+        Without a plan where none gets to the limit at that cost.
 
     Raises
     ------
@@ -107,7 +108,11 @@ def among(
     >>> [str(tried) for tried in chosen.tried], chosen.planned.planner
     (['capuchin 3.69%', 'heuristic 0.22%'], 'heuristic')
     """
+    if (pool is None) == (load is None):
+        raise ValueError(f"pool {pool}, load {load}: plan for one of them")
     until, best, tried, needs = Deadline.within(seconds), None, [], 0
+    limit = pool if load is None else load
+    assert limit is not None
     for k, name in enumerate(planners):
         if until.over():
             tried.append(Tried(name, why=LATE))
@@ -115,11 +120,18 @@ def among(
         share = until.part(1 / (len(planners) - k)).seconds
         try:
             found = plan(
-                trace, machine, pool=pool, planner=name, seconds=share, check=False, progress=_of(progress, name)
+                trace,
+                machine,
+                pool=pool,
+                load=load,
+                planner=name,
+                seconds=share,
+                check=False,
+                progress=_of(progress, name),
             )
         except (NotReached, Infeasible) as stop:
             tried.append(Tried(name, why=str(stop)))
-            if isinstance(stop, Infeasible) and stop.needs > pool:  # whatever the planner
+            if isinstance(stop, Infeasible) and stop.needs > limit:  # whatever the planner
                 needs = stop.needs
                 break
             continue

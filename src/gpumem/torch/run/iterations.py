@@ -126,9 +126,7 @@ class Course:
             self.record()
 
     def pause(self) -> None:
-        """The run is left."""
-        if self.job is not None:
-            self.job.stop()
+        """The run is left; a plan under way is there when it is entered again."""
         if self.watch is not None:
             self.watch.end()
         if self.follower is not None and self.follower.i:

@@ -6,13 +6,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpumem.deadline import Deadline
-from gpumem.errors import Infeasible, NotReached
-from gpumem.evaluate import plan
+from gpumem.evaluate import among
 from gpumem.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
-from gpumem.units import percent
 
 SEVERAL = ("tensile", "checkpoint", "capuchin", "on-demand-nonblocking")  # the last reaches what can be reached
 
@@ -31,29 +28,19 @@ class Planning:
     _thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Plan."""
-        least = float("inf")
-        until = Deadline.within(self.seconds)
-        for k, name in enumerate(self.planners):
-            if until.over() and self.best is not None:
-                break
-            share = until.part(1 / (len(self.planners) - k)).seconds
-            try:
-                found = plan(
-                    self.trace,
-                    self.machine,
-                    load=self.limit,
-                    planner=name,
-                    placer="best-fit",
-                    check=False,
-                    seconds=share if self.best is not None else None,
+        """Plan; where the time was too short for any plan, for as long as it takes."""
+        try:
+            for seconds in (self.seconds, None):
+                found = among(
+                    self.trace, self.machine, load=self.limit, planners=self.planners, seconds=seconds, check=False
                 )
-            except (NotReached, Infeasible, ValueError) as stop:
-                self.notes.append(f"{name}: {stop}")
-                continue
-            self.notes.append(f"{name}: overhead {percent(found.overhead)}")
-            if found.overhead < least:
-                self.best, least = found.plan, found.overhead
+                if found.planned is not None:
+                    self.best = found.planned.plan
+                if found.planned is not None or found.needs:
+                    break
+            self.notes += [str(tried) for tried in found.tried]
+        except Exception as error:  # a planner's defect is no reason to end a training
+            self.notes.append(f"no plan, as planning failed: {type(error).__name__}: {error}")
 
     def start(self) -> None:
         """Plan in a thread of its own, so that no frame of a planner's error keeps what the step holds."""
