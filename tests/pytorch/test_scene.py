@@ -248,7 +248,7 @@ def test_one_thread_records_at_a_time() -> None:
         return anew()
 
     record(make)
-    assert told == ["another thread is recording: record one step after the other, or each in its own process"]
+    assert told == ["a capture beside another thread's: do one after the other, or each in its own process"]
 
 
 def test_parameters_that_a_transform_wraps_are_those_it_was_given() -> None:

@@ -132,7 +132,7 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    with alone(Watch), _world(device, in_bytes(chunk)) as watch:
+    with alone(Watch.alone), _world(device, in_bytes(chunk)) as watch:
         with watch:
             step = made(make, device, batch)
         bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]

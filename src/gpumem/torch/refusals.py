@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import FakeTensorMode, TorchDispatchMode, _get_current_dispatch_mode_stack, torch
+from gpumem.torch._torch import FakeTensorMode, _get_current_dispatch_mode_stack, torch
 from gpumem.torch.workload import WorkloadError
 
 COMPILED = "what torch.compile made of it cannot be recorded, and would run uncompiled here; leave torch.compile out"
@@ -27,15 +27,15 @@ WRAPPERS = {
 
 
 @contextmanager
-def alone(recorder: type[TorchDispatchMode], what: str = "a capture") -> Iterator[None]:
-    """Refuse to begin inside of another such thing or beside one, or where tensors are fake."""
+def alone(what: str) -> Iterator[None]:
+    """Refuse to begin inside of a mode that has the whole process, or beside one, or where tensors are fake."""
     for mode in _get_current_dispatch_mode_stack():
-        if isinstance(mode, recorder):
-            raise WorkloadError(f"{what} within {what}: leave the outer one first, or do without the inner one")
+        if outer := getattr(mode, "alone", ""):
+            raise WorkloadError(f"{what} within {outer}: leave the outer one first, or do without the inner one")
         if isinstance(mode, FakeTensorMode):
             raise WorkloadError("a FakeTensorMode is active: leave it before recording; 'meta' needs no memory either")
     if not ONE.acquire(blocking=False):  # what it stands in for is the whole process's
-        raise WorkloadError("another thread is recording: record one step after the other, or each in its own process")
+        raise WorkloadError(f"{what} beside another thread's: do one after the other, or each in its own process")
     try:
         yield
     finally:

@@ -49,6 +49,8 @@ class Watch(TorchDispatchMode):
         Calls on lists of tensors are split into ops that touch at most so many bytes each, see `pieces`.
     """
 
+    alone = "a capture"
+
     def __init__(self, device: str, scene: Scene, timed: Timed | None = None, chunk: int | None = None) -> None:
         super().__init__()
         self.device, self.scene, self.timed, self.chunk = device, scene, timed, chunk

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from gpumem._strict import strict
+from gpumem.deadline import Deadline
 from gpumem.evaluate import Planned
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -71,7 +72,7 @@ class Managed:
 
     def __enter__(self) -> Managed:
         with ExitStack() as world:
-            world.enter_context(alone(Within, "a managed run"))
+            world.enter_context(alone(Within.alone))
             world.callback(self._left)
             world.enter_context(refusing())
             world.enter_context(self.scene.followed())
@@ -273,6 +274,7 @@ def managed(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
     chosen = machine if isinstance(machine, Machine) else Machine.named(machine or "rtx4090")
+    Deadline.within(seconds)  # refuses what is none
     run = Managed(
         limit,
         OnHost(),

@@ -52,6 +52,8 @@ class Within(TorchDispatchMode):
     `chunk`: calls on lists of tensors are split into pieces of so many bytes; None leaves them whole.
     """
 
+    alone = "a managed run"
+
     def __init__(self, memory: Memory, course: Course, scene: Scene, chunk: int | None) -> None:
         super().__init__()
         self.memory, self.course, self.scene, self.chunk = memory, course, scene, chunk

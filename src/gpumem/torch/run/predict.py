@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpumem.torch._torch import torch
-from gpumem.torch.ops import amount, tensors
+from gpumem.torch.ops import amount, kind_of, tensors
 from gpumem.torch.run.memory import quietly
 
 
@@ -27,6 +27,8 @@ class Predicted:
 
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         made: dict[int, torch.Tensor] = {}
+        if kind_of(func).blocks:
+            return 0
         operands = tensors((*args, *kwargs.values()), self.device)
         try:
             with quietly():
