@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,33 @@ def test_nothing_is_made_again_of_bytes_whose_address_somebody_has() -> None:
         assert cell.here
         numbers[:] = 1
         assert float(y.sum()) == 0
+
+
+def test_a_batch_norm_runs_again_without_its_statistics() -> None:
+    def make() -> Callable[[], torch.Tensor]:
+        x, self.norm = torch.arange(64.0).view(16, 4), torch.nn.BatchNorm1d(4)
+
+        def step() -> torch.Tensor:
+            with torch.no_grad():
+                y = self.norm(x)
+            z = y * 2
+            z.add_(1)
+            return y + z
+
+        return step
+
+    self = SimpleNamespace()
+    trace = record(make, "cpu", name="normed").trace
+    norm = trace.ops.name.index("native_batch_norm.default")
+    y = trace.ops.writes.tolist()[norm][0]
+    step = make()
+    expected, statistics = [step() for _ in range(3)], self.norm.state_dict()
+    step = make()
+    with managed("1MiB", (trace, Plan.of(trace, [Recompute(y, norm + 1, norm + 3, norm + 3)])), device="cpu") as run:
+        found = [step() for _ in range(3)]
+    assert [(row.state, row.again, row.moved_out) for row in run.report().iterations] == [("planned", 1, 0)] * 3
+    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, self.norm.state_dict().values(), statistics.values()))
 
 
 def _pair() -> tuple[Any, Plan]:

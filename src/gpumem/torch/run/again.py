@@ -80,12 +80,12 @@ def keep(
         It has tensors that may change unseen.
     """
     kind = kind_of(func)
-    if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
-        args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
     versions = {
         cell: cell.version
         for cell in memory.of(x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x))
     }
+    if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
+        args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
     kept = _kept(tuple(args), memory), {name: _kept(x, memory) for name, x in kwargs.items()}
     generator = _generator(args, kwargs, memory.device) if kind.rng else None
     state = None if generator is None else generator.get_state()
