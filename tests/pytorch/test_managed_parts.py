@@ -414,3 +414,64 @@ def test_swaps_of_a_given_plan_are_followed_without_recording() -> None:
     rows = run.report().iterations
     assert [row.state for row in rows] == ["planned"] * 3 and [row.moved_in for row in rows] == [x.nbytes] * 3
     assert rows[-1].peak == plan.apply(trace).peak_load
+
+
+def test_a_decorated_step_may_have_a_plan_that_knows_nothing_of_calls() -> None:
+    trace, _ = _pair()
+    y = trace.ops.writes.tolist()[0][0]
+    run = managed("1MiB", (trace, Plan.of(trace, [Swap(y, 1, 3, 2, 3)])), device="cpu")
+    x = torch.rand(64, 64)
+
+    @run
+    def step() -> torch.Tensor:
+        y = torch.relu(x)
+        z = y * 2
+        z.add_(1)
+        return y + z
+
+    found = [step() for _ in range(3)]
+    assert all(torch.equal(x, found[0]) for x in found)
+    assert [(row.state, row.ops) for row in run.report().iterations] == [("planned", 4)] * 3
+
+
+def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on() -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(torch.randn(128, 32)).square().mean().backward()
+        optimizer.step()
+
+    with managed(100 * KIB, **{**QUICK, "wait": False}) as run:
+        step()
+        step()
+        assert run.course.job is not None
+        run.course.job.stop()
+        step()
+        step()
+    assert [row.state for row in run.report().iterations][2:] == ["on demand", "planned"]
+    assert max(row.peak for row in run.report().iterations) <= 100 * KIB
+
+
+def test_a_step_is_decorated_and_all_is_back_when_it_returns() -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+    run = managed("60%", **QUICK)
+
+    @run
+    def step(batch: int) -> torch.Tensor:
+        """Train."""
+        optimizer.zero_grad()
+        loss = net(torch.randn(batch, 32)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(6):
+        assert float(step(128)) > 0
+        assert all(bool(p.isfinite().all()) for p in net.parameters())
+    report = run.report()
+    assert step.__doc__ == "Train." and [row.state for row in report.iterations] == ["recorded"] * 3 + ["planned"] * 3
+    assert {row.peak for row in report.iterations[3:]} == {report.planned_peak}
+    assert max(row.misses for row in report.iterations[3:]) == 0

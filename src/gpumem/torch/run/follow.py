@@ -53,6 +53,10 @@ class Follower:
             return LOST
         return self._found()
 
+    def expects(self, key: int) -> bool:
+        """Whether an op that looks so is the next one."""
+        return self.i != LOST and self.hints.keys[self.i] == key
+
     def after(self, touched: list[Cell]) -> bool:
         """Do what is due after the op, which touched these; return whether the iteration is at its end."""
         if self.i == LOST:

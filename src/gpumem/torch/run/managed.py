@@ -148,6 +148,7 @@ class Managed:
         """Begin with a plan instead of a recording."""
         if self.memory.limit == UNLIMITED:
             self._limited(amount(self.limit, trace.peak_load, "limit"))
+        self.mode.chunk = self.chunk  # as it was recorded
         self.course.follow(trace, plan)
 
     def _lasts(self, size: int) -> None:
@@ -223,7 +224,8 @@ def managed(
     wait : bool
         Let the run wait for its plan.
     chunk : int or str, optional
-        As in `capture`: the most bytes of a call on lists of tensors. Left out, an eighth of the limit.
+        As in `capture`: the most bytes of a call on lists of tensors. Left out, an eighth of the limit; with a plan,
+        what it was recorded with, so none where that was left out there.
     device : str, optional
         `cuda` or `cpu`; left out, `cuda` where there is one. On the host, memory of NumPy plays the host's part.
 

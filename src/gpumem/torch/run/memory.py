@@ -173,7 +173,7 @@ class Memory(Cells):
     def secure(self, cells: Iterable[Cell]) -> None:
         """Make again what could no longer be, once cells are written."""
         for cell in cells:
-            for other in [*cell.feeds]:
+            for other in [*cell.feeds] if cell.feeds else ():
                 if other.again is not None and not other.here:
                     self.bring(other)
 

@@ -180,15 +180,17 @@ class Within(TorchDispatchMode):
             memory, course, follower = self.memory, self.course, self.course.follower
             memory.bury()
             cells, key = [*memory.by_key.values()], hash((LEAVE,))
-            if follower is not None:
+            if follower is not None and follower.expects(key):
                 follower.before(key, LEAVE)
             memory.ready(cells, 0, "what lasts when the step returns")
-            course.ops += 1
             if course.watch is not None:
                 course.watch.touched(LEAVE, [s for c in cells if (s := c.storage) is not None])
+                course.ops += 1
                 course.seen(key, cells)
-            elif follower is not None and follower.after(cells):
-                course.ended(course.state())
+            elif follower is not None and follower.expects(key):
+                course.ops += 1
+                if follower.after(cells):
+                    course.ended(course.state())
             course.boundary(True)
 
     def _resized(self, call: Call) -> None:
