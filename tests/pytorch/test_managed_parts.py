@@ -66,6 +66,16 @@ def test_a_copy_is_good_until_it_is_written(memory: Memory) -> None:
     assert memory.counts.out == 2 * KIB and held[0].tolist() == [7.0] * 256
 
 
+def test_what_came_back_for_good_and_is_sent_away_again_keeps_its_copy(memory: Memory) -> None:
+    held, (a,) = cells(memory, 1)
+    memory.release(a)
+    a.once = True
+    memory.bring(a)
+    memory.release(a)  # before anything asked for it
+    memory.ready([a], 0, "")
+    assert held[0].tolist() == [0.0] * 256 and memory.counts.out == KIB
+
+
 def test_the_dead_are_off_the_books_here_or_away(memory: Memory) -> None:
     held, (a, b) = cells(memory, 2)
     memory.release(b)

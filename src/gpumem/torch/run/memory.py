@@ -193,6 +193,7 @@ class Memory(Cells):
         if not cell.here or cell.fixed or storage is None:
             return
         if cell.again is None:
+            cell.once = False  # it comes back once more
             self.out(cell)
             self.settle(cell)
         self.pointers.empty(storage)
