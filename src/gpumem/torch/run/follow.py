@@ -43,7 +43,7 @@ class Follower:
             if not i:
                 self.trail = []
             if (due := self.hints.at[i]) is not None:
-                self._before(i, due)
+                self._before(due)
             return i
         if i != LOST:
             expected = self.hints.trace.ops.name[i]
@@ -93,12 +93,12 @@ class Follower:
         self.restart()
         for touched in trail:
             if (due := self.hints.at[self.i]) is not None:
-                self._before(self.i, due)
+                self._before(due)
                 self._after(due, touched)
             self.trail.append(touched)
             self.i += 1
         if (due := self.hints.at[self.i]) is not None:
-            self._before(self.i, due)
+            self._before(due)
         return self.i
 
     def switch(self, trail: list[list[Cell]]) -> None:
@@ -121,7 +121,7 @@ class Follower:
 
     # what is due
 
-    def _before(self, i: int, due: At) -> None:
+    def _before(self, due: At) -> None:
         memory = self.memory
         for k in due.release:
             if (cell := self.bound[k]) is not None and cell.here:
@@ -134,10 +134,10 @@ class Follower:
             if cell is None or cell.here or cell.copy is None:
                 continue
             if memory.held + cell.size <= memory.limit:
-                cell.once = self.hints.last[k]
+                cell.once = self.hints.final[k]
                 memory.bring(cell)
         if due.again is not None:
-            self._remake(i, due.again)
+            self._remake(due.again, due.wanted)
         for k in due.let:
             self.held.pop(k, None)
             memory.bury()
@@ -162,10 +162,9 @@ class Follower:
                 return
         self.memory.release(cell)
 
-    def _remake(self, i: int, replay: Replay) -> None:
+    def _remake(self, replay: Replay, ks: list[int]) -> None:
         wanted = {}
-        ks = [k for k in self.hints.alone if self.hints.plan.decisions[k].at == i]  # type: ignore[union-attr]
-        by_buffer = {self.hints.plan.decisions[k].buffer: self.bound[k] for k in ks}  # type: ignore[union-attr]
+        by_buffer = {self.hints.buffer(k): self.bound[k] for k in ks}
         for value in replay.wanted:
             cell = by_buffer[value.buffer]
             if cell is not None and cell.again is not None and cell.storage is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import Device, Replay, replay, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
@@ -24,6 +24,7 @@ class At:
     release: list[int] = field(default_factory=list)  # before it
     fetch: list[int] = field(default_factory=list)
     again: Replay | None = None
+    wanted: list[int] = field(default_factory=list)  # whose values that makes
     let: list[int] = field(default_factory=list)  # what is held no longer, before it
     bind: list[tuple[int, int]] = field(default_factory=list)  # after it: place among what it touches, decision
     out: list[int] = field(default_factory=list)
@@ -45,7 +46,13 @@ class Hints:
     rows: list[list[int]]
     at: list[At | None]
     alone: dict[int, Replay]
-    last: list[bool]  # of each swap: nothing needs the host's copy after it came back
+    final: list[bool]  # of each swap: nothing needs the host's copy after it came back
+
+    def buffer(self, k: int) -> int:
+        """The buffer that a decision is about."""
+        decision = self.plan.decisions[k]
+        assert not isinstance(decision, Variant)
+        return decision.buffer
 
     @property
     def n(self) -> int:
@@ -61,15 +68,9 @@ class Hints:
         ValueError
             The plan does not fit the trace, or has a `Variant`, which PyTorch knows nothing of.
         """
-        decisions = plan.decisions
-        for d in decisions:
-            if not isinstance(d, Swap | Recompute | Hold):
-                raise ValueError(f"plan: {d}: a run has no other implementations of an op")
         carried = plan.carried(trace)  # refuses what does not fit
-        rows = [
-            list(dict.fromkeys([*reads, *writes]))
-            for reads, writes in zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
-        ]
+        reads, writes = trace.ops.reads.tolist(), trace.ops.writes.tolist()
+        rows = [list(dict.fromkeys([*r, *w])) for r, w in zip(reads, writes)]
         at: list[At | None] = [None] * trace.n
 
         def around(op: int) -> At:
@@ -78,27 +79,33 @@ class Hints:
                 found = at[op % trace.n] = At()
             return found
 
-        for k, d in enumerate(decisions):
-            if isinstance(d, Swap):
-                around(d.after).bind.append((rows[d.after].index(d.buffer), k))
-                around(d.out).out.append(k)
-                around(d.release).release.append(k)
-                around(d.prefetch).fetch.append(k)
-            elif isinstance(d, Recompute):
-                around(d.after).bind.append((rows[d.after].index(d.buffer), k))
-                around(d.after + 1).release.append(k)
-            elif isinstance(d, Hold):
-                op = max(i for i in range(trace.n) if d.buffer in rows[i])
-                around(op).bind.append((rows[op].index(d.buffer), k))
-                if d.until < trace.n:
-                    around(d.until).let.append(k)
-        alone = _again(trace, decisions, around)
-        keys, fresh = keys_of(trace, rows)
-        return cls(trace, plan, keys, fresh, rows, at, alone, _last(decisions, carried.out.tolist()))
+        last = trace.accesses().op.tolist()
+        for k, d in enumerate(plan.decisions):
+            if isinstance(d, Variant):
+                raise ValueError(f"plan: {d}: a run has no other implementations of an op")
+            op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
+            around(op).bind.append((rows[op].index(d.buffer), k))
+            _place(k, d, around, trace.n)
+        alone = _again(trace, plan.decisions, around)
+        final = _final(plan.decisions, carried.out.tolist())
+        return cls(trace, plan, *keys_of(trace), rows, at, alone, final)
 
     def wraps(self) -> list[int]:
         """The swaps whose gap goes over the boundary."""
         return [k for k, d in enumerate(self.plan.decisions) if isinstance(d, Swap) and d.before >= self.n]
+
+
+def _place(k: int, d: Swap | Recompute | Hold, around: Callable[[int], At], n: int) -> None:
+    """Put down a decision where it acts."""
+    if isinstance(d, Swap):
+        around(d.out).out.append(k)
+        around(d.release).release.append(k)
+        around(d.prefetch).fetch.append(k)
+    elif isinstance(d, Recompute):
+        around(d.after + 1).release.append(k)
+        around(d.at).wanted.append(k)
+    elif d.until < n:
+        around(d.until).let.append(k)
 
 
 def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], At]) -> dict[int, Replay]:
@@ -117,20 +124,20 @@ def _again(trace: Trace, decisions: Sequence[Decision], around: Callable[[int], 
     return alone
 
 
-def _last(decisions: Sequence[Decision], out: Sequence[int]) -> list[bool]:
+def _final(decisions: Sequence[Decision], out: Sequence[int]) -> list[bool]:
     """Of each swap: whether the next one of its buffer has a copy-out of its own, or there is none."""
     by_buffer: dict[int, list[tuple[int, int]]] = {}
     for k, d in enumerate(decisions):
         if isinstance(d, Swap):
             by_buffer.setdefault(d.buffer, []).append((d.after, k))
-    last = [False] * len(decisions)
+    final = [False] * len(decisions)
     for mine in map(sorted, by_buffer.values()):
         for (_, k), (_, following) in zip(mine, mine[1:] + mine[:1]):
-            last[k] = out[following] >= 0
-    return last
+            final[k] = out[following] >= 0
+    return final
 
 
-def keys_of(trace: Trace, rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def keys_of(trace: Trace) -> tuple[list[int], list[int]]:
     """What each op looks like before it runs, as a number; and the bytes that it makes."""
     size, start, name = trace.buffers.size.tolist(), trace.buffers.start.tolist(), trace.ops.name
     keys, fresh = [], []
