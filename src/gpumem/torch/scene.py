@@ -47,6 +47,9 @@ class Scene:
         self.stack: list[str] = []
         self.entered = self.returned = self.optimizing = False
         self.on_gradients: Callable[[Iterable[torch.Tensor]], None] = lambda parameters: None
+        self.on_model: Callable[[Iterable[torch.Tensor]], None] = lambda tensors: (
+            None
+        )  # of one that was not seen before
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -167,6 +170,7 @@ class Scene:
         for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
             for name, tensor in found:
                 table.setdefault(".".join(filter(None, (begin, name))), _own(tensor))
+        self.on_model(_own(x) for x in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(x))
 
     def _begin(self, root: torch.nn.Module) -> str:
         """What the names in a model begin with: nothing in the first with parameters; else its class, then numbered."""

@@ -126,7 +126,8 @@ def _placed(x: Any, where: Mapping[Cell, torch.UntypedStorage]) -> Any:
 class Making:
     """How the bytes of one cell, which has none now, are made again: some calls, in order.
 
-    While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made.
+    While it stands, the storages that these calls read are kept, and nobody writes them before the cell is made. It
+    `needs` so many bytes on the device at once, whatever else is sent away.
     """
 
     def __init__(self, cell: Cell, steps: Replay, calls: Mapping[int, Kept], rows: Sequence[Sequence[int]]) -> None:
@@ -147,8 +148,20 @@ class Making:
                     if source.fixed:
                         raise NotKept(f"what op {step.op} read has an address that somebody may write to unseen")
                     self.sources[source] = storage
+        self.needs = self._needs()
         for source in self.sources:
             source.feeds.append(cell)
+
+    def _needs(self) -> int:
+        needs, made = 0, dict[Value, int]()
+        for k, step in enumerate(self.steps.reruns):
+            call = self.calls[step.op]
+            cell_of = dict(zip(self.rows[step.op], call.touched))
+            sources = {cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE}
+            needs = max(needs, sum(made.values()) + sum(cell.size for cell in sources) + call.fresh)
+            made |= {v: cell_of[v.buffer].size for v in step.writes}
+            made = {v: size for v, size in made.items() if self.steps.spans[v].touch > k or v in self.steps.wanted}
+        return needs
 
     def done(self) -> None:
         """It is no longer needed."""

@@ -152,14 +152,21 @@ class Follower:
                 self.memory.out(cell)
 
     def _drop(self, k: int, cell: Cell) -> None:
-        """Give up bytes that can be made again; where they cannot, they stay."""
+        """Give up bytes that can be made again; where they cannot, they stay.
+
+        Where that alone would take more than the limit, as it may where nothing goes as planned, the host has them.
+        """
         if cell.fixed or cell.storage is None:
             return
         if cell.copy is None:
             try:
-                cell.again = Making(cell, self.hints.alone[k], self.calls, self.hints.rows)
+                making = Making(cell, self.hints.alone[k], self.calls, self.hints.rows)
             except NotKept:
                 return
+            if making.needs + self.memory.fixed <= self.memory.limit:
+                cell.again = making
+            else:
+                making.done()
         self.memory.release(cell)
 
     def _remake(self, replay: Replay, ks: list[int]) -> None:

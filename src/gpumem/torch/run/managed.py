@@ -60,6 +60,7 @@ class Managed:
         self.memory = Memory(device, engine, pointers)
         self.memory.recover = lambda cell: recover(self.memory, cell)
         self.scene = Scene()
+        self.scene.on_model = lambda found: self.memory.meet(found)
         self.course = Course(self.memory, self._recorder, self._settled, self._lasts, wait)
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
@@ -168,7 +169,7 @@ class Managed:
                 return
             self.memory.ready([cell], 0, "a read of bytes")
             if for_good:
-                cell.fixed = True
+                self.memory.fix(cell)
                 self.memory.secure([cell])
                 self.memory.wrote([cell])
 

@@ -54,7 +54,7 @@ class Memory(Cells):
     limit : int
         Bytes that storages may hold on the device at once.
 
-    `held` are the bytes on the device now, `peak` the most since `begin`.
+    `held` are the bytes on the device now, `peak` the most since `begin`, `fixed` those that cannot move.
     """
 
     def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
@@ -62,13 +62,18 @@ class Memory(Cells):
         self.device = device
         self.engine, self.pointers, self.limit = engine, pointers, limit
         self.here: OrderedDict[Cell, None] = OrderedDict()  # least recently used first
-        self.held = self.peak = 0
+        self.held = self.peak = self.fixed = 0
         self.counts = Counts()
         self.recover: Callable[[Cell], None] = lambda cell: None  # makes again what has no copy
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
         return str(tensor.device.type) == self.device
+
+    def meet(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Know of tensors before an op touches them: they take their part of the limit."""
+        self.of(x for x in tensors if self.manages(x))
+        self.note()
 
     def begin(self) -> None:
         """Count anew, from now on."""
@@ -78,6 +83,13 @@ class Memory(Cells):
     def arrived(self, cell: Cell) -> None:
         self.here[cell] = None
         self.held += cell.size
+        self.fixed += cell.size * cell.fixed
+
+    def fix(self, cell: Cell) -> None:
+        """Leave a cell where it is from now on, which is on the device."""
+        if not cell.fixed:
+            cell.fixed = True
+            self.fixed += cell.size
 
     def bury(self) -> None:
         """Take the dead off the books."""
@@ -86,6 +98,7 @@ class Memory(Cells):
             if cell.here:
                 del self.here[cell]
                 self.held -= cell.size
+                self.fixed -= cell.size * cell.fixed
             if cell.copy is not None:
                 if cell.coming:
                     self.engine.settle(cell.copy)

@@ -106,12 +106,13 @@ class Within(TorchDispatchMode):
             name = self.scene.in_place(func, args, kwargs, operands[0].node)
         key, follower = hash((name or kind.name, *[cell.size for cell in reads])), course.follower
         i = LOST if follower is None else follower.before(key, name or kind.name)
-        kept = None
+        kept, asked = None, False
         if follower is not None and i != LOST:
             fresh = follower.hints.fresh[i]
             kept = self._kept(func, args, kwargs) if (due := follower.hints.at[i]) and due.keep else None
         else:
-            fresh = 0 if name or memory.limit == UNLIMITED else self.predicted(func, args, kwargs)
+            asked = not name and memory.limit != UNLIMITED
+            fresh = self.predicted(func, args, kwargs) if asked else 0
         if written:
             memory.secure(written)
         memory.ready(reads, fresh, kind.name)
@@ -120,6 +121,8 @@ class Within(TorchDispatchMode):
         else:
             result = _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
         touched = self._done(call, reads, written, name, result)
+        if asked:
+            self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
         if kept is not None and follower is not None:
             follower.calls[i] = kept(touched, fresh)
         course.ops += 1
@@ -198,8 +201,10 @@ class Within(TorchDispatchMode):
         for cell in memory.of(call.written):
             storage = cell.storage
             if storage is not None and storage.nbytes() != cell.size:
-                memory.held += storage.nbytes() - cell.size
-                cell.size = storage.nbytes()
+                more = storage.nbytes() - cell.size
+                memory.held += more
+                memory.fixed += more * cell.fixed
+                cell.size += more
 
 
 def _named(name: str) -> Any:

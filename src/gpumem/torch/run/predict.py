@@ -16,14 +16,20 @@ class Predicted:
     def __init__(self, device: str) -> None:
         self.device = device
         self.fresh: dict[Any, int] = {}
+        self.last: Any = None
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Return the bytes of new storages that a call will make, as far as can be known before."""
-        shape = (func, _shape(args), _shape([*kwargs.items()]))
+        self.last = shape = (func, _shape(args), _shape([*kwargs.items()]))
         found = self.fresh.get(shape)
         if found is None:
             found = self.fresh[shape] = self._ask(func, args, kwargs)
         return found
+
+    def learn(self, made: int) -> None:
+        """Note what the call asked for last has made: a workspace may be more than PyTorch's formulas know."""
+        if made > self.fresh[self.last]:
+            self.fresh[self.last] = made
 
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         made: dict[int, torch.Tensor] = {}
