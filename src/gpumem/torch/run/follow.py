@@ -189,8 +189,11 @@ class Follower:
 
 
 def recover(memory: Memory, cell: Cell) -> None:
-    """Make a cell's bytes again, by its own recipe."""
+    """Make a cell's bytes again, by its own recipe, and first what that reads, so that one thing is made at a time."""
     recipe: Making = cell.again
+    for source in [*recipe.sources]:
+        if source.again is not None:
+            recover(memory, source)
     (value,) = recipe.steps.wanted
     remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: cell})
     recipe.done()
