@@ -2,7 +2,8 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["src/gpumem/torch", "tests/pytorch", "docs/guides/fit.md"]
+NEED = ["src/gpumem/torch", "tests/pytorch", "docs/guides/fit.md", "docs/guides/solver.md"]
+collect_ignore = [] if find_spec("torch") else NEED
 
 
 def pytest_report_header() -> str | None:

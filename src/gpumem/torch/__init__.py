@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.torch._torch import NoSolver as NoSolver
     from gpumem.torch.capture import capture as capture, record as record
     from gpumem.torch.captured import Captured as Captured
+    from gpumem.torch.compiled.solver import Solver as Solver, solver as solver
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fitted import Fit as Fit, Largest as Largest
     from gpumem.torch.run.managed import Managed as Managed, managed as managed

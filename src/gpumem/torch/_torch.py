@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import torch as torch
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
@@ -26,3 +28,77 @@ try:
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error
+
+
+class NoSolver(ImportError):
+    """This version of PyTorch cannot be asked to split a graph as the solver would have it."""
+
+
+def functorch_config() -> Any:
+    """Return `torch._functorch.config`, where the solver's place is."""
+    import torch._functorch.config as config
+
+    if not hasattr(config, "activation_memory_budget_solver"):
+        raise NoSolver(f"PyTorch {torch.__version__} has no activation_memory_budget_solver; 2.6 and later have")
+    return config
+
+
+def partitioner() -> Any:
+    """Return `torch._functorch.partitioners`, of which the solver needs what is private; loaded when it is needed."""
+    functorch_config()
+    import torch._functorch.partitioners as partitioners
+
+    needed = ("solve_min_cut", "MinCutOptions", "estimate_runtime", "_must_be_in_forward", "_must_be_in_backward")
+    missing = [name for name in needed if not hasattr(partitioners, name)]
+    if missing:
+        raise NoSolver(f"PyTorch {torch.__version__} splits graphs another way: no partitioners.{', '.join(missing)}")
+    return partitioners
+
+
+def knapsack_solver() -> Any:
+    """Return the class whose instances PyTorch takes for solvers; earlier ones take any callable, and have none."""
+    functorch_config()
+    try:
+        from torch._inductor.custom_graph_pass import CustomKnapsackSolver
+    except ImportError:
+        from abc import ABC as CustomKnapsackSolver
+    return CustomKnapsackSolver
+
+
+def impure(node: Any) -> bool:
+    """Whether a node stays although nobody asks for it, as where PyTorch splits a graph."""
+    from torch._guards import TracingContext
+
+    try:
+        return bool(node.is_impure(not TracingContext.try_get() or torch._inductor.config.fallback_random))
+    except TypeError:  # before 2.8 or so, random ops are not told apart
+        return bool(node.is_impure())
+
+
+def dp_knapsack(memory: list[float], runtime: list[float], most: float) -> tuple[float, list[int], list[int]]:
+    """Return runtime saved, positions saved and positions that run again, as PyTorch's own solver does."""
+    from torch._functorch._activation_checkpointing.knapsack import dp_knapsack as theirs
+
+    found: tuple[float, list[int], list[int]] = theirs(memory, runtime, most)
+    return found
+
+
+class _Network(Exception):
+    """Carries the network out of the function that would go on to cut it."""
+
+
+def networks(graph: Any, info: Any, options: Any) -> list[tuple[str, str, float]]:
+    """Return the edges and capacities of the network that PyTorch cuts to split a graph."""
+    import networkx
+
+    def keep(network: Any, *_: Any, **__: Any) -> None:
+        raise _Network([(a, b, data["capacity"]) for a, b, data in network.edges(data=True)])
+
+    theirs, networkx.minimum_cut = networkx.minimum_cut, keep
+    try:
+        partitioner().solve_min_cut(graph, info, options)
+    except _Network as found:
+        return list(found.args[0])
+    finally:
+        networkx.minimum_cut = theirs
+    raise NoSolver(f"PyTorch {torch.__version__} does not split graphs by networkx.minimum_cut")

@@ -1,0 +1,110 @@
+"""The splits of a joint graph that no other one beats in both peak and recomputation, as far as a search finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpumem.torch._torch import dp_knapsack
+from gpumem.torch.compiled.splits import Splits
+
+Ops = frozenset[int]
+WORK = 400_000  # nodes of graphs that are looked at: some seconds
+STRIDES = (2, 3, 4, 5, 6, 8, 16, 32)
+KNAPSACKS = 20  # budgets for which PyTorch's own solver is asked
+LEAST = 60  # splits, however large the graph is
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Point:
+    """Bytes held at most, what runs again; by which base, and by which ops that may run again."""
+
+    peak: int
+    again: float
+    base: int
+    ops: tuple[int, ...]
+
+
+class Frontier:
+    """The points that no other beats, the dearest first; it grows by what `take` looks at."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+        self.points: list[Point] = []
+        self.tries = max(LEAST, WORK // len(splits.joint.nodes))
+
+    def take(self, ops: Ops, base: int) -> None:
+        """Look at a split, and keep it if no other is as good."""
+        again = tuple(sorted(ops & self.splits.allowed))
+        split = self.splits.of(base, again)
+        if split and not any(p.peak <= split.peak and p.again <= split.again for p in self.points):
+            others = [p for p in self.points if p.peak < split.peak or p.again < split.again]
+            self.points = sorted([*others, Point(split.peak, split.again, base, again)])
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more may be looked at."""
+        return self.splits.tried < self.tries
+
+    def within(self, peak: int) -> Point:
+        """Return what runs the least again within some bytes; where nothing does, what holds the fewest."""
+        return next((p for p in reversed(self.points) if p.peak <= peak), self.points[0])
+
+
+def search(splits: Splits, memory: Sequence[float]) -> Frontier:
+    """Look for the frontier: starts that follow the structure of the graph, then changes of one op and of two.
+
+    Nothing here knows of a budget, so that what is found for one graph is the same for all budgets.
+    """
+    frontier = Frontier(splits)
+    for base in splits.bases:
+        frontier.take(Ops(), base)
+    for ops in starts(splits, memory):
+        if frontier.goes_on:
+            frontier.take(ops, splits.bases[-1])
+    improve(frontier)
+    return frontier
+
+
+def starts(splits: Splits, memory: Sequence[float]) -> Iterator[Ops]:
+    """Yield all ops, what knapsacks choose, prefixes of rankings, and every so manieth op kept."""
+    every = splits.allowed
+    yield every
+    runtime = [splits.joint.runtime[i] for i in splits.ops]
+    for step in range(KNAPSACKS + 1):
+        yield Ops(dp_knapsack(list(memory), runtime, step / KNAPSACKS)[2])
+    order = sorted(every, key=lambda k: splits.ops[k])
+    by_byte = sorted(order, key=lambda k: runtime[k] / max(memory[k], 1e-12))
+    for rank in (by_byte, sorted(order, key=lambda k: (runtime[k], -memory[k]))):
+        for count in _counts(len(rank)):
+            yield Ops(rank[:count])
+    for stride in STRIDES:
+        for offset in range(min(stride, 4, len(order))):
+            yield every - Ops(order[offset::stride])
+
+
+def _counts(n: int) -> list[int]:
+    """Up to 31 lengths of prefixes."""
+    return [i * n // min(n, 32) for i in range(1, min(n, 32))]
+
+
+def improve(frontier: Frontier) -> None:
+    """Change the points by one op each, those held at the peak first, or by their base, until nothing is gained."""
+    done: set[tuple[Point, Ops, int]] = set()
+    while frontier.goes_on:
+        ranked = [(rank, p, move) for p in frontier.points for rank, move in enumerate(_moves(frontier.splits, p))]
+        todo = [(rank, p, move) for rank, p, move in ranked if (p, *move) not in done]
+        if not todo:
+            return
+        for _, point, (ops, base) in sorted(todo, key=lambda t: t[:2]):
+            done.add((point, ops, base))
+            if frontier.goes_on and point in frontier.points:
+                frontier.take(ops, base)
+
+
+def _moves(splits: Splits, point: Point) -> list[tuple[Ops, int]]:
+    split = splits.of(point.base, point.ops)
+    held = split.held if split else frozenset()
+    changed = sorted(splits.allowed, key=lambda k: (splits.ops[k] not in held, k))
+    moves = [(Ops(point.ops), base) for base in splits.bases if base != point.base]
+    return moves + [(Ops(point.ops) ^ {k}, point.base) for k in changed]

@@ -1,0 +1,101 @@
+"""What PyTorch's minimum cut saves, whichever ops may run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpumem.torch._torch import functorch_config, networks, partitioner, torch
+from gpumem.torch.compiled.joint import Joint, Split
+from gpumem.torch.compiled.mincut import FlowNetwork
+
+
+class Splits:
+    """Splits of a joint graph by the dear ops that may run again, as positions in `ops`, on one of several bases.
+
+    A base is a set of cheap ops that may not: what PyTorch itself would not run again at budget 1, where it asks for
+    less, and where for the least. They are tagged to be saved, as PyTorch's partitioner tags collectives. So is, on any
+    base, what must not run twice: ops that would draw other random numbers, and those that read what the forward half
+    overwrites (batch norm's running statistics). `given` are the splits that PyTorch makes on these bases by itself.
+    """
+
+    def __init__(self, graph: Any, info: Any, ops: Sequence[Any]) -> None:
+        self.joint = Joint(graph, info)
+        self.ops = [self.joint.of[op] for op in ops]
+        self._name = [f"{op.name}_in" for op in ops]
+        self._at = {f"{node.name}_in": i for i, node in enumerate(self.joint.nodes)}
+        self._known: dict[tuple[int, ...], Split | None] = {}
+        own = [FlowNetwork(networks(graph, info, options)) for options in _options()]
+        self.given = [self._split(network, ()) for network in own]
+        once = {i for i, node in enumerate(self.joint.nodes) if info.is_required_fw(node) and self._once(i)}
+        self.allowed = frozenset(k for k, i in enumerate(self.ops) if i not in once)
+        free = {i for i, node in enumerate(self.joint.nodes) if "recompute" not in node.meta}
+        self._tags = [(once | ({self._at[x] for x in n.kept} - set(self.ops))) & free for n in own]
+        self._bases = []
+        for base in range(len(own)):
+            self.tag(base)
+            self._bases.append(FlowNetwork(networks(graph, info, _options()[-1])))
+
+    @property
+    def bases(self) -> range:
+        """The bases, that of budget 1 first."""
+        return range(len(self._tags))
+
+    @property
+    def tried(self) -> int:
+        """How many splits were looked at."""
+        return len(self._known)
+
+    def tag(self, base: int) -> None:
+        """Tag the graph so that PyTorch cuts it on this base."""
+        for i in set().union(*self._tags):
+            self.joint.nodes[i].meta.pop("recompute", None)
+        for i in self._tags[base]:
+            self.joint.nodes[i].meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+
+    def of(self, base: int, again: Iterable[int]) -> Split | None:
+        """Return the split where some ops may run again; None where there is none that is right."""
+        return self._split(self._bases[base], [self._name[k] for k in again])
+
+    def _split(self, network: FlowNetwork, opened: Iterable[str]) -> Split | None:
+        cut = network.cut(opened)
+        if cut is None:
+            return None
+        saved = tuple(sorted(self._at[name] for name in cut))
+        if saved not in self._known:
+            self._known[saved] = self.joint.split(saved)
+        return self._known[saved]
+
+    def _once(self, i: int) -> bool:
+        """Whether a node must not run twice."""
+        node = self.joint.nodes[i]
+        if any(not self.joint.overwritten.isdisjoint(self.joint.storages[x]) for x in self.joint.inputs[i]):
+            return bool(self.joint.made[i])
+        return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _draws(node)
+
+
+def _draws(node: Any) -> bool:
+    """Whether an op that could draws random numbers: attention does where it drops something."""
+    for k, argument in enumerate(node.target._schema.arguments):
+        if argument.name in ("dropout_p", "p"):
+            given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+            return bool(given != 0)
+    return True
+
+
+def _options() -> tuple[Any, Any, Any]:
+    """Return what PyTorch's cut is told at budget 1, and where it asks for less and less."""
+    config = functorch_config()
+    dear = not config.aggressive_recomputation
+    fastest = partitioner().MinCutOptions(
+        ban_if_used_far_apart=dear and config.ban_recompute_used_far_apart,
+        ban_if_long_fusible_chains=dear and config.ban_recompute_long_fusible_chains,
+        ban_if_materialized_backward=dear and config.ban_recompute_materialized_backward,
+        ban_if_not_in_allowlist=dear and config.ban_recompute_not_in_allowlist,
+        ban_if_reduction=config.ban_recompute_reductions,
+    )
+    fewer = replace(
+        fastest, ban_if_used_far_apart=False, ban_if_long_fusible_chains=False, ban_if_materialized_backward=False
+    )
+    return fastest, fewer, replace(fewer, ban_if_not_in_allowlist=False)
