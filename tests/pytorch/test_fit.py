@@ -205,7 +205,7 @@ def test_fit_on_the_command_line(cli: Cli, train: Path, tmp_path: Path) -> None:
     assert ran.status == 0
     lines = ran.out.splitlines()
     assert lines[0].startswith("train at batch 8192 does not fit: needs ") and "the limit is 64.00 MiB" in lines[0]
-    assert lines[-1] == f"next: gpumem capture {train}:make --batch 8192 -o trace.json.gz"
+    assert lines[-1] == f'next: with gpumem.torch.managed("64MiB", plan="{tmp_path / "planned"}"): ...'
     written = {path.name for path in (tmp_path / "planned").iterdir()}
     assert {"report.txt", "captured.json.gz", "plan.json", "trace.json.gz", "timeline.json"} <= written
     assert (tmp_path / "planned" / "report.txt").read_text().splitlines() == lines[:-2]

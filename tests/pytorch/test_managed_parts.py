@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem import Machine
 from gpumem.swap import Plan, Recompute, Swap, Variant
-from gpumem.torch import LimitError, WorkloadError, managed, record
+from gpumem.torch import LimitError, WorkloadError, fit, managed, record
 from gpumem.torch.ops import call_of, tensors
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import OnHost, Resized, Swapped
@@ -281,6 +282,32 @@ def _pair() -> tuple[Any, Plan]:
     return trace, Plan.of(trace, [Recompute(y, 1, 3, 3)])
 
 
+def test_a_folder_that_fit_wrote_is_a_plan(tmp_path: Path) -> None:
+    def make(device: str = "cpu") -> Callable[[], None]:
+        net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            net(torch.randn(4096, 64)).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    found = fit(make, "rtx4090", device="cpu", limit="10MiB", planner="tensile")
+    assert found.planned is not None
+    found.save(tmp_path)
+    step = make()
+    step()
+    with managed("10MiB", tmp_path, device="cpu") as run:
+        for _ in range(2):
+            step()
+    rows = run.report().iterations
+    assert [(row.state, row.misses, row.peak) for row in rows[1:]] == [("planned", 0, run.report().planned_peak)]
+    with pytest.raises(ValueError, match=r"plan: .*captured.json.gz is not there; `gpumem fit ... --out .*nowhere`"):
+        managed("10MiB", tmp_path / "nowhere")
+
+
 # iterations
 
 
@@ -405,8 +432,13 @@ def test_reports_are_tables() -> None:
     with managed("1MiB", device="cpu") as run:
         torch.ones(8) + 1
         run.boundary()
+        for _ in range(3):
+            torch.ones(9) + 1
+            run.boundary()
     text = str(run.report())
     assert text.startswith("limit 1.00 MiB") and "recorded" in text
+    assert [row.number for row in run.report().iterations] == [0, 1, 2, 3]
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["iteration", "0", "1-2", "3"]  # alike but for time
     assert repr(run.report()).startswith("ManagedReport(limit 1.00 MiB")
 
 

@@ -207,7 +207,7 @@ class Fit(Shown):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
     def next(self, workload: str, *, device: str = "meta", chunk: str | None = None, written: str | None = None) -> str:
-        """Return the command to type next.
+        """Return what to type next: a command, or with a written plan the line of Python that runs it.
 
         Parameters
         ----------
@@ -230,6 +230,10 @@ class Fit(Shown):
             return shlex.join([*command, *limit, *bound, "--largest"])
         if self.planned is not None and written is None:
             return shlex.join([*command, *sized, *limit, *bound, "--out", "planned"])
+        if self.planned is not None and self.planned.plan.decisions and written is not None:
+            given = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
+            how = "".join(f', {name}="{value}"' for name, value in given.items() if value is not None)
+            return f'with gpumem.torch.managed("{_mib(self.limit)}"{how}): ...'
         if self.fits_planned:
             return shlex.join(["gpumem", "capture", workload, *where, *sized, "-o", "trace.json.gz"])
         pool = self.limit if self.least is None else self.least.pool or 0

@@ -184,7 +184,8 @@ class Course:
         c, now = memory.counts, time.perf_counter()
         counts = (c.out, c.back, c.again, c.misses, c.evictions)
         state = ON_DEMAND if deviation else state
-        self.rows.append(Iteration(state, self.ops, memory.peak, *counts, deviation, now - self.began))
+        number = self.rows[-1].number + 1 if self.rows else 0
+        self.rows.append(Iteration(number, state, self.ops, memory.peak, *counts, deviation, now - self.began))
         self.ops, self.began = 0, now
         memory.begin()
         if follower is not None:
@@ -244,6 +245,7 @@ class Course:
         self.job.start()
         if self.wait:
             self.job.stop()
+            self.began = time.perf_counter()  # no iteration's time
             if now:
                 self._planned(trail)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumem._strict import strict
@@ -24,7 +25,7 @@ from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.mode import Within
 from gpumem.torch.run.outside import reading
-from gpumem.torch.run.planning import SEVERAL, Planning
+from gpumem.torch.run.planning import SEVERAL, Planning, given
 from gpumem.torch.run.report import ManagedReport
 from gpumem.torch.run.strangers import refused
 from gpumem.torch.scene import Scene
@@ -185,7 +186,7 @@ class Managed:
 @strict
 def managed(
     limit: int | str,
-    plan: Planned | tuple[Trace, Plan] | None = None,
+    plan: Planned | tuple[Trace, Plan] | str | Path | None = None,
     machine: Machine | str | None = None,
     boundary: torch.optim.Optimizer | str | None = None,
     *,
@@ -208,8 +209,9 @@ def managed(
     limit : int or str
         Bytes that tensors may hold on the device at once, or a text such as `"4GiB"`, or `"70%"` (of the peak of the
         iteration that was recorded; until then there is none).
-    plan : Planned, or (Trace, Plan), optional
-        A plan for what `capture` or `fit` recorded of the same step; the run begins with it.
+    plan : Planned, (Trace, Plan) or path, optional
+        A plan for what `capture` or `fit` recorded of the same step; the run begins with it. A path is that of a folder
+        which `gpumem fit --out` wrote.
     machine : Machine or str, optional
         What plans are made for: the link's bandwidth, and how long ops take where that is not measured.
     boundary : Optimizer or str, optional
@@ -290,5 +292,5 @@ def managed(
         chunk=in_bytes(chunk),
     )
     if plan is not None:
-        run.follow(*((plan.before.trace, plan.plan) if isinstance(plan, Planned) else plan))
+        run.follow(*given(plan))
     return run

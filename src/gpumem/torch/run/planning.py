@@ -5,13 +5,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from gpumem.evaluate import among
+from gpumem.evaluate import Planned, among
+from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
 SEVERAL = ("tensile", "checkpoint", "capuchin", "on-demand-nonblocking")  # the last reaches what can be reached
+
+
+def given(plan: Planned | tuple[Trace, Plan] | str | Path) -> tuple[Trace, Plan]:
+    """What somebody has planned before, and for what; from the folder that `gpumem fit --out` wrote, too.
+
+    Raises
+    ------
+    ValueError
+        There is no such folder, or no plan in it.
+    """
+    if isinstance(plan, Planned):
+        return plan.before.trace, plan.plan
+    if isinstance(plan, tuple):
+        return plan
+    trace, written = Path(plan) / "captured.json.gz", Path(plan) / "plan.json"
+    for file in (trace, written):
+        if not file.is_file():
+            raise ValueError(
+                f"plan: {file} is not there; `gpumem fit ... --out {plan}` writes it where a plan is needed"
+            )
+    return read(trace), Plan.from_json(written.read_text())
 
 
 @dataclass(slots=True)
@@ -38,7 +61,7 @@ class Planning:
                     self.best = found.planned.plan
                 if found.planned is not None or found.needs:
                     break
-            self.notes += [str(tried) for tried in found.tried]
+            self.notes += [f"planner {tried}" for tried in found.tried]
         except Exception as error:  # a planner's defect is no reason to end a training
             self.notes.append(f"no plan, as planning failed: {type(error).__name__}: {error}")
 

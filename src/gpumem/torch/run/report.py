@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from gpumem._show import Facts, Shown
 from gpumem.swap.plan import Plan
@@ -18,6 +20,8 @@ class Iteration:
 
     Parameters
     ----------
+    number : int
+        How many there were before it.
     state : str
         `recorded`; `planned`; `on demand`: without a plan, or away from it; `idle`: it fits without one.
     ops : int
@@ -36,6 +40,7 @@ class Iteration:
     seconds : float
     """
 
+    number: int
     state: str
     ops: int
     peak: int
@@ -85,10 +90,22 @@ class ManagedReport(Shown):
         rows: list[tuple[str, ...]] = [
             ("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")
         ]
-        for k, x in enumerate(self.iterations):
-            numbers = (human(x.peak), human(x.moved_out), human(x.moved_in), x.again, x.misses, x.evictions)
-            rows.append((str(k), x.state, str(x.ops), *map(str, numbers), human_ns(round(x.seconds * 1e9))))
+        groups = [[*x] for _, x in groupby(self.iterations, lambda x: replace(x, number=0, seconds=0.0))]
+        rows += map(_row, groups)
         width = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(w) for cell, w in zip(row, width)).rstrip() for row in rows]
-        told = [f"iteration {k}: {x.deviation}" for k, x in enumerate(self.iterations) if x.deviation]
+        told = [f"iteration {_which(x)}: {x[0].deviation}" for x in groups if x[0].deviation]
         return "\n".join([*head, "", *table, *told, *(f"note: {note}" for note in self.notes)])
+
+
+def _row(alike: Sequence[Iteration]) -> tuple[str, ...]:
+    """Iterations that differ in nothing but time, as one row with their mean."""
+    x = alike[0]
+    numbers = human(x.peak), human(x.moved_out), human(x.moved_in), str(x.again), str(x.misses), str(x.evictions)
+    seconds = sum(one.seconds for one in alike) / len(alike)
+    return _which(alike), x.state, str(x.ops), *numbers, human_ns(round(seconds * 1e9))
+
+
+def _which(alike: Sequence[Iteration]) -> str:
+    first, last = alike[0].number, alike[-1].number
+    return str(first) if first == last else f"{first}-{last}"
