@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -113,8 +112,8 @@ class Within(TorchDispatchMode):
         else:
             asked = not name and memory.limit != UNLIMITED
             fresh = self.predicted(func, args, kwargs) if asked else 0
-        if written:
-            memory.secure(written)
+        if written or name:
+            memory.secure(written or operands[:1])
         memory.ready(reads, fresh, kind.name)
         if course.watch is not None:
             result = self._recorded(course.watch, call, name, func, args, kwargs)
@@ -178,7 +177,6 @@ class Within(TorchDispatchMode):
 
     def leave(self) -> None:
         """Run the end of a call: an op that reads all that lasts."""
-        gc.collect()
         with self.lock:
             memory, course, follower = self.memory, self.course, self.course.follower
             memory.bury()
