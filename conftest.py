@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-NEED = ["src/gpumem/torch", "tests/pytorch", "docs/guides/fit.md", "docs/guides/solver.md"]
+NEED = ["src/gpumem/torch", "tests/pytorch", "docs/guides/fit.md", "docs/guides/run.md", "docs/guides/solver.md"]
 collect_ignore = [] if find_spec("torch") else NEED
 
 

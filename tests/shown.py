@@ -3,6 +3,7 @@
     $ gpumem info tiny.csv          a command; what it prints follows, stdout and stderr as on a terminal
     ...                             lines that the page leaves out
     $ cat tiny.csv                  `ls`, `cat`, `head` and `echo $?` are known, and `cat <<END > FILE`
+    $ python train.py               runs a file of the page, or one that a command wrote
 
 One page is one terminal: its commands run in order, in one folder. A block may say what it needs: "```console slow"
 runs only with `-m slow`, "```console torch" where PyTorch is (tests/pytorch), "```console zoo" where transformers is,
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import runpy
 import shlex
+import sys
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -31,6 +35,7 @@ _FILE = re.compile(r"^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$", re.M 
 _COMMAND = re.compile(r"^\$ (?P<typed>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.M)
 _NUMBER = re.compile(r"[-+]?\b\d[\d.]*( ?(ns|us|ms|s|B|[KMG]iB|%))?(?![\w.])")
 _MEASURED = re.compile(r'(?<="seconds": )[\d.e-]+|(?<=^seconds ).*|(?<=^# (?:machine|gpumem |python )).*')
+_LAST = re.compile(r" +(?:time|[\d.]+ (?:ns|us|ms|s))$")  # the times of a run, which are its table's last column
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ class Terminal:
         match words:
             case ["gpumem", *args]:
                 return self._gpumem(args)
+            case ["python", script]:
+                return self._python(script)
             case ["ls", *folder]:
                 return "  ".join(sorted(path.name for path in Path(*folder).iterdir()))
             case ["cat", "<<END"]:
@@ -137,6 +144,21 @@ class Terminal:
                 self.status = int(stop.code or 0)
         return screen.getvalue()
 
+    def _python(self, script: str) -> str:
+        """Run a file as Python would, but in this process; what it imports from the folder is forgotten."""
+        screen, before, self.status = StringIO(), {*sys.modules}, 0
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(screen), redirect_stderr(screen):
+            patch.syspath_prepend(Path.cwd())
+            try:
+                runpy.run_path(script, run_name="__main__")
+            except Exception:
+                self.status = 1
+                traceback.print_exc()
+        for name in {*sys.modules} - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == Path.cwd():
+                del sys.modules[name]
+        return screen.getvalue()
+
 
 def agree(command: Command, printed: Sequence[str]) -> bool:
     """Tell whether a command has printed what the page shows, but for figures of the machine and lines left out."""
@@ -150,10 +172,12 @@ def pattern(shown: Sequence[str]) -> str:
 
 
 def masked(command: str, lines: Sequence[str]) -> Iterator[str]:
-    """Put `*` for what differs between machines: seconds, versions, and every figure of `run` and `doctor`."""
+    """Put `*` for what differs between machines: seconds, versions, times of scripts, figures of `run`, `doctor`."""
     if command.startswith(("gpumem run", "gpumem doctor")) and "--help" not in command:
         yield from (re.sub(" +", " ", _NUMBER.sub("*", line)) for line in lines)
         return
+    if command.startswith("python "):
+        lines = [_LAST.sub(" *", line) for line in lines]
     column: tuple[int, int] | None = None  # where the seconds of this table are
     for line in lines:
         if header := re.search(r"(?<= )seconds\b", line):

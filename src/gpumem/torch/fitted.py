@@ -122,7 +122,7 @@ class Fit(Shown):
         cost = "" if self.overhead is None else f" at an overhead of {percent(self.overhead)} at most"
         if self.least is None:
             return f"{self._subject} does not fit: {needs}; no plan was found{cost}"
-        least = f"the least limit found is {_mib(self.least.pool or 0)} ({_cost(self.least)})"
+        least = f"the least limit found is {_typed(self.least.pool or 0)} ({_cost(self.least)})"
         return f"{self._subject} does not fit: {needs}; no plan reaches that{cost}; {least}"
 
     @property
@@ -202,7 +202,7 @@ class Fit(Shown):
             yield _line("overhead", percent(row["overhead"]), f"by the placed clock: {times}")
             yield f"{'oracles':{WIDTH}}{planned.checked}"
         elif self.least is not None:
-            yield _line("least limit found", _mib(self.least.pool or 0), _cost(self.least))
+            yield _line("least limit found", _typed(self.least.pool or 0), _cost(self.least))
         for k, tried in enumerate(sorted(self.tried, key=lambda t: inf if t.overhead is None else t.overhead)):
             yield f"{'' if k else 'planners':{WIDTH}}{tried}"
 
@@ -225,7 +225,7 @@ class Fit(Shown):
         command = ["gpumem", "fit", workload, *where, "--machine", self.machine.name]
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
-        limit = [] if self.limit == self._room else ["--limit", _mib(self.limit)]
+        limit = [] if self.limit == self._room else ["--limit", _typed(self.limit)]
         if self.fits and self.sizable and self.largest is None and written is None:
             return shlex.join([*command, *limit, *bound, "--largest"])
         if self.planned is not None and written is None:
@@ -233,12 +233,12 @@ class Fit(Shown):
         if self.planned is not None and self.planned.plan.decisions and written is not None:
             given = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
             how = "".join(f', {name}="{value}"' for name, value in given.items() if value is not None)
-            return f'with gpumem.torch.managed("{_mib(self.limit)}"{how}): ...'
+            return f'with gpumem.torch.managed("{_typed(self.limit)}"{how}): ...'
         if self.fits_planned:
             return shlex.join(["gpumem", "capture", workload, *where, *sized, "-o", "trace.json.gz"])
         pool = self.limit if self.least is None else self.least.pool or 0
         if pool <= self._room:
-            return shlex.join([*command, *sized, "--limit", _mib(pool), *bound])
+            return shlex.join([*command, *sized, "--limit", _typed(pool), *bound])
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
             return shlex.join([*command, *sized, *bound])
@@ -295,8 +295,10 @@ def _cost(planned: Planned) -> str:
     return f"overhead {percent(planned.overhead)} by {planned.planner}"
 
 
-def _mib(size: int) -> str:
-    """Write bytes as they are typed: in MiB where they are whole ones."""
+def _typed(size: int) -> str:
+    """Write bytes as they are typed: in halves of a GiB or whole MiB where they are that."""
+    if size and size % 2**29 == 0:
+        return f"{size / 2**30:g}GiB"
     return f"{size // 2**20}MiB" if size % 2**20 == 0 else str(size)
 
 

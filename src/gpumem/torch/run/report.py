@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpumem._show import Facts, Shown
@@ -90,22 +90,24 @@ class ManagedReport(Shown):
         rows: list[tuple[str, ...]] = [
             ("iteration", "state", "ops", "peak", "out", "back", "again", "misses", "evicted", "time")
         ]
-        groups = [[*x] for _, x in groupby(self.iterations, lambda x: replace(x, number=0, seconds=0.0))]
-        rows += map(_row, groups)
+        groups = [[*alike] for _, alike in groupby(self.iterations, lambda x: (_cells(x), x.deviation))]
+        rows += [(_which(alike), *_cells(alike[0]), _mean(alike)) for alike in groups]
         width = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(w) for cell, w in zip(row, width)).rstrip() for row in rows]
         told = [f"iteration {_which(x)}: {x[0].deviation}" for x in groups if x[0].deviation]
         return "\n".join([*head, "", *table, *told, *(f"note: {note}" for note in self.notes)])
 
 
-def _row(alike: Sequence[Iteration]) -> tuple[str, ...]:
-    """Iterations that differ in nothing but time, as one row with their mean."""
-    x = alike[0]
+def _cells(x: Iteration) -> tuple[str, ...]:
+    """What the table shows of an iteration beside its number and time: those that agree in it are one row."""
     numbers = human(x.peak), human(x.moved_out), human(x.moved_in), str(x.again), str(x.misses), str(x.evictions)
-    seconds = sum(one.seconds for one in alike) / len(alike)
-    return _which(alike), x.state, str(x.ops), *numbers, human_ns(round(seconds * 1e9))
+    return x.state, str(x.ops), *numbers
 
 
 def _which(alike: Sequence[Iteration]) -> str:
     first, last = alike[0].number, alike[-1].number
     return str(first) if first == last else f"{first}-{last}"
+
+
+def _mean(alike: Sequence[Iteration]) -> str:
+    return human_ns(round(sum(x.seconds for x in alike) / len(alike) * 1e9))
