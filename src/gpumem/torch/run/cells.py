@@ -90,20 +90,25 @@ class Cells:
         if not size:
             return None
         cell = Cell(storage, size, not storage.resizable() or storage.is_shared())
-        key, by_key, dead = cell.key, self.by_key, self.dead
+        key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying
 
         def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
             if by_key.get(key) is cell:
                 del by_key[key]
+            if cell.coming:
+                dying(cell)
             dead.append(cell)
 
+        self.arrived(cell, storage.device)
         cell.ref = weakref.ref(storage, gone)
         self.by_key[key] = cell
-        self.arrived(cell)
         return cell
 
-    def arrived(self, cell: Cell) -> None:
-        """Take note of a new cell."""
+    def arrived(self, cell: Cell, place: torch.device) -> None:
+        """Take note of a new cell, or refuse it."""
+
+    def dying(self, cell: Cell) -> None:
+        """Somebody else gets its memory next, and a copy may be under way."""
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -6,6 +6,7 @@ The order on a GPU, c the stream that computes, o and i those of copies out and 
     back     c: allocate, record e   i: wait e, copy, record f     c: wait f, before the first use
 
 Memory is allocated and given back on the stream that computes, never on another, so that PyTorch's allocator knows it.
+`OnHost` is here, `on_cuda` has the other one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from gpumem.torch._torch import torch
 
 
 class Engine(Protocol):
-    """What moves the bytes of storages. A copy is whatever `out` returns."""
+    """What moves the bytes of storages of one device, its `place`. A copy is whatever `out` returns."""
+
+    place: torch.device
+
+    def follow(self) -> bool:
+        """Let an op that is about to run be behind those before it; return whether it computes elsewhere than they."""
+
+    def rest(self) -> None:
+        """Let whatever runs next, wherever, be behind what was done."""
 
     def out(self, storage: torch.UntypedStorage) -> Any:
         """Begin to copy a storage's bytes to the host; return the copy."""
@@ -39,6 +48,15 @@ class Engine(Protocol):
 
 class OnHost:
     """The twin for a device that is the host: copies are NumPy's memory, which PyTorch's allocator does not see."""
+
+    place = torch.device("cpu")
+
+    def follow(self) -> bool:
+        """All runs at once."""
+        return False
+
+    def rest(self) -> None:
+        """It is."""
 
     def out(self, storage: torch.UntypedStorage) -> Any:
         """Copy at once."""

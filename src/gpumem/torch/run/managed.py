@@ -24,12 +24,14 @@ from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.mode import Within
+from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, machine_of
 from gpumem.torch.run.outside import reading
 from gpumem.torch.run.planning import SEVERAL, Planning, given
 from gpumem.torch.run.report import ManagedReport
 from gpumem.torch.run.strangers import refused
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
+from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
 from gpumem.units import amount, exact, human
 
@@ -100,6 +102,7 @@ class Managed:
                 to_host(self.memory)
             else:
                 restore(self.memory)
+            self.memory.engine.rest()
 
     def __call__(self, step: F) -> F:
         """Let each call of a function run within the limit, as one iteration; all is back when it returns."""
@@ -168,6 +171,7 @@ class Managed:
             cell = self.memory.by_key.get(storage._cdata)
             if cell is None:
                 return
+            self.memory.engine.follow()
             self.memory.ready([cell], 0, "a read of bytes")
             if for_good:
                 self.memory.fix(cell)
@@ -213,7 +217,8 @@ def managed(
         A plan for what `capture` or `fit` recorded of the same step; the run begins with it. A path is that of a folder
         which `gpumem fit --out` wrote.
     machine : Machine or str, optional
-        What plans are made for: the link's bandwidth, and how long ops take where that is not measured.
+        What plans are made for: the link's bandwidth, and how long ops take where that is not measured. Left out, on
+        CUDA what the card is called, and its link measured where no preset has that name; on the host an `rtx4090`.
     boundary : Optimizer or str, optional
         Where an iteration ends: at the end of this optimizer's step; `"told"`: where `boundary()` of the run is called.
         Left out, at the end of optimizers' steps, several where they take turns, else where ops repeat.
@@ -230,7 +235,8 @@ def managed(
         As in `capture`: the most bytes of a call on lists of tensors. Left out, an eighth of the limit; with a plan,
         what it was recorded with, so none where that was left out there.
     device : str, optional
-        `cuda` or `cpu`; left out, `cuda` where there is one. On the host, memory of NumPy plays the host's part.
+        `cuda` or `cpu`; left out, `cuda` where there is one: the device that is current when this is called; tensors on
+        another one are refused. On the host, memory of NumPy plays the host's part.
 
     Returns
     -------
@@ -278,11 +284,11 @@ def managed(
     one_of("on_exit", on_exit, (DEVICE, HOST))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
-    chosen = machine if isinstance(machine, Machine) else Machine.named(machine or "rtx4090")
     Deadline.within(seconds)  # refuses what is none
+    engine, chosen = _on(device, machine)
     run = Managed(
         limit,
-        OnHost(),
+        engine,
         Swapped if SWAPS else Resized,
         device,
         boundary=boundary,
@@ -294,3 +300,14 @@ def managed(
     if plan is not None:
         run.follow(*given(plan))
     return run
+
+
+def _on(device: str, machine: Machine | str | None) -> tuple[Engine, Machine]:
+    """What moves bytes there, and what plans are made for."""
+    chosen = machine if isinstance(machine, Machine) else Machine.named(machine or LIKE)
+    if device == "cpu":
+        return OnHost(), chosen
+    if not torch.cuda.is_available():
+        raise WorkloadError("device: 'cuda': PyTorch sees no CUDA device here; 'cpu' has the host play its part")
+    gpu = Gpu()
+    return OnCuda(gpu), machine_of(gpu) if machine is None else chosen

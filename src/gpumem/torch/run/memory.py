@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpumem.torch._torch import _disable_current_modes, torch
 from gpumem.torch.run.cells import Cell, Cells
 from gpumem.torch.run.engines import Engine, Pointers
+from gpumem.torch.workload import WorkloadError
 from gpumem.units import exact, human
 
 UNLIMITED = 2**62
@@ -33,7 +34,7 @@ class Counts:
 @contextmanager
 def quietly(gradients: bool = False) -> Iterator[None]:
     """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
-    with torch.set_grad_enabled(gradients):
+    with torch.set_grad_enabled(gradients), torch._C.DisableTorchFunction():
         if torch._C._len_torch_dispatch_stack():
             with _disable_current_modes():
                 yield
@@ -80,7 +81,12 @@ class Memory(Cells):
         self.bury()
         self.peak, self.counts = self.held, Counts()
 
-    def arrived(self, cell: Cell) -> None:
+    def arrived(self, cell: Cell, place: torch.device) -> None:
+        if place != self.engine.place:
+            raise WorkloadError(
+                f"a tensor on {place}: {self.engine.place} is managed, and one device at a time; keep the step on that "
+                "one, or make another current before managed() is called"
+            )
         self.here[cell] = None
         self.held += cell.size
         self.fixed += cell.size * cell.fixed
@@ -91,6 +97,10 @@ class Memory(Cells):
             cell.fixed = True
             self.fixed += cell.size
 
+    def dying(self, cell: Cell) -> None:
+        """Let what computes next, perhaps in this memory, wait for the copy."""
+        self.engine.settle(cell.copy)
+
     def bury(self) -> None:
         """Take the dead off the books."""
         while self.dead:
@@ -100,8 +110,6 @@ class Memory(Cells):
                 self.held -= cell.size
                 self.fixed -= cell.size * cell.fixed
             if cell.copy is not None:
-                if cell.coming:
-                    self.engine.settle(cell.copy)
                 self.forget(cell)
             if cell.again is not None:
                 cell.again.done()

@@ -24,6 +24,7 @@ from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 
 aten = torch.ops.aten
+JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
 
 
 class Runner:
@@ -92,6 +93,8 @@ class Within(TorchDispatchMode):
 
     def _op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         memory, course, kind = self.memory, self.course, call.kind
+        if memory.engine.follow() and JOINED not in course.notes:
+            course.notes.append(JOINED)
         if memory.dead:
             memory.bury()
         operands = memory.of(call.operands)
