@@ -34,7 +34,7 @@ class Counts:
 @contextmanager
 def quietly(gradients: bool = False) -> Iterator[None]:
     """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
-    with torch.set_grad_enabled(gradients), torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), torch.set_grad_enabled(gradients):
         if torch._C._len_torch_dispatch_stack():
             with _disable_current_modes():
                 yield

@@ -111,7 +111,8 @@ class Within(TorchDispatchMode):
         kept, asked = None, False
         if follower is not None and i != LOST:
             fresh = follower.hints.fresh[i]
-            kept = self._kept(func, args, kwargs) if (due := follower.hints.at[i]) and due.keep else None
+            again = _named(name) if name else func
+            kept = self._kept(again, args, kwargs) if (due := follower.hints.at[i]) and due.keep else None
         else:
             asked = not name and memory.limit != UNLIMITED
             fresh = self.predicted(func, args, kwargs) if asked else 0
