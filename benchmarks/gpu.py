@@ -22,6 +22,7 @@ import numpy as np
 from _bench import header
 from _jobs import TITLE as JOBS, side_by_side
 from _latency import TITLE as OPS, measurements, summary
+from _limits import TITLE as LIMITS, limits
 from _requests import TITLE as REQUESTS, requests
 from cuda.bindings import driver as api
 from cuda.core import Buffer, Device, EventOptions, LegacyPinnedMemoryResource
@@ -325,6 +326,8 @@ def main() -> None:
         "allocators": allocators(device, args.quick),
         "requests": show(REQUESTS, requests(3 if args.quick else 21)),
     }
+    if _version("torch") != "absent":
+        result["limits"] = show(LIMITS, limits(args.quick))
     if args.latency:
         result["latency"] = latency(device, args.latency, args.quick)
     print(f"\n# took {time.perf_counter() - begin:.0f} s")
