@@ -85,7 +85,7 @@ def _kept(
     """
     lo, hi = bounds[-1]
     n = hi - lo
-    leaves = np.flatnonzero((alloc >= lo) & (free == NEVER)).tolist()
+    leaves = np.flatnonzero((alloc >= lo) & (alloc < hi) & (free == NEVER)).tolist()
     short = np.setdiff1d(np.flatnonzero((free >= lo - 1) & (free < hi) & (alloc < lo)), goes_on)
     gone = Counter((int(alloc[j]), int(made.size[j])) for j in short)
     stay: dict[int, int] = {}

@@ -197,7 +197,9 @@ class Watch(TorchDispatchMode):
     def _gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             grad = parameter.grad
-            if grad is not None and grad.device.type == self.device and self.storages.known(grad):
+            if grad is None or grad.device.type != self.device or grad.layout is not torch.strided:
+                continue
+            if self.storages.known(grad):
                 self.roles[self.storages.of(grad)] = GRADIENT, ""
 
     def tensor_of(self, block: int) -> tuple[int, Any, str]:

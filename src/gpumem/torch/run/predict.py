@@ -42,16 +42,16 @@ class Predicted:
                 named = {name: _metas(x, made, self.device) for name, x in kwargs.items()}
                 if "device" in named:
                     named["device"] = "meta"
+                before = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in made.values()}
                 result = func(*metas, **named)
         except Exception:  # whatever it is: an op that needs values, or has no formula for its shape
             return amount(operands)
-        known = {x.untyped_storage()._cdata for x in made.values()}
-        fresh = {
-            s._cdata: s
+        after = {
+            s._cdata: s.nbytes()
             for x in tensors(result if isinstance(result, (list, tuple)) else (result,), "meta")
-            if x.layout is torch.strided and (s := x.untyped_storage())._cdata not in known
+            if x.layout is torch.strided and (s := x.untyped_storage())
         }
-        return sum(s.nbytes() for s in fresh.values())
+        return sum(max(size - before.get(key, 0), 0) for key, size in after.items())  # some operands grow
 
 
 def _shape(x: Any) -> Any:
