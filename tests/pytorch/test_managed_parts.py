@@ -306,6 +306,8 @@ def test_a_folder_that_fit_wrote_is_a_plan(tmp_path: Path) -> None:
     assert [(row.state, row.misses, row.peak) for row in rows[1:]] == [("planned", 0, run.report().planned_peak)]
     with pytest.raises(ValueError, match=r"plan: .*captured.json.gz is not there; `gpumem fit ... --out .*nowhere`"):
         managed("10MiB", tmp_path / "nowhere")
+    with pytest.raises(TypeError, match=r"plan: 3 is none"):
+        managed("10MiB", 3)  # type: ignore[arg-type]
 
 
 # iterations
@@ -375,6 +377,7 @@ def test_a_given_plan_brings_its_limit_as_a_part_of_its_peak() -> None:
     [
         ({"limit": "7 apples"}, "7 apples"),
         ({"limit": 0}, "at least 1"),
+        ({"limit": "0%"}, "0%"),
         ({"limit": "1MiB", "planner": "best"}, "best"),
         ({"limit": "1MiB", "boundary": "often"}, "often"),
         ({"limit": "1MiB", "on_exit": "disk"}, "disk"),
@@ -435,6 +438,7 @@ def test_reports_are_tables() -> None:
         for _ in range(3):
             torch.ones(9) + 1
             run.boundary()
+    assert repr(run) == "Managed(limit 1.00 MiB on cpu, iterations 4)"
     text = str(run.report())
     assert text.startswith("limit 1.00 MiB") and "recorded" in text
     assert [row.number for row in run.report().iterations] == [0, 1, 2, 3]

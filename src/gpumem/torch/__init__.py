@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumem.torch.fitted import Fit as Fit, Largest as Largest
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
     from gpumem.torch.run.memory import LimitError as LimitError
-    from gpumem.torch.run.report import ManagedReport as ManagedReport
+    from gpumem.torch.run.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.torch.workload import WorkloadError as WorkloadError, load as load
 
 face(__name__)

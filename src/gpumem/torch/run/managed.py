@@ -69,8 +69,14 @@ class Managed:
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
+        given = amount(limit, UNLIMITED, "limit")  # which refuses what is none
         if not (isinstance(limit, str) and "%" in limit):
-            self._limited(amount(limit, 0, "limit"))
+            self._limited(given)
+
+    def __repr__(self) -> str:
+        limit = self.limit if self.memory.limit == UNLIMITED else human(self.memory.limit)
+        rows = self.course.rows
+        return f"Managed(limit {limit} on {self.memory.device}, iterations {rows[-1].number + 1 if rows else 0})"
 
     # in and out
 

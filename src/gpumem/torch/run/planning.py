@@ -26,8 +26,10 @@ def given(plan: Planned | tuple[Trace, Plan] | str | Path) -> tuple[Trace, Plan]
     """
     if isinstance(plan, Planned):
         return plan.before.trace, plan.plan
-    if isinstance(plan, tuple):
+    if isinstance(plan, tuple) and len(plan) == 2:
         return plan
+    if not isinstance(plan, str | Path):
+        raise TypeError(f"plan: {plan!r:.60} is none: a Planned, a pair (trace, plan), or the folder of one")
     trace, written = Path(plan) / "captured.json.gz", Path(plan) / "plan.json"
     for file in (trace, written):
         if not file.is_file():
