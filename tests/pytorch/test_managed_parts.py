@@ -96,6 +96,14 @@ def test_an_op_that_holds_more_than_the_limit_is_named_with_what_would_do(memory
     assert [x.here for x in mine] == [True] * 3
 
 
+def test_an_op_that_holds_more_than_the_limit_is_said_to_be_of_its_module() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1024), torch.nn.Linear(1024, 8))
+    with managed(20 * KIB, device="cpu", on_exit="host"), pytest.raises(LimitError, match=r"^addmm.default in 1 holds"):
+        net(torch.ones(4, 8))
+    with managed(60 * KIB, device="cpu", on_exit="host"), pytest.raises(LimitError, match=r"^mm.default in 1 holds"):
+        net[:2](torch.ones(4, 8, requires_grad=True)).sum().backward()
+
+
 def test_what_has_an_address_stays(memory: Memory) -> None:
     numbers = np.zeros(256, np.float32)
     held = [torch.from_numpy(numbers), torch.ones(256)]

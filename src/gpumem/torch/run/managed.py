@@ -63,6 +63,7 @@ class Managed:
         self.memory = Memory(device, engine, pointers)
         self.memory.recover = lambda cell: recover(self.memory, cell)
         self.scene = Scene()
+        self.memory.module = lambda: self.scene.here()[2]
         self.scene.on_model = lambda found: self.memory.meet(found)
         self.course = Course(self.memory, self._recorder, self._settled, self._lasts, wait)
         self.course.detects = boundary is None

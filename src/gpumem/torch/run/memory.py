@@ -66,6 +66,7 @@ class Memory(Cells):
         self.held = self.peak = self.fixed = 0
         self.counts = Counts()
         self.recover: Callable[[Cell], None] = lambda cell: None  # makes again what has no copy
+        self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
@@ -179,8 +180,9 @@ class Memory(Cells):
             if "_foreach" in what or "_fused" in what
             else ""
         )
+        whose = f" in {module}" if (module := self.module()) else ""
         return (
-            f"{what or 'this'} holds {human(needs)} at once{fixed}, the limit is {human(self.limit)}; "
+            f"{what or 'this'}{whose} holds {human(needs)} at once{fixed}, the limit is {human(self.limit)}; "
             f"the least limit that would do for it is {exact(needs)}{many}"
         )
 
