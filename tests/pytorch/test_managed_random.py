@@ -260,7 +260,8 @@ def test_deviations(programs: list[Program], schedule: list[int], data: st.DataO
 def test_an_op_fails_and_the_loop_goes_on(
     lesson: Programs, bombs: dict[int, tuple[int, bool]], below: bool, data: st.DataObject
 ) -> None:
-    assume(lesson.optimizer != "adamw")  # its ops below the manager may be several
+    whole = lesson.optimizer == "adamw" or any(what == "inference" for what, _, _ in lesson.programs[0])
+    assume(not (below and whole))  # calls on lists, and those of inference, are several ops below the manager
     trace = trace_of(lesson)
     lesson.bombs, lesson.below = bombs, below
     how: dict[str, Any] = {"planner": "on-demand"}
