@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpumem.torch import record
+from gpumem.torch import managed, record
 from gpumem.trace import Trace
 from tests.pytorch.counting import WRAPPED, Mark, profiled
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
@@ -263,8 +264,16 @@ OWNERS = (
 )
 
 
+@cache
+def imported() -> None:
+    """Let what is imported late be there."""
+    with managed(1000, device="cpu", wait=True):
+        torch.ones(3).sum().item()
+
+
 def world() -> dict[str, Any]:
     """All that a manager may change of the process while it is there: attributes, hooks, modes, threads."""
+    imported()
     found: dict[str, Any] = {
         f"{getattr(owner, '__name__', owner)}.{name}": value
         for owner in OWNERS

@@ -284,10 +284,16 @@ def managed(
     True
     """
     names = [planner] if isinstance(planner, str) else [*planner]
+    if not names:
+        raise ValueError(f"planner: none is named; several are {', '.join(SEVERAL)}")
     for name in names:
         one_of("planner", name, PLANNERS)
     if isinstance(boundary, str):
         one_of("boundary", boundary, (TOLD,))
+    elif boundary is not None and not isinstance(boundary, torch.optim.Optimizer):
+        raise TypeError(f"boundary: {boundary!r:.60} is no optimizer, nor {TOLD!r}")
+    if not isinstance(limit, (int, str)):
+        raise TypeError(f"limit: {limit!r:.60} is no number of bytes, nor a text such as '4GiB' or '70%'")
     one_of("on_exit", on_exit, (DEVICE, HOST))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
