@@ -145,8 +145,9 @@ class Terminal:
         return screen.getvalue()
 
     def _python(self, script: str) -> str:
-        """Run a file as Python would, but in this process; what it imports from the folder is forgotten."""
-        screen, before, self.status = StringIO(), {*sys.modules}, 0
+        """Run a file as Python would, but here; what comes from this folder, or another page's, is forgotten."""
+        screen, self.status = StringIO(), 0
+        self._forget()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(screen), redirect_stderr(screen):
             patch.syspath_prepend(Path.cwd())
             try:
@@ -154,10 +155,15 @@ class Terminal:
             except Exception:
                 self.status = 1
                 traceback.print_exc()
-        for name in {*sys.modules} - before:
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == Path.cwd():
-                del sys.modules[name]
+        self._forget()
         return screen.getvalue()
+
+    @staticmethod
+    def _forget() -> None:
+        for name, module in [*sys.modules.items()]:
+            file = Path(getattr(module, "__file__", None) or "/")
+            if file.parent == Path.cwd() or not file.is_absolute():  # as a command names it
+                del sys.modules[name]
 
 
 def agree(command: Command, printed: Sequence[str]) -> bool:

@@ -156,6 +156,7 @@ class Managed:
             return None
         return self.planning(trace, self.memory.limit)
 
+    @strict
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Begin with a plan instead of a recording."""
         if self.memory.limit == UNLIMITED:
