@@ -132,6 +132,19 @@ def test_sparse_embeddings(clears: str) -> None:
     assert all(x.peak <= limit for x in rows[1:]) and sum(x.moved_out for x in rows[2:])
 
 
+class Rare(Words):
+    """An optimizer for sparse gradients, whose ops nobody can size beforehand."""
+
+    def start(self) -> None:
+        super().start()
+        self.opt = torch.optim.SparseAdam([*self.table.parameters(), *self.other.parameters()])
+
+
+def test_an_optimizer_of_sparse_gradients() -> None:
+    lesson = Rare("gpt", "sgd")
+    assert taught(lesson, lambda: managed("8KiB", **HOW))[0] == taught(lesson)[0]
+
+
 class Searching(Lesson):
     """Training by L-BFGS, whose step calls the model as often as it likes."""
 

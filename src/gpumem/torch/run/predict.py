@@ -7,6 +7,7 @@ from typing import Any
 
 from gpumem.torch._torch import torch
 from gpumem.torch.ops import amount, kind_of, tensors
+from gpumem.torch.run.cells import parts
 from gpumem.torch.run.memory import quietly
 
 
@@ -45,7 +46,7 @@ class Predicted:
                 before = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in made.values()}
                 result = func(*metas, **named)
         except Exception:  # whatever it is: an op that needs values, or has no formula for its shape
-            return amount(operands)
+            return amount([y for x in operands for y in ([x] if x.layout is torch.strided else parts(x))])
         after = {
             s._cdata: s.nbytes()
             for x in tensors(result if isinstance(result, (list, tuple)) else (result,), "meta")
