@@ -116,13 +116,21 @@ class Within(TorchDispatchMode):
         else:
             asked = not name and memory.limit != UNLIMITED
             fresh = self.predicted(func, args, kwargs) if asked else 0
-        if written or name:
-            memory.secure(written or operands[:1])
+        changes = operands[:1] if name else written
+        if changes:
+            memory.secure(changes)
         memory.ready(reads, fresh, kind.name)
-        if course.watch is not None:
-            result = self._recorded(course.watch, call, name, func, args, kwargs)
-        else:
-            result = _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+        if changes:
+            memory.wrote(changes)  # also if it fails half-way
+        try:
+            if course.watch is not None:
+                result = self._recorded(course.watch, call, name, func, args, kwargs)
+            else:
+                result = _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+        except BaseException:
+            if kind.resizes:
+                self._resized(call)
+            raise
         touched = self._done(call, reads, written, name, result)
         if asked:
             self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
@@ -169,10 +177,8 @@ class Within(TorchDispatchMode):
             written = made
         if call.kind.resizes:
             self._resized(call)
-        if written:
-            memory.wrote(written)
-            for cell in written:
-                cell.node = node
+        for cell in written:
+            cell.node = node
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):
