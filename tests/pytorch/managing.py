@@ -75,9 +75,7 @@ class Lesson:
         """Build everything anew."""
         torch.manual_seed(0)
         self.model = self.build()
-        for module in self.model.modules():
-            if isinstance(module, nn.BatchNorm2d):  # of 8 bytes, it looks like a number on its way into an op
-                module.num_batches_tracked = torch.zeros(3, dtype=torch.int64)
+        widen(self.model)
         self.opt: Any = self.make_optimizer(self.model.parameters()) if self.make_optimizer else None
         self.said: list[Any] = []  # numbers that the step has seen
         self.kept: list[torch.Tensor] = []
@@ -115,6 +113,13 @@ class Lesson:
                 found |= {f"{what} of {k}": x for what, x in state.items() if isinstance(x, torch.Tensor)}
         found |= {f"kept {k}": x for k, x in enumerate(self.kept)}
         return left(found, self.said)
+
+
+def widen(model: nn.Module) -> None:
+    """Let batch norms count in more than 8 bytes, which would look like a number on its way into an op."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.num_batches_tracked = torch.zeros(3, dtype=torch.int64)
 
 
 def left(found: dict[str, torch.Tensor], said: Iterable[Any]) -> Left:
