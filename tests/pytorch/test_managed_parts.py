@@ -425,7 +425,7 @@ def test_what_lasts_must_fit_or_be_left_on_the_host() -> None:
         torch.manual_seed(0)
         net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(8)])
         optimizer = torch.optim.Adam(net.parameters(), foreach=True)
-        with managed(100 * KIB, **QUICK, **how) as found:
+        with managed(98 * KIB, **QUICK, **how) as found:
             for _ in range(5):
                 net(torch.randn(64, 32)).square().mean().backward()
                 optimizer.step()
@@ -435,7 +435,7 @@ def test_what_lasts_must_fit_or_be_left_on_the_host() -> None:
     with pytest.raises(LimitError, match=r'last from one iteration to the next, .* on_exit="host"'):
         run()
     found, kept = run(on_exit="host")
-    assert max(row.peak for row in found.report().iterations) <= 100 * KIB
+    assert max(row.peak for row in found.report().iterations) <= 98 * KIB
     assert len(kept) == 16 and found.report().iterations[-1].state == "planned"
 
 

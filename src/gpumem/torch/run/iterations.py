@@ -85,7 +85,7 @@ class Course:
         Told of an iteration that was there twice; returns what will plan for it, None where it fits as it is, or why it
         is to be recorded anew.
     lasts : callable
-        Told after a recorded iteration how many bytes last.
+        Told after a recorded iteration how many bytes were alive all the time.
     wait : bool
         Whether a run waits for its plan.
 
@@ -208,8 +208,10 @@ class Course:
 
     def _recorded(self, watch: Watch) -> None:
         hi = watch.end()
+        self.memory.bury()
+        least = self.memory.least
         self.ended(RECORDED)
-        self.lasts(sum(cell.size for cell in [*self.memory.by_key.values()]))
+        self.lasts(least)
         if self.book.close(hi) and (p := self.book.period()):
             segments = self.book.segments
             bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]

@@ -231,8 +231,8 @@ def managed(
         Where an iteration ends: at the end of this optimizer's step; `"told"`: where `boundary()` of the run is called.
         Left out, at the end of optimizers' steps, several where they take turns, else where ops repeat.
     on_exit : str
-        `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the first
-        iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
+        `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the
+        second iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
     planner : str or sequence of str
         Names in `swap.PLANNERS`; the cheapest plan counts.
     seconds : float

@@ -55,7 +55,8 @@ class Memory(Cells):
     limit : int
         Bytes that storages may hold on the device at once.
 
-    `held` are the bytes on the device now, `peak` the most since `begin`, `fixed` those that cannot move.
+    `held` are the bytes on the device now, `peak` the most since `begin`, `fixed` those that cannot move; `alive` are
+    all, wherever they are, `least` the fewest since `begin`.
     """
 
     def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
@@ -63,7 +64,7 @@ class Memory(Cells):
         self.device = device
         self.engine, self.pointers, self.limit = engine, pointers, limit
         self.here: OrderedDict[Cell, None] = OrderedDict()  # least recently used first
-        self.held = self.peak = self.fixed = 0
+        self.held = self.peak = self.fixed = self.alive = self.least = 0
         self.counts = Counts()
         self.recover: Callable[[Cell], None] = lambda cell: None  # makes again what has no copy
         self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
@@ -80,7 +81,7 @@ class Memory(Cells):
     def begin(self) -> None:
         """Count anew, from now on."""
         self.bury()
-        self.peak, self.counts = self.held, Counts()
+        self.peak, self.least, self.counts = self.held, self.alive, Counts()
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place.type == "meta":  # though its tensor says that it is on the device
@@ -92,6 +93,7 @@ class Memory(Cells):
             )
         self.here[cell] = None
         self.held += cell.size
+        self.alive += cell.size
         self.fixed += cell.size * cell.fixed
 
     def fix(self, cell: Cell) -> None:
@@ -108,6 +110,7 @@ class Memory(Cells):
         """Take the dead off the books."""
         while self.dead:
             cell = self.dead.pop()
+            self.alive -= cell.size
             if cell.here:
                 del self.here[cell]
                 self.held -= cell.size
@@ -116,6 +119,7 @@ class Memory(Cells):
                 self.forget(cell)
             if cell.again is not None:
                 cell.again.done()
+        self.least = min(self.least, self.alive)
 
     def note(self) -> None:
         """Remember how much is held, if it never was so much."""

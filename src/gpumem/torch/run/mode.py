@@ -211,6 +211,7 @@ class Within(TorchDispatchMode):
             if storage is not None and storage.nbytes() != cell.size:
                 more = storage.nbytes() - cell.size
                 memory.held += more
+                memory.alive += more
                 memory.fixed += more * cell.fixed
                 cell.size += more
 
