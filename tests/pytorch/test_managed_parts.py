@@ -21,6 +21,7 @@ from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import OnHost, Resized, Swapped
 from gpumem.torch.run.iterations import Book, Segment
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.on_cuda import advice
 from gpumem.torch.run.planning import Planning
 from gpumem.torch.run.predict import Predicted
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
@@ -529,3 +530,11 @@ def test_a_step_is_decorated_and_all_is_back_when_it_returns() -> None:
     assert step.__doc__ == "Train." and [row.state for row in report.iterations] == ["recorded"] * 3 + ["planned"] * 3
     assert {row.peak for row in report.iterations[3:]} == {report.planned_peak}
     assert max(row.misses for row in report.iterations[3:]) == 0
+
+
+def test_who_has_an_allocator_that_leaves_holes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    assert "expandable_segments:True" in advice()[0]
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8, expandable_segments: True")
+    assert advice() == []

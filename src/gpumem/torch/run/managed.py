@@ -24,7 +24,7 @@ from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
 from gpumem.torch.run.mode import Within
-from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, machine_of
+from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
 from gpumem.torch.run.outside import reading
 from gpumem.torch.run.planning import SEVERAL, Planning, given
 from gpumem.torch.run.report import ManagedReport
@@ -311,6 +311,7 @@ def managed(
         wait=wait,
         chunk=in_bytes(chunk),
     )
+    run.course.notes += advice() if device == "cuda" else []
     if plan is not None:
         run.follow(*given(plan))
     return run

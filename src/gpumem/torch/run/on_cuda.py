@@ -10,6 +10,7 @@ All of this ran beside doubles of `torch.cuda` only, never on hardware.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from typing import Any, Protocol
@@ -182,6 +183,14 @@ class OnCuda:
 def _bytes(storage: torch.UntypedStorage, size: int) -> torch.Tensor:
     """The first bytes of a storage; made anew each time, as inference mode lasts with what is made under it."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,), (1,))
+
+
+def advice() -> list[str]:
+    """What to tell somebody whose allocator will leave holes where tensors come and go."""
+    said = "".join(os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
+    if "expandable_segments:True" in said.replace(" ", ""):
+        return []
+    return ["PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves hardly any holes where tensors come and go"]
 
 
 def machine_of(gpu: Gpu) -> Machine:
