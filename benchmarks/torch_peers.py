@@ -239,7 +239,7 @@ def compare(
     machine: Machine,
     peers: Sequence[Peer],
     limits: Sequence[int] = LIMITS,
-    seconds: float = 4.0,
+    seconds: float = 30.0,
     say: Callable[[str], object] = print,
 ) -> tuple[int, int]:
     """Print a net's tables; return how often a peer was better than a plan in both, and faster at its own peak."""
@@ -304,7 +304,12 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", choices=[[], *(net.name for net in NETS)], help="left out, all")
     parser.add_argument("--machine", default="rtx4090", help="whose time is predicted")
     parser.add_argument("--about", action="store_true", help="say what the columns and rows are, no more")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of planning")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        help="of planning, at most; so many that a busy machine makes no difference",
+    )
     options = parser.parse_args()
     if options.about:
         print(NOTE, end="")
