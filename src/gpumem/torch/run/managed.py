@@ -204,7 +204,7 @@ def managed(
     *,
     on_exit: str = DEVICE,
     planner: str | Sequence[str] = SEVERAL,
-    seconds: float = 8.0,
+    seconds: float = 30.0,
     wait: bool = False,
     chunk: int | str | None = None,
     device: str | None = None,

@@ -47,7 +47,7 @@ class Planning:
     machine: Machine
     limit: int
     planners: Sequence[str] = SEVERAL
-    seconds: float = 8.0
+    seconds: float = 30.0
     best: Plan | None = None
     notes: list[str] = field(default_factory=list)
     _thread: threading.Thread | None = None
