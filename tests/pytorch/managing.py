@@ -190,11 +190,13 @@ def trace_of(lesson: Any, iterations: int = 2, warmup: int = 1) -> Trace:
     return record(make, "cpu", iterations=iterations, warmup=warmup).trace
 
 
-def least(trace: Trace) -> tuple[int, str]:
-    """The most bytes that one op touches, and its name: no run is below."""
-    size = trace.buffers.size.tolist()
-    rows = zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
-    return max((sum(size[b] for b in {*reads, *writes}), trace.ops.name[i]) for i, (reads, writes) in enumerate(rows))
+def least(trace: Trace, lists: bool = True) -> tuple[int, str]:
+    """The most bytes that one op touches, and its name: no run is below. Calls on `lists` of tensors may be split."""
+    size, name = trace.buffers.size.tolist(), trace.ops.name
+    rows = zip(name, trace.ops.reads.tolist(), trace.ops.writes.tolist())
+    return max(
+        (sum(size[b] for b in {*reads, *writes}), op) for op, reads, writes in rows if lists or "_foreach" not in op
+    )
 
 
 def there(storage: torch.UntypedStorage | None) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpumem.swap.limits import floor
 from gpumem.torch import managed
 from gpumem.torch.zoo import recipe
 from tests.pytorch.managing import (
@@ -40,7 +41,7 @@ def right(lesson: Any, percent: int, **how: Any) -> None:
     """Hold a lesson within so many percent of its peak against the lesson as it is."""
     trace = trace_of(lesson)
     limit = trace.peak_load * percent // 100
-    assert limit >= least(trace)[0], "choose a larger one"
+    assert limit >= least(trace, lists=False)[0], "choose a larger one"
     theirs, _ = taught(lesson)
     before = world()
     mine, manager, held = measured(lesson, lambda: managed(limit, **{**HOW, "on_exit": "host", **how}))
@@ -57,6 +58,9 @@ def as_planned(report: Any, held: list[int], limit: int, untold: int = 0) -> Non
     """
     assert held[0] <= COLD * limit + untold and max(held[1:]) <= limit
     assert report.limit == limit
+    if report.plan is None:  # what has no gap around an op cannot be planned away, though on demand it can
+        assert floor(report.trace)[1] > limit and {x.state for x in report.iterations[-SETTLED:]} == {"on demand"}
+        return
     assert report.planned_peak == report.plan.apply(report.trace).peak_load <= limit
     last = report.iterations[-SETTLED:]
     assert [(x.state, x.misses, x.evictions, x.deviation) for x in last] == [("planned", 0, 0, "")] * SETTLED
@@ -94,7 +98,10 @@ def ways() -> dict[str, Lesson]:
     }
 
 
-@pytest.mark.parametrize("way", ways())
+LONG = ("gpt, accumulated", "gpt, autocast", "gpt, checkpointing with autocast")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if way in LONG else ()) for way in ways()])
 def test_a_step_that_does_more(way: str) -> None:
     right(ways()[way], 70)
 

@@ -36,7 +36,7 @@ from tests.pytorch.programs import WHAT, N, Program
 FEW = 8  # steps
 SLACK = 256  # bytes that last within a step, and not after it: gradients and a loss
 RANDOM = torch.get_rng_state().nbytes
-HALF = settings(max_examples=max(settings().max_examples // 2, 1))  # examples of what takes long
+FEWER = settings(max_examples=max(settings().max_examples // 3, 1))  # examples of what takes long
 BARE = sorted({*WHAT} - {"cycle"})  # what a collector frees, it frees whenever it likes
 
 
@@ -200,7 +200,7 @@ LESSONS = st.builds(
 )
 
 
-@HALF
+@FEWER
 @given(LESSONS, st.data())
 def test_any_plan_is_carried_out(lesson: Programs, data: st.DataObject) -> None:
     trace = trace_of(lesson)
@@ -211,7 +211,7 @@ def test_any_plan_is_carried_out(lesson: Programs, data: st.DataObject) -> None:
     assert report.iterations[-1].ops == trace.n
 
 
-@HALF
+@FEWER
 @given(LESSONS, st.data())
 def test_any_plan_within_less_than_it_takes(lesson: Programs, data: st.DataObject) -> None:
     trace = trace_of(lesson)
@@ -221,7 +221,7 @@ def test_any_plan_within_less_than_it_takes(lesson: Programs, data: st.DataObjec
     same(lesson, low + data.draw(st.integers(0, max(trace.peak_load - low, 1))), plan=(trace, plan))
 
 
-@HALF
+@FEWER
 @given(LESSONS, HAPPENS, st.booleans(), st.floats(0, 1))
 def test_evaluation_and_kept_tensors_come_in_between(
     lesson: Programs, happens: dict[int, str], keeps: bool, where: float
@@ -232,7 +232,7 @@ def test_evaluation_and_kept_tensors_come_in_between(
     same(lesson, low + int(where * (trace.peak_load - low)), planner="on-demand")
 
 
-@HALF
+@FEWER
 @given(st.lists(PROGRAM, min_size=2, max_size=3), st.lists(st.integers(0, 1), min_size=FEW, max_size=12), st.data())
 def test_deviations(programs: list[Program], schedule: list[int], data: st.DataObject) -> None:
     lesson = Programs(programs, data.draw(st.sampled_from(["sgd", "adam"])))
@@ -250,7 +250,7 @@ def test_deviations(programs: list[Program], schedule: list[int], data: st.DataO
     same(lesson, limit, steps=len(schedule), cold=first_of_each, **how)
 
 
-@HALF
+@FEWER
 @given(
     LESSONS,
     st.dictionaries(st.integers(1, FEW - 2), st.tuples(st.integers(1, 60), st.booleans()), min_size=1, max_size=3),
