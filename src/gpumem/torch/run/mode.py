@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.chunks import joined, pieces
 from gpumem.torch.ops import Call, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_types
-from gpumem.torch.run.again import NotKept, keep
+from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.follow import LOST
 from gpumem.torch.run.hints import LEAVE
@@ -97,42 +97,18 @@ class Within(TorchDispatchMode):
             course.notes.append(JOINED)
         if memory.dead:
             memory.bury()
-        operands = memory.of(call.operands)
-        written = memory.of(call.written) if call.written else call.written
-        reads = operands if kind.reads else []
-        if kind.overwrites:
-            reads = [*dict.fromkeys([*memory.of(call.read), *written])]
-        self.node = node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
-        name = ""
-        if kind.grows and node != NONE and operands and operands[0].node is not None:
-            name = self.scene.in_place(func, args, kwargs, operands[0].node)
+        reads, written, name = self._operands(call, func, args, kwargs)
         key, follower = hash((name or kind.name, *[cell.size for cell in reads])), course.follower
         i = LOST if follower is None else follower.before(key, name or kind.name)
-        kept, asked = None, False
-        if follower is not None and i != LOST:
-            fresh = follower.hints.fresh[i]
-            again = _named(name) if name else func
-            kept = self._kept(again, args, kwargs) if (due := follower.hints.at[i]) and due.keep else None
-        else:
-            asked = not name and memory.limit != UNLIMITED
-            fresh = self.predicted(func, args, kwargs) if asked else 0
-        changes = operands[:1] if name else written
-        if changes:
-            memory.secure(changes)
+        fresh, kept = self._expected(i, name, func, args, kwargs)
+        if written:
+            memory.secure(written)
         memory.ready(reads, fresh, kind.name)
-        if changes:
-            memory.wrote(changes)  # also if it fails half-way
-        try:
-            if course.watch is not None:
-                result = self._recorded(course.watch, call, name, func, args, kwargs)
-            else:
-                result = _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
-        except BaseException:
-            if kind.resizes:
-                self._resized(call)
-            raise
-        touched = self._done(call, reads, written, name, result)
-        if asked:
+        if written:
+            memory.wrote(written)  # also if it fails half-way
+        result = self._run(call, name, func, args, kwargs)
+        touched = self._done(call, reads, written, result)
+        if i == LOST:
             self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
         if kept is not None and follower is not None:
             follower.calls[i] = kept(touched, fresh)
@@ -143,7 +119,46 @@ class Within(TorchDispatchMode):
             course.ended(course.state())
         return result
 
-    def _kept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _operands(
+        self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Cell], list[Cell], str]:
+        """The cells that an op reads, those that it writes, and what it is called where it is done in place instead."""
+        memory, kind = self.memory, call.kind
+        operands = memory.of(call.operands)
+        written = memory.of(call.written) if call.written else []
+        reads = operands if kind.reads else []
+        if kind.overwrites:
+            reads = [*dict.fromkeys([*memory.of(call.read), *written])]
+        self.node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
+        if kind.grows and self.node != NONE and operands and operands[0].node is not None:
+            name = self.scene.in_place(func, args, kwargs, operands[0].node)
+            return reads, operands[:1] if name else written, name
+        return reads, written, ""
+
+    def _expected(
+        self, i: int, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[int, Callable[[list[Cell], int], Kept] | None]:
+        """The bytes that an op will make; and what writes it down, once it has, if the plan may run it again."""
+        follower = self.course.follower
+        if follower is not None and i != LOST:
+            due = follower.hints.at[i]
+            again = _named(name) if name else func
+            return follower.hints.fresh[i], self._kept(again, args, kwargs) if due and due.keep else None
+        return 0 if name or self.memory.limit == UNLIMITED else self.predicted(func, args, kwargs), None
+
+    def _run(self, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            if self.course.watch is not None:
+                return self._recorded(self.course.watch, call, name, func, args, kwargs)
+            return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+        except BaseException:
+            if call.kind.resizes:
+                self._resized(call)
+            raise
+
+    def _kept(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Callable[[list[Cell], int], Kept] | None:
         """What is to be known of a call to run it again, once it is made; None where it cannot."""
         try:
             return keep(func, args, kwargs, self.memory)
@@ -164,7 +179,7 @@ class Within(TorchDispatchMode):
         runner.last = None  # or the engine takes a gradient for somebody else's, too
         return result
 
-    def _done(self, call: Call, reads: list[Cell], written: list[Cell], name: str, result: Any) -> list[Cell]:
+    def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
         """Take note of what an op made and wrote; return the cells that it touched."""
         memory, node = self.memory, self.node
         made = memory.of(tensors(result if isinstance(result, (list, tuple)) else (result,), self.device))
@@ -173,8 +188,6 @@ class Within(TorchDispatchMode):
             cell.node = node
             if cell not in reads:
                 touched = [*touched, cell]
-        if name:
-            written = made
         if call.kind.resizes:
             self._resized(call)
         for cell in written:

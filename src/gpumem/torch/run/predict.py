@@ -28,9 +28,10 @@ class Predicted:
         return found
 
     def learn(self, made: int) -> None:
-        """Note what the call asked for last has made: a workspace may be more than PyTorch's formulas know."""
-        if made > self.fresh[self.last]:
+        """Note what a call that was asked for has made: a workspace may be more than PyTorch's formulas know."""
+        if self.last is not None and made > self.fresh[self.last]:
             self.fresh[self.last] = made
+        self.last = None
 
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         made: dict[int, torch.Tensor] = {}
