@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from _bench import header
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import managed
 
@@ -71,24 +72,38 @@ def timed(step: Step) -> float:
     return time.process_time() - begin
 
 
-def pairs(make: Callable[[], Step], limit: str, **how: Any) -> tuple[list[float], list[float], Any]:
-    """Microseconds an op of bare and of managed steps, in turns; and the last row of the report.
+class Empty(TorchDispatchMode):
+    """A mode that does nothing: what PyTorch takes to call one."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def pairs(make: Callable[[], Step], limit: str, **how: Any) -> tuple[list[float], list[float], list[float], Any]:
+    """Microseconds an op of bare steps, in an empty mode and managed, in turns; and the last row of the report.
 
     The bare step of a pair runs outside of the `with` block, which is entered anew: it goes on where it was.
     """
-    plain, watched = make(), make()
+    plain, called, watched = make(), make(), make()
     run = managed(limit, device="cpu", wait=True, seconds=60.0, **how)
     with run:
         for _ in range(WARM):
             watched()
-    bare, within = [], []
+    bare, empty, within = [], [], []
     for _ in range(PAIRS):
         bare.append(timed(plain))
+        with Empty():
+            empty.append(timed(called))
         with run:
             watched()
             within.append(timed(watched))
     row = run.report().iterations[-1]
-    return [s / row.ops * 1e6 for s in bare], [s / row.ops * 1e6 for s in within], row
+    bare, empty, within = ([s / row.ops * 1e6 for s in column] for column in (bare, empty, within))
+    return bare, empty, within, row
 
 
 def main() -> None:
@@ -96,20 +111,24 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     print(header(0))
-    print(f"# torch {torch.__version__}; microseconds an op of the processor, medians of {PAIRS} pairs in turns\n")
+    print(f"# torch {torch.__version__}; microseconds an op of the processor, medians of {PAIRS} pairs in turns")
+    print("# empty: in a mode that does nothing; beyond: within, beyond bare\n")
     beyond = "beyond (min to max)"
-    print(f"{'net':14}{'ops':>6}  {'state':12}{'limit':>6}{'bare':>7}{'within':>8}{beyond:>24}  moved, made again")
+    print(
+        f"{'net':14}{'ops':>6}  {'state':12}{'limit':>6}{'bare':>7}{'empty':>7}{'within':>8}{beyond:>24}  moved, made again"
+    )
     for make in (encoder, deep, convolutions):
         for limit, how in (
             ("100%", {}),
             ("70%", {"planner": "on-demand-nonblocking"}),
             ("70%", {"planner": "checkpoint"}),
         ):
-            bare, within, row = pairs(make, limit, **how)
+            bare, empty, within, row = pairs(make, limit, **how)
             more = [b - a for a, b in zip(bare, within)]
             spread = f"{statistics.median(more):.1f} ({min(more):.1f} to {max(more):.1f})"
             print(
                 f"{make.__name__:14}{row.ops:>6}  {row.state:12}{limit:>6}{statistics.median(bare):>7.1f}"
+                f"{statistics.median(empty):>7.1f}"
                 f"{statistics.median(within):>8.1f}{spread:>24}  {row.moved_out + row.moved_in} B, {row.again} ops"
             )
 

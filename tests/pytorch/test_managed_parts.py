@@ -538,3 +538,13 @@ def test_who_has_an_allocator_that_leaves_holes_is_told(monkeypatch: pytest.Monk
     assert "expandable_segments:True" in advice()[0]
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8, expandable_segments: True")
     assert advice() == []
+
+
+def test_all_of_the_peak_is_a_limit_at_which_a_step_is_idle() -> None:
+    net = torch.nn.Linear(32, 32)
+    with managed("100%", **QUICK) as run:
+        for _ in range(4):
+            net(torch.randn(8, 32)).sum().backward()
+            net.zero_grad()
+            run.boundary()
+    assert run.report().iterations[-1].state == "idle" and run.report().limit == run.report().trace.peak_load

@@ -82,7 +82,7 @@ def keep(
     kind = kind_of(func)
     versions = {
         cell: cell.version
-        for cell in memory.of(x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x))
+        for cell in memory.of([x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x)])
     }
     if kind.name.partition(".")[0] in {name.removeprefix("aten::") for name in BATCH_NORMS} and args[TRAINING]:
         args = [None if k in RUNNING else x for k, x in enumerate(args)]  # statistics are taken once
@@ -150,7 +150,7 @@ class Making:
                     self.sources[source] = storage
         self.needs = self._needs()
         for source in self.sources:
-            source.feeds.append(cell)
+            source.feeds = [*source.feeds, cell]
 
     def _needs(self) -> int:
         needs, made = 0, dict[Value, int]()
@@ -166,7 +166,7 @@ class Making:
     def done(self) -> None:
         """It is no longer needed."""
         for source in self.sources:
-            source.feeds.remove(self.cell)
+            source.feeds = [cell for cell in source.feeds if cell is not self.cell]
         self.sources = {}
         self.cell.again = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpumem.torch._torch import torch
@@ -23,33 +23,17 @@ class Cell:
     At least one of the three always holds. `version` counts writes; `node` is the backward node that wrote last.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "again",
-        "coming",
-        "copy",
-        "feeds",
-        "fixed",
-        "here",
-        "key",
-        "node",
-        "once",
-        "ref",
-        "size",
-        "version",
-    )
+    copy: Any = None  # as an engine keeps it
+    coming = False  # a copy into it, or out of it, may be under way
+    once = False  # nobody needs the copy when it has come back
+    again: Any = None  # a Making
+    feeds: Sequence[Cell] = ()  # what can only be made again while this has the bytes it has
+    version = 0
+    node: int | None = None
 
     def __init__(self, storage: torch.UntypedStorage, size: int, fixed: bool) -> None:
-        self.key, self.size, self.fixed = storage._cdata, size, fixed
+        self.key, self.size, self.fixed, self.here = storage._cdata, size, fixed, True
         self.ref: weakref.ref[torch.UntypedStorage]
-        self.here = True
-        self.copy: Any = None  # as an engine keeps it
-        self.coming = False  # a copy into it, or out of it, may be under way
-        self.once = False  # nobody needs the copy when it has come back
-        self.again: Any = None  # a Making
-        self.feeds: list[Cell] = []  # what can only be made again while this has the bytes it has
-        self.version = 0
-        self.node: int | None = None
 
     @property
     def storage(self) -> torch.UntypedStorage | None:
@@ -64,22 +48,25 @@ class Cells:
         self.by_key: dict[int, Cell] = {}
         self.dead: list[Cell] = []
 
-    def of(self, tensors: Iterable[torch.Tensor]) -> list[Cell]:
+    def of(self, tensors: Sequence[torch.Tensor]) -> list[Cell]:
         """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
-        found: list[Cell] = []
         by_key = self.by_key
-        for x in tensors:
-            try:
-                storage = x.untyped_storage()
-            except (NotImplementedError, RuntimeError):
-                found += self.of(parts(x))
-                continue
-            cell = by_key.get(storage._cdata)
-            if cell is None:
-                cell = self._new(storage)
-            if cell is not None:
-                found.append(cell)
+        try:  # mostly all are known
+            found = [by_key[x.untyped_storage()._cdata] for x in tensors]
+        except (KeyError, NotImplementedError, RuntimeError):
+            found = [cell for x in tensors for cell in self.made(x)]
         return [*dict.fromkeys(found)] if len(found) > 1 else found
+
+    def made(self, tensor: torch.Tensor) -> list[Cell]:
+        """As `of` one tensor, which mostly is new."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return self.of([*parts(tensor)])
+        cell = self.by_key.get(storage._cdata)
+        if cell is None:
+            cell = self._new(storage)
+        return [] if cell is None else [cell]
 
     def known(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor whose storage was seen before."""
@@ -89,7 +76,9 @@ class Cells:
         size = storage.nbytes()
         if not size:
             return None
-        cell = Cell(storage, size, not storage.resizable() or storage.is_shared())
+        place = storage.device
+        shared = place.type == "cpu" and storage.is_shared()  # a GPU's always say that they are
+        cell = Cell(storage, size, shared or not storage.resizable())
         key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying
 
         def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
@@ -99,7 +88,7 @@ class Cells:
                 dying(cell)
             dead.append(cell)
 
-        self.arrived(cell, storage.device)
+        self.arrived(cell, place)
         cell.ref = weakref.ref(storage, gone)
         self.by_key[key] = cell
         return cell

@@ -24,6 +24,7 @@ class Follower:
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
         self.memory, self.hints = memory, hints
+        self.keys, self.at = hints.keys, hints.at
         self.i = 0
         self.bound: list[Cell | None] = [None] * len(hints.plan.decisions)
         self.held: dict[int, Any] = {}  # storages kept after their death
@@ -38,11 +39,11 @@ class Follower:
 
     def before(self, key: int, name: str) -> int:
         """Do what is due before an op that looks so; return which one it is, or `LOST`."""
-        i, keys = self.i, self.hints.keys
+        i, keys = self.i, self.keys
         if i != LOST and keys[i] == key:
             if not i:
                 self.trail = []
-            if (due := self.hints.at[i]) is not None:
+            if (due := self.at[i]) is not None:
                 self._before(due)
             return i
         if i != LOST:
@@ -55,14 +56,14 @@ class Follower:
 
     def expects(self, key: int) -> bool:
         """Whether an op that looks so is the next one."""
-        return self.i != LOST and self.hints.keys[self.i] == key
+        return self.i != LOST and self.keys[self.i] == key
 
     def after(self, touched: list[Cell]) -> bool:
         """Do what is due after the op, which touched these; return whether the iteration is at its end."""
         if self.i == LOST:
             self.touched.append(touched)
             return False
-        if (due := self.hints.at[self.i]) is not None:
+        if (due := self.at[self.i]) is not None:
             self._after(due, touched)
         self.trail.append(touched)
         self.i += 1
@@ -92,12 +93,12 @@ class Follower:
         trail = [*self.touched][-len(self.head) + 1 :] if len(self.head) > 1 else []
         self.restart()
         for touched in trail:
-            if (due := self.hints.at[self.i]) is not None:
+            if (due := self.at[self.i]) is not None:
                 self._before(due)
                 self._after(due, touched)
             self.trail.append(touched)
             self.i += 1
-        if (due := self.hints.at[self.i]) is not None:
+        if (due := self.at[self.i]) is not None:
             self._before(due)
         return self.i
 
@@ -110,7 +111,7 @@ class Follower:
         for k in self.hints.wraps():
             swap = self.hints.plan.decisions[k]
             assert isinstance(swap, Swap)
-            ((place, _),) = [b for b in self.hints.at[swap.after].bind if b[1] == k]  # type: ignore[union-attr]
+            ((place, _),) = [b for b in self.at[swap.after].bind if b[1] == k]  # type: ignore[union-attr]
             touched = trail[swap.after]
             if place < len(touched):
                 cell = self.bound[k] = touched[place]

@@ -70,7 +70,7 @@ class Managed:
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
-        given = amount(limit, UNLIMITED, "limit")  # which refuses what is none
+        given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
         if not (isinstance(limit, str) and "%" in limit):
             self._limited(given)
 

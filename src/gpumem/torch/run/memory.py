@@ -75,7 +75,7 @@ class Memory(Cells):
 
     def meet(self, tensors: Iterable[torch.Tensor]) -> None:
         """Know of tensors before an op touches them: they take their part of the limit."""
-        self.of(x for x in tensors if self.manages(x))
+        self.of([x for x in tensors if self.manages(x)])
         self.note()
 
     def begin(self) -> None:

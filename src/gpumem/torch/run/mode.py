@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.chunks import joined, pieces
-from gpumem.torch.ops import Call, call_of, kind_of, tensors
+from gpumem.torch.ops import THERE, Call, call_of, kind_of, tensors
 from gpumem.torch.refusals import check_types
 from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
@@ -57,7 +57,7 @@ class Within(TorchDispatchMode):
     def __init__(self, memory: Memory, course: Course, scene: Scene, chunk: int | None) -> None:
         super().__init__()
         self.memory, self.course, self.scene, self.chunk = memory, course, scene, chunk
-        self.device = memory.device
+        self.device, self.there = memory.device, THERE[memory.device]
         self.predicted = Predicted(self.device)
         self.runner = Runner(stopwatch(self.device))
         self.lock = threading.RLock()
@@ -129,7 +129,7 @@ class Within(TorchDispatchMode):
         reads = operands if kind.reads else []
         if kind.overwrites:
             reads = [*dict.fromkeys([*memory.of(call.read), *written])]
-        self.node = self.scene.node if torch._C._current_graph_task_id() >= 0 else NONE
+        self.node = self.scene.node
         if kind.grows and self.node != NONE and operands and operands[0].node is not None:
             name = self.scene.in_place(func, args, kwargs, operands[0].node)
             return reads, operands[:1] if name else written, name
@@ -182,11 +182,14 @@ class Within(TorchDispatchMode):
     def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
         """Take note of what an op made and wrote; return the cells that it touched."""
         memory, node = self.memory, self.node
-        made = memory.of(tensors(result if isinstance(result, (list, tuple)) else (result,), self.device))
+        if isinstance(result, (list, tuple)):
+            made = [cell for x in tensors(result, self.device) for cell in memory.made(x)]
+        else:
+            made = memory.made(result) if isinstance(result, torch.Tensor) and getattr(result, self.there) else []
         touched = reads
         for cell in made:
             cell.node = node
-            if cell not in reads:
+            if cell not in touched:
                 touched = [*touched, cell]
         if call.kind.resizes:
             self._resized(call)

@@ -19,7 +19,6 @@ KEEPS: tuple[str, ...] = (
     "mutable_data_ptr",
     "__dlpack__",
     "share_memory_",
-    "is_shared",
 )  # somebody has the address from then on
 STORAGE_READS: tuple[str, ...] = (
     "__getitem__",
