@@ -114,9 +114,8 @@ def main() -> None:
     print(f"# torch {torch.__version__}; microseconds an op of the processor, medians of {PAIRS} pairs in turns")
     print("# empty: in a mode that does nothing; beyond: within, beyond bare\n")
     beyond = "beyond (min to max)"
-    print(
-        f"{'net':14}{'ops':>6}  {'state':12}{'limit':>6}{'bare':>7}{'empty':>7}{'within':>8}{beyond:>24}  moved, made again"
-    )
+    head = f"{'net':14}{'ops':>6}  {'state':12}{'limit':>6}{'bare':>7}{'empty':>7}{'within':>8}"
+    print(f"{head}{beyond:>24}  moved, made again")
     for make in (encoder, deep, convolutions):
         for limit, how in (
             ("100%", {}),
