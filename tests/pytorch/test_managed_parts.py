@@ -548,3 +548,17 @@ def test_all_of_the_peak_is_a_limit_at_which_a_step_is_idle() -> None:
             net.zero_grad()
             run.boundary()
     assert run.report().iterations[-1].state == "idle" and run.report().limit == run.report().trace.peak_load
+
+
+@pytest.mark.parametrize("index", [0, slice(0, 4)])
+def test_bytes_written_to_a_storage_itself_are_the_ones_that_come_back(index: Any) -> None:
+    x = torch.ones(256, dtype=torch.uint8)
+    with managed("1MiB", device="cpu") as run:
+        x + 1
+        (cell,) = run.memory.of([x])
+        run.memory.release(cell)
+        run.memory.ready([cell], 0, "")
+        assert cell.copy is not None  # what the host has is good until it is written
+        x.untyped_storage()[index] = 7
+        run.memory.release(cell)
+        assert int(x[0]) == 7

@@ -169,6 +169,11 @@ def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:
     return found
 
 
+def results(result: Any, device: str) -> list[torch.Tensor]:
+    """Return the tensors on a device that a call returned."""
+    return tensors(result if isinstance(result, (list, tuple)) else (result,), device)
+
+
 def _made_on(kwargs: Mapping[str, Any]) -> str:
     device = kwargs.get("device")
     return "cpu" if device is None else torch.device(device).type

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -12,10 +11,10 @@ from typing import Any
 from gpumem.columns import THE_HOST, UNKNOWN
 from gpumem.kinds import GRADIENT
 from gpumem.recorder import Exec, Recorder
-from gpumem.torch._torch import TorchDispatchMode, torch
-from gpumem.torch.chunks import joined, pieces
-from gpumem.torch.ops import Call, amount, call_of, kind_of, tensors
-from gpumem.torch.refusals import check_layout, check_types, without_values
+from gpumem.torch._torch import torch
+from gpumem.torch.dispatch import OpMode
+from gpumem.torch.ops import Call, amount, results
+from gpumem.torch.refusals import check_layout, without_values
 from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
 from gpumem.torch.storages import NOTHING, Storages
 from gpumem.torch.timing import Timed
@@ -34,7 +33,7 @@ def name_of_type(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class Watch(TorchDispatchMode):
+class Watch(OpMode):
     """Records what runs under it.
 
     Parameters
@@ -52,8 +51,8 @@ class Watch(TorchDispatchMode):
     alone = "a capture"
 
     def __init__(self, device: str, scene: Scene, timed: Timed | None = None, chunk: int | None = None) -> None:
-        super().__init__()
-        self.device, self.scene, self.timed, self.chunk = device, scene, timed, chunk
+        super().__init__(device, chunk)
+        self.scene, self.timed = scene, timed
         self.recorder = Recorder()
         self.storages = Storages(self._block)
         self.recording = False
@@ -65,32 +64,8 @@ class Watch(TorchDispatchMode):
         self.source: dict[int, str] = {}  # of a block of one value: the op that wrote it
         self.resized: list[str] = []
         self.ns: list[int] = []  # of each op, where measured
-        self._lock = threading.RLock()
         engine_references()
         scene.on_gradients = self._gradients
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled under it, and the wrapper that sees to that takes a microsecond an op
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if types:
-            check_types(func, types)
-        if kind_of(func).composite and torch.is_inference_mode_enabled():
-            with self:
-                return func.decompose(*args, **kwargs)
-        with self._lock:
-            split = pieces(func, args, kwargs, self.chunk) if self.chunk else None
-            if split is None:
-                return self._run(func, args, kwargs)
-            return joined([self._run(func, *piece) for piece in split])
-
-    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        call = call_of(func, args, kwargs, self.device)
-        return func(*args, **kwargs) if call is None else self.op(call, func, args, kwargs)
 
     def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op of the device and write it down; return what it returns."""
@@ -104,7 +79,7 @@ class Watch(TorchDispatchMode):
         result = (
             self._answer(kind.name, args[0]) if kind.blocks and self.device == "meta" else self._do(func, args, kwargs)
         )
-        made = tensors(result if isinstance(result, (list, tuple)) else (result,), self.device)
+        made = results(result, self.device)
         check_layout(kind.name, made)
         if name and not storages.known(result):
             storages.succeed(args[0], result)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.torch._torch import torch
-from gpumem.torch.ops import BATCH_NORMS, RUNNING, TRAINING, kind_of, tensors
+from gpumem.torch.ops import BATCH_NORMS, RUNNING, TRAINING, kind_of, results, tensors
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import hollow
 from gpumem.torch.run.memory import Memory, quietly
@@ -216,7 +216,7 @@ def _rerun(
     with quietly(call.gradients):
         result = call.run(where)
     given = {s._cdata for s in where.values()}
-    fresh = _storages(tensors(result if isinstance(result, (list, tuple)) else (result,), memory.device), given)
+    fresh = _storages(results(result, memory.device), given)
     values = {v.buffer: v for v in step.writes}
     for buffer, new in zip((b for b in row if cell_of[b] not in call.versions), fresh):
         if buffer in values:  # others die at once

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gpumem.torch._torch import TorchDispatchMode, torch
-from gpumem.torch.chunks import joined, pieces
-from gpumem.torch.ops import THERE, Call, call_of, kind_of, tensors
-from gpumem.torch.refusals import check_types
+from gpumem.torch._torch import torch
+from gpumem.torch.dispatch import OpMode
+from gpumem.torch.ops import THERE, Call, tensors
 from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.follow import LOST
@@ -46,52 +44,28 @@ class Runner:
         return self.timed.read() if self.timed else []
 
 
-class Within(TorchDispatchMode):
-    """Runs ops within the limit of a memory, along a course.
-
-    `chunk`: calls on lists of tensors are split into pieces of so many bytes; None leaves them whole.
-    """
+class Within(OpMode):
+    """Runs ops within the limit of a memory, along a course."""
 
     alone = "a managed run"
 
     def __init__(self, memory: Memory, course: Course, scene: Scene, chunk: int | None) -> None:
-        super().__init__()
-        self.memory, self.course, self.scene, self.chunk = memory, course, scene, chunk
-        self.device, self.there = memory.device, THERE[memory.device]
+        super().__init__(memory.device, chunk)
+        self.memory, self.course, self.scene = memory, course, scene
+        self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
         self.runner = Runner(stopwatch(self.device))
-        self.lock = threading.RLock()
         self.node = NONE  # the backward node that is evaluated
         engine_references()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in Watch
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if types:
-            check_types(func, types)
-        kind = kind_of(func)
-        if kind.composite and torch.is_inference_mode_enabled():
-            with self:
-                return func.decompose(*args, **kwargs)
-        with self.lock:
-            if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
-                return joined([self._call(func, *piece) for piece in split])
-            return self._call(func, args, kwargs)
-
-    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        call = call_of(func, args, kwargs, self.device)
-        if call is not None:
-            return self._op(call, func, args, kwargs)
-        if not self.memory.pointers.views:  # a view needs the size, which goes with the memory
+    def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run what is no op; a view needs the size, which may go with the memory."""
+        if not self.memory.pointers.views:
             self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
         return func(*args, **kwargs)
 
-    def _op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op of the device, once what it touches is there."""
         memory, course, kind = self.memory, self.course, call.kind
         if memory.engine.follow() and JOINED not in course.notes:
             course.notes.append(JOINED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpumem.torch._torch import torch
-from gpumem.torch.ops import amount, kind_of, tensors
+from gpumem.torch.ops import amount, kind_of, results, tensors
 from gpumem.torch.run.cells import parts
 from gpumem.torch.run.memory import quietly
 
@@ -50,7 +50,7 @@ class Predicted:
             return amount([y for x in operands for y in ([x] if x.layout is torch.strided else parts(x))])
         after = {
             s._cdata: s.nbytes()
-            for x in tensors(result if isinstance(result, (list, tuple)) else (result,), "meta")
+            for x in results(result, "meta")
             if x.layout is torch.strided and (s := x.untyped_storage())
         }
         return sum(max(size - before.get(key, 0), 0) for key, size in after.items())  # some operands grow

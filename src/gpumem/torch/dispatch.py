@@ -1,0 +1,58 @@
+"""The mode that recorder and run have in common: it sorts out which calls are ops of the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch.chunks import joined, pieces
+from gpumem.torch.ops import Call, call_of, kind_of
+from gpumem.torch.refusals import check_types
+
+
+class OpMode(TorchDispatchMode):
+    """Hands each op of a device to `op`, one at a time, and whatever else is called to `other`.
+
+    `chunk`: calls on lists of tensors are split into ops that touch at most so many bytes each; None leaves them whole.
+    `alone`: what the mode is called where another one wants the whole process as well.
+    """
+
+    alone = ""
+
+    def __init__(self, device: str, chunk: int | None) -> None:
+        super().__init__()
+        self.device, self.chunk = device, chunk
+        self.lock = threading.RLock()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled under it, and the wrapper that sees to that takes a microsecond an op
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if types:
+            check_types(func, types)
+        kind = kind_of(func)
+        if kind.composite and torch.is_inference_mode_enabled():
+            with self:
+                return func.decompose(*args, **kwargs)
+        with self.lock:
+            if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
+                return joined([self._call(func, *piece) for piece in split])
+            return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = call_of(func, args, kwargs, self.device)
+        return self.other(func, args, kwargs) if call is None else self.op(call, func, args, kwargs)
+
+    def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op of the device; return what it returns."""
+        raise NotImplementedError
+
+    def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run what is no op of the device, as a view."""
+        return func(*args, **kwargs)
