@@ -55,9 +55,9 @@ WINGS = {
     "swap": [
         ["gaps"],
         ["plan"],
-        ["windows", "limits", "tasks", "recompute"],
+        ["windows", "limits", "tasks", "recompute", "linear"],
         ["accounts"],
-        ["autoswap", "baselines", "bound", "snu", "tensile"],
+        ["autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
         ["search"],
         ["planners"],
     ],

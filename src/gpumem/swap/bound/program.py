@@ -17,6 +17,7 @@ import numpy as np
 
 from gpumem.columns import F64, I64
 from gpumem.swap.bound.fluid import Fluid
+from gpumem.swap.linear import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,60 +37,6 @@ class Solution:
     price: F64
 
 
-class _Rows:
-    """Rows of `A x <= b`, collected as triplets, and the upper bounds of the variables."""
-
-    def __init__(self) -> None:
-        self.row: list[I64] = []
-        self.column: list[I64] = []
-        self.value: list[F64] = []
-        self.right: list[F64] = []
-        self.upper: list[F64] = []
-        self.rows = self.columns = 0
-
-    def variables(self, upper: F64) -> I64:
-        """Add variables in [0, upper]."""
-        self.upper.append(np.asarray(upper, np.float64))
-        self.columns += len(upper)
-        return np.arange(self.columns - len(upper), self.columns)
-
-    def add(self, right: F64) -> I64:
-        """Add rows with these right sides."""
-        self.right.append(np.asarray(right, np.float64))
-        self.rows += len(right)
-        return np.arange(self.rows - len(right), self.rows)
-
-    def put(self, row: I64, column: I64, value: F64 | float) -> None:
-        """Add `value` to the coefficient of `column` in `row`."""
-        self.row.append(row)
-        self.column.append(column)
-        self.value.append(np.broadcast_to(np.asarray(value, np.float64), row.shape))
-
-    def at_most(self, left: I64, right: I64) -> None:
-        """Add rows `left <= right` for pairs of variables; a variable is never held against itself."""
-        other = left != right
-        row = self.add(np.zeros(int(other.sum())))
-        self.put(row, left[other], 1.0)
-        self.put(row, right[other], -1.0)
-
-    def minimise(self, cost: F64) -> tuple[F64, F64, float]:
-        """Solve; return the variables, the prices of the rows, and a value that no solution is below."""
-        from scipy.optimize import linprog  # slow to import
-        from scipy.sparse import csr_array
-
-        upper, right = np.concatenate(self.upper), np.concatenate(self.right)
-        triplets = np.concatenate(self.value), (np.concatenate(self.row), np.concatenate(self.column))
-        matrix = csr_array(triplets, shape=(self.rows, self.columns))
-        bounds = np.stack([np.zeros(len(upper)), upper], axis=1)
-        found = linprog(cost, A_ub=matrix, b_ub=right, bounds=bounds, method="highs-ipm")
-        if found.x is None:
-            raise RuntimeError(f"the linear program was not solved: {found.message}")
-        price = np.maximum(-found.ineqlin.marginals, 0)
-        # Any prices >= 0 give a lower bound (weak duality), whatever the solver's tolerances.
-        dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
-        return found.x, price, dual
-
-
 def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
     """For items with places `[first, stop)`: the items and the places, one after another.
 
@@ -104,7 +51,7 @@ class LinearProgram:
     """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`."""
 
     def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
-        self.breaks, self.peak, self.limit, self.rows = breaks, peak, limit, _Rows()
+        self.breaks, self.peak, self.limit, self.rows = breaks, peak, limit, Rows()
         self.turns = np.concatenate([breaks + 2 * fluid.n * turn for turn in range(5)])
         begin, end = np.searchsorted(self.turns, fluid.first), np.searchsorted(self.turns, fluid.last, side="right")
         self.active = np.flatnonzero(begin < end)
@@ -112,7 +59,7 @@ class LinearProgram:
         self.f = fluid.where(self.active)
         self.time = self.f.at(self.turns)
         self.unit = float(fluid.time[-1]) / 100 or 1.0  # of time: keeps coefficients near 1
-        self.level = self.rows.variables(np.ones(int(limit is None)))
+        self.level = self.rows.variables(np.ones(int(limit is None)), cost=1.0)
         self._engines()
         self._copies_in()
         self._copies_out()
@@ -121,19 +68,17 @@ class LinearProgram:
 
     def solve(self) -> Solution:
         """Solve the program; see `Solution`."""
-        cost = np.zeros(self.rows.columns)
-        if self.limit is None:
-            cost[self.level] = 1.0
-        else:
-            cost[self.stall] = self.unit
-        x, price, dual = self.rows.minimise(cost)
+        found = self.rows.relaxed()
+        if found is None:
+            raise RuntimeError("the linear program was not solved")
+        x, price = found.x, found.price
         k, absent = len(self.breaks), np.zeros(len(self.gap))
         for columns, sign in self.away:
             absent += np.where(columns >= 0, x[columns], 0) * sign
         engines = price[: 2 * k if self.f.duplex else k].reshape(-1, k).sum(axis=0)
         worth = engines * (self.time[1 : k + 1] - self.time[:k]) / self.unit
         level = float(x[0]) if self.limit is None else self.limit / self.peak
-        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, worth)
+        return Solution(found.dual, level, self.active[self.gap], self.turns[self.place], absent, worth)
 
     def _engines(self) -> None:
         """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
@@ -142,7 +87,7 @@ class LinearProgram:
         self.out_row, self.in_row = row[:k], row[-k:]
         grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
         most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()) / self.unit  # one after another
-        self.stall = self.rows.variables(np.full(len(grows), most))
+        self.stall = self.rows.variables(np.full(len(grows), most), cost=0.0 if self.limit is None else self.unit)
         for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
             self.rows.put(side[grows], self.stall, -1.0)
 

@@ -1,0 +1,181 @@
+"""Linear and integer programs, row by row: what the bound, the swapping program and MO-SOS are stated in.
+
+HiGHS solves them, through SciPy. Variables lie in [0, upper]; a program is minimised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from gpumem.columns import F64, I64, Bool
+from gpumem.deadline import NEVER, Deadline
+
+OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
+STEP = 0.05  # seconds between looks for an interrupt
+GRACE = 5.0  # seconds that a solver may be late, before nobody waits for it any more
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relaxed:
+    """A linear program solved, whole numbers or not.
+
+    `x`: the variables; `price`: of each row, what a unit of its right side is worth; `dual`: a value that no solution
+    is below, whatever the solver's tolerances.
+    """
+
+    x: F64
+    price: F64
+    dual: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """What became of an integer program.
+
+    `status`: `optimal` within the gap that was asked for, `infeasible` (nothing is below `best`, where that was given),
+    or `late`; `x`: the best variables found, None without any; `value`: theirs, infinite without any; `bound`: what no
+    solution is below, as the solver says.
+    """
+
+    status: str
+    x: F64 | None
+    value: float
+    bound: float
+
+
+class Rows:
+    """A program that grows: variables with their costs, and rows `A x <= b` or `A x = b` as triplets."""
+
+    def __init__(self) -> None:
+        self.row: list[I64] = []
+        self.column: list[I64] = []
+        self.value: list[F64] = []
+        self.right: list[F64] = []
+        self.exact: list[Bool] = []
+        self.upper: list[F64] = []
+        self.cost: list[F64] = []
+        self.whole: list[Bool] = []
+        self.rows = self.columns = 0
+
+    def variables(self, upper: F64, *, cost: F64 | float = 0.0, whole: bool = False) -> I64:
+        """Add variables in [0, upper], each with its cost; `whole`: integers. Return their columns."""
+        self.upper.append(np.asarray(upper, np.float64))
+        self.cost.append(np.broadcast_to(np.asarray(cost, np.float64), len(upper)))
+        self.whole.append(np.full(len(upper), whole))
+        self.columns += len(upper)
+        return np.arange(self.columns - len(upper), self.columns)
+
+    def add(self, right: F64, *, exact: bool = False) -> I64:
+        """Add rows that are at most, or `exact`ly, these right sides. Return their indices."""
+        self.right.append(np.asarray(right, np.float64))
+        self.exact.append(np.full(len(right), exact))
+        self.rows += len(right)
+        return np.arange(self.rows - len(right), self.rows)
+
+    def put(self, row: I64, column: I64, value: F64 | float) -> None:
+        """Add `value` to the coefficient of `column` in `row`."""
+        self.row.append(row)
+        self.column.append(column)
+        self.value.append(np.broadcast_to(np.asarray(value, np.float64), row.shape))
+
+    def at_most(self, left: I64, right: I64) -> None:
+        """Add rows `left <= right` for pairs of variables; a variable is never held against itself."""
+        other = left != right
+        row = self.add(np.zeros(int(other.sum())))
+        self.put(row, left[other], 1.0)
+        self.put(row, right[other], -1.0)
+
+    def relaxed(self, until: Deadline = NEVER) -> Relaxed | None:
+        """Solve the program without regard to whole numbers; None where there is no solution, or no time for one.
+
+        Notes
+        -----
+        Any prices of the right sign give a lower bound (weak duality), so the solver's tolerances do not matter.
+        """
+        from scipy.optimize import linprog  # slow to import
+
+        cost, upper, right, exact, _, matrix = self._columns()
+        bounds = np.stack([np.zeros(len(upper)), upper], axis=1)
+        sides: dict[str, Any] = {"A_ub": matrix[~exact], "b_ub": right[~exact]}
+        if exact.any():
+            sides |= {"A_eq": matrix[exact], "b_eq": right[exact]}
+        options = {} if until is NEVER else {"time_limit": until.left()}
+        found = _beside(lambda: linprog(cost, bounds=bounds, method="highs-ipm", options=options, **sides), until)
+        if found is None or found.x is None:
+            return None
+        price = np.zeros(len(right))
+        price[~exact] = np.maximum(-found.ineqlin.marginals, 0)
+        if exact.any():
+            price[exact] = -found.eqlin.marginals
+        dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
+        return Relaxed(found.x, price, dual)
+
+    def solve(self, until: Deadline = NEVER, *, best: float = inf, gap: float = 0.0) -> Solved:
+        """Solve the program in whole numbers.
+
+        Parameters
+        ----------
+        until : Deadline
+            When to end with the best solution found; some seconds later it is given up.
+        best : float
+            A value that a solution has to be below to be of use.
+        gap : float
+            How far from the best possible a solution may be, as a fraction of its value.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
+
+        cost, upper, right, exact, whole, matrix = self._columns()
+        least = np.where(exact, right, -inf)
+        limits = [LinearConstraint(matrix, least, right)] if len(right) else []
+        if best < inf:
+            limits.append(LinearConstraint(cost[np.newaxis], -inf, best))
+        options: dict[str, Any] = {"mip_rel_gap": gap} | ({} if until is NEVER else {"time_limit": until.left()})
+        box = Bounds(np.zeros(len(upper)), upper)
+        found = _beside(lambda: milp(cost, integrality=whole, bounds=box, constraints=limits, options=options), until)
+        if found is None or found.status not in (0, 1, 2):
+            return Solved(LATE, None, inf, -inf)
+        if found.status == 2:
+            return Solved(INFEASIBLE, None, inf, best)
+        bound = -inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
+        if found.x is None:
+            return Solved(LATE, None, inf, bound)
+        x = np.where(whole, np.rint(found.x), found.x)
+        return Solved(LATE if found.status else OPTIMAL, x, float(found.fun), bound)
+
+    def _columns(self) -> tuple[F64, F64, F64, Bool, Bool, Any]:
+        """The costs, the upper bounds, the right sides, which rows are exact, which variables whole; the matrix."""
+        from scipy.sparse import csr_array
+
+        triplets = _joined(self.value), (_joined(self.row), _joined(self.column))
+        matrix = csr_array(triplets, shape=(self.rows, self.columns))
+        exact, whole = (_joined(flags).astype(np.bool_) for flags in (self.exact, self.whole))
+        return _joined(self.cost), _joined(self.upper), _joined(self.right), exact, whole, matrix
+
+
+def _joined(parts: list[Any]) -> Any:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _beside(solve: Any, until: Deadline) -> Any:
+    """Solve in a thread, so that an interrupt is heard; None where the solver is long past its time."""
+    kept: list[Any] = []
+
+    def work() -> None:
+        try:
+            kept.append(solve())
+        except BaseException as error:
+            kept.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    late = Deadline.within(until.left() + GRACE) if until is not NEVER else NEVER
+    while thread.is_alive() and not late.over():
+        thread.join(STEP)
+    if kept and isinstance(kept[0], BaseException):
+        raise kept[0]
+    return kept[0] if kept else None

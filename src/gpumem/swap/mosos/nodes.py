@@ -1,0 +1,74 @@
+"""What MO-SOS plans for, and what it decides: nodes, and a schedule of their runs and copies.
+
+Nodes are computed in order, one new one a stage: stage t begins with reruns of earlier nodes and ends with node t::
+
+    stage      0       1       2                3
+    runs     [ 0 ]   [ 1 ]   [ 2 ]       [ 0 again ][ 3 ]
+    out              0 -->|                                 offloaded while stage 1 runs
+    back                                 |--> 0             or fetched while an earlier stage runs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem._show import Shown
+from gpumem.columns import I64, Bool, Csr
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What a node may be run by: a name, the time in ns, the workspace in bytes."""
+
+    name: str
+    time: int
+    workspace: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Nodes(Shown):
+    """Columns over n nodes in the order in which they are computed.
+
+    `implementations` of each node, at least one; `deps`, the nodes whose outputs it reads, all before it; `size`, bytes
+    of its output; `held`, bytes that are there in its stage whatever is decided (input, parameters, gradients, what
+    lives within the node alone); `again`, whether it may be computed again; `moves`, whether its output may be
+    offloaded; `out_ns`, `in_ns`, how long its output takes over the link.
+    """
+
+    implementations: tuple[tuple[Implementation, ...], ...]
+    deps: Csr
+    size: I64
+    held: I64
+    again: Bool
+    moves: Bool
+    out_ns: I64
+    in_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    @property
+    def fastest(self) -> I64:
+        """The time of each node by its fastest implementation, ns: how long its stage takes at least."""
+        return np.array([min(x.time for x in row) for row in self.implementations], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Schedule(Shown):
+    """A solution: what runs in which stage, what is there when a stage begins, what is copied when.
+
+    `stage`, `node`, `by`: int64[r], the runs in order, with the index of the implementation; `there[t, j]`: whether the
+    output of node j is on the device when stage t begins; `out`, `back`: pairs of the stage in which a copy of a node's
+    output begins and the node; `memory`: int64[r], bytes in use while each run computes; `time`: of all runs, ns.
+    """
+
+    stage: I64
+    node: I64
+    by: I64
+    there: Bool
+    out: tuple[tuple[int, int], ...]
+    back: tuple[tuple[int, int], ...]
+    memory: I64
+    time: int
