@@ -1,6 +1,7 @@
 """MO-SOS: offloading, recomputation and the choice of operators in one integer program.
 
-Read `nodes` first: what the program decides about, and what it decides.
+Read `nodes` first: what the program decides about, and what it decides. Then `rules`: what a schedule may do, and what
+is known of one that was found; `solve`.
 """
 
 from typing import TYPE_CHECKING
@@ -9,5 +10,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.mosos.nodes import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
+    from gpumem.swap.mosos.rules import Proved as Proved, Rules as Rules
+    from gpumem.swap.mosos.solve import solve as solve
 
 face(__name__)
