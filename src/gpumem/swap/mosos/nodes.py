@@ -6,6 +6,20 @@ Nodes are computed in order, one new one a stage: stage t begins with reruns of 
     runs     [ 0 ]   [ 1 ]   [ 2 ]       [ 0 again ][ 3 ]
     out              0 -->|                                 offloaded while stage 1 runs
     back                                 |--> 0             or fetched while an earlier stage runs
+
+A *plain* schedule is one that a `Plan` can say. Of an output, between two of its recorded uses `u < v` in a row, where
+node u makes it or reads it, and node v reads it (what runs again does not count)::
+
+    stage      u                      v
+    there    [use]  1  1  0  0  1  1  1 [use]     it leaves once and comes back once, by a fetch or by a rerun
+
+1. `there` of the stages u + 1 .. v is ones, zeros, ones; behind the last recorded use ones, then zeros.
+2. It leaves at once, `there[u + 1]` is zero, where it runs again in one of the stages u + 1 .. v.
+3. An offload begins in one of the stages u + 1 .. v only if the output leaves before v; fetches are for such a v as well:
+   nothing is copied behind the last recorded use, whatever reruns may want.
+4. What is there when stage t begins stays through the stage, unless node t itself reads it: then it may go with node t.
+   (What is made again in the stage may go with any node that reads it.)
+5. What was neither offloaded nor made again does not come back: it is fetched in a stage after one in which it was gone.
 """
 
 from __future__ import annotations
