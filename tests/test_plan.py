@@ -165,6 +165,8 @@ def test_at_one_place_copies_out_come_first_ties_in_plan_order() -> None:
         (Swap(0, 6, 8, 7, 8), "0 <= after < 6"),
         (Recompute(0, 0, 4, 5), "after < at <= before"),
         (Variant(6, "fast", 1, 1), "there are 6 ops"),
+        (Variant(6, "fast", 1, 1, at=2), "there are 6 ops"),
+        (Variant(0, "fast", 1, 1, at=4), "op 0 does not run again before op 4, nowhere"),
     ],
 )
 def test_a_decision_that_does_not_fit_is_refused(decision: Decision, why: str) -> None:
@@ -253,6 +255,29 @@ def test_a_variant_replaces_duration_and_workspace() -> None:
         Plan((Variant(2, "a", 1, 1), Variant(2, "b", 1, 1))).apply(trace)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_rerun_has_a_variant_of_its_own(recorded: bool, own: bool) -> None:
+    # buffer 0 is made by op 0, again before op 3, and once more before op 5
+    ops = Ops.make([[], [0], [], [0], [], [0]], [[0], [], [1], [], [], []], duration=[4] * 6)
+    trace = Trace(Buffers.make([8, 3], [0, 2], [6, 3]), ops)
+    trace = Plan.of(trace, [Variant(0, "wide", 4, 50)]).apply(trace) if own else trace
+    drops = [Recompute(0, 1, 3, 3), Recompute(0, 3, 5, 5)]
+    ways = [Variant(0, "fast", 2, 100, at=5), *([Variant(0, "slow", 9, 5)] if recorded else [])]
+    again = Plan.of(trace, [*drops, *ways]).apply(trace)
+    runs = [o for o in again.ops if o.of == 0]
+    usual = ("slow", 9, [5]) if recorded else ("wide", 4, [50]) if own else ("", 4, [])
+    for run, (name, duration, workspaces) in zip(runs, [usual, usual, ("fast", 2, [100])], strict=True):
+        held = [b for b in (again.buffers[j] for j in run.writes) if b.kind == "workspace"]
+        assert (run.name, run.duration, [b.size for b in held]) == (name, duration, workspaces)
+        assert all((b.start, b.end) == (run.id, run.id + 1) for b in held)
+    check.data_flow(trace, again)
+    with pytest.raises(ValueError, match="op 0 does not run again before op 4, only before 3, 5"):
+        Plan.of(trace, [*drops, Variant(0, "fast", 2, 100, at=4)]).apply(trace)
+    with pytest.raises(ValueError, match="two variants"):
+        Plan.of(trace, [*drops, *ways, ways[0]]).apply(trace)
+
+
 def test_a_workspace_makes_nothing_a_statistic() -> None:
     # op 1 counts in buffer 0 and writes nothing else; its variant has a workspace
     ops = Ops.make([[], [0], [0], [], [0]], [[0], [0], [], [], []])
@@ -266,6 +291,8 @@ def test_plans_survive_json() -> None:
     plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Hold(1, 6), Variant(0, "fast", 5, 6)), 7, "net")
     assert Plan.from_json(plan.to_json()) == plan
     assert Plan.from_json(Plan().to_json()) == Plan()
+    rerun = Plan((Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6, at=3)), 7)
+    assert Plan.from_json(rerun.to_json()) == rerun
     late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
     assert Plan.from_json(late.to_json()) == late
     assert Plan.from_json(late.to_json().replace(', "out": 3', "")).swaps[0].out == 1

@@ -15,11 +15,10 @@ node u makes it or reads it, and node v reads it (what runs again does not count
 
 1. `there` of the stages u + 1 .. v is ones, zeros, ones; behind the last recorded use ones, then zeros.
 2. It leaves at once, `there[u + 1]` is zero, where it runs again in one of the stages u + 1 .. v.
-3. An offload begins in one of the stages u + 1 .. v only if the output leaves before v; fetches are for such a v as well:
+3. An offload begins in one of the stages u + 1 .. v only if the output leaves before v, and fetches are for such a v:
    nothing is copied behind the last recorded use, whatever reruns may want.
 4. What is there when stage t begins stays through the stage, unless node t itself reads it: then it may go with node t.
-   (What is made again in the stage may go with any node that reads it.)
-5. What was neither offloaded nor made again does not come back: it is fetched in a stage after one in which it was gone.
+   What is made again may go with any node.
 """
 
 from __future__ import annotations

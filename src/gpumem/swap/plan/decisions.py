@@ -111,12 +111,16 @@ class Hold:
 @strict_fields
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes."""
+    """Run op `op` by another implementation: `name`, `duration` in ns, `workspace` in bytes.
+
+    `at`: only its rerun right before op `at`. Left out, the recorded run, and all reruns that have none of their own.
+    """
 
     op: int
     name: str
     duration: int
     workspace: int
+    at: int = -1
 
 
 Decision = Swap | Recompute | Hold | Variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gpumem._show import Facts, Shown, frame
@@ -66,7 +66,7 @@ class Plan(Shown):
         """Return a table with a row a decision; needs `gpumem[pandas]`.
 
         `kind` (`swap`, `recompute`, `hold` or `variant`), and the fields of all kinds: `<NA>` where a kind has none.
-        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's.
+        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's; its `at` is there for a rerun's.
         """
         names = {kind: name for name, kind in KINDS.items()}
         whole = [f.name for f in dict.fromkeys(f for kind in KINDS.values() for f in fields(kind)) if f.type == "int"]
@@ -129,7 +129,7 @@ class Plan(Shown):
         """Return the plan as JSON, one decision a line."""
         self._known()
         names = {kind: name for name, kind in KINDS.items()}
-        rows = [json.dumps({"kind": names[type(d)], **asdict(d)}) for d in self.decisions]
+        rows = [json.dumps({"kind": names[type(d)], **_fields(d)}) for d in self.decisions]
         head = f'"format": "{FORMAT}", "trace": {json.dumps(self.trace)}, "n": {self.n}'
         head += ', "blocking": true' if self.blocking else ""
         return "{" + head + ', "decisions": [\n' + ",\n".join(rows) + "\n]}\n"
@@ -159,6 +159,11 @@ class Plan(Shown):
         return cls(tuple(_decision(i, row) for i, row in enumerate(rows)), n, str(file.get("trace", "")), blocking)
 
 
+def _fields(d: Decision) -> dict[str, Any]:
+    """The fields of a decision, but for those that are left out."""
+    return {f.name: value for f in fields(d) if (value := getattr(d, f.name)) != f.default}
+
+
 def _decision(i: int, row: Any) -> Decision:
     if not isinstance(row, dict) or "kind" not in row:
         raise ValueError(f"plan: decision {i}: {row!r:.60} has no kind; there are {', '.join(KINDS)}")
@@ -167,15 +172,14 @@ def _decision(i: int, row: Any) -> Decision:
         raise ValueError(f"plan: decision {i}: kind {kind!r} is unknown; there are {', '.join(KINDS)}")
     for key in row:
         one_of(f"plan: decision {i} ({kind})", key, ["kind", *(f.name for f in fields(KINDS[kind]))])
-    values: dict[str, Any] = {
-        f.name: row.get(f.name, row.get("after") if f.name == "out" else None) for f in fields(KINDS[kind])
-    }
     for field in fields(KINDS[kind]):
-        value = values[field.name]
-        if value is None and field.name not in row:
-            raise ValueError(f"plan: decision {i} ({kind}): `{field.name}` is missing")
+        if field.name not in row:
+            if field.default is MISSING:
+                raise ValueError(f"plan: decision {i} ({kind}): `{field.name}` is missing")
+            continue
+        value = row[field.name]
         if field.type == "str" and not isinstance(value, str):
             raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not text")
         if field.type == "int" and not (type(value) is int and 0 <= value < 2**62):
             raise ValueError(f"plan: decision {i} ({kind}): {field.name} {value!r} is not an integer in [0, 2**62)")
-    return KINDS[kind](**values)
+    return KINDS[kind](**{name: value for name, value in row.items() if name != "kind"})

@@ -14,11 +14,11 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops
-from gpumem.kinds import GENERATOR, GENERATOR_BYTES
+from gpumem.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
-from gpumem.swap.plan.decisions import Decision, Swap
+from gpumem.swap.plan.decisions import Decision, Swap, Variant
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
-from gpumem.swap.plan.variants import variants_of
+from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
 from gpumem.trace import Trace
 
 NONE = -1  # the source of a buffer that is no piece of an old one
@@ -32,6 +32,7 @@ class _NewOp(NamedTuple):
     role: int
     beside: int  # the old op whose host hands it over
     like: int = -1  # the old op whose columns it takes
+    duration: int | None = None  # another than that op's
 
 
 @dataclass(slots=True)
@@ -47,10 +48,20 @@ class _Rewrite:
     segments: dict[int, list[int]]  # new ids of a cut buffer, in the order of its lifetime
     eternal: list[bool]
     blocking: bool  # the host waits for each copy
+    ways: dict[tuple[int, int], Variant]  # of reruns that have an implementation of their own, by op and place
+    own: dict[int, int]  # the workspace of each old op, where there are such ways
+    workspace: dict[int, int]  # bytes of those of such reruns, by new id
 
     @classmethod
     def of(
-        cls, trace: Trace, cuts: dict[int, list[Cut]], until: dict[int, int], pos: I64, n: int, blocking: bool
+        cls,
+        trace: Trace,
+        cuts: dict[int, list[Cut]],
+        until: dict[int, int],
+        pos: I64,
+        n: int,
+        blocking: bool,
+        ways: dict[tuple[int, int], Variant],
     ) -> _Rewrite:
         """Start with whole buffers, those that are held longer."""
         b, forever = trace.buffers, trace.eternal
@@ -61,7 +72,8 @@ class _Rewrite:
         start = np.where(forever & (b.start == 0), 0, pos[b.start])
         end = np.where(forever, start + n, start + 1 + (last - start) % n)
         columns = (list(range(len(b))), start.tolist(), end.tolist(), b.host.tolist())
-        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist(), blocking)
+        own = own_workspaces(trace) if ways else {}
+        return cls(trace, cuts, pos, n, *columns, {}, forever.tolist(), blocking, ways, own, {})
 
     def span(self, start: int, last: int) -> int:
         """The end of the arc from `start` through `last`."""
@@ -157,16 +169,23 @@ class _Rewrite:
             made[value] = (
                 self.on_device(value.buffer, start) if value in r.wanted else self.add(value.buffer, start, last + 1)
             )
-        return [self.rerun(x, first + k, made) for k, x in enumerate(r.reruns)]
+        return [self.rerun(x, first + k, made, self.ways.get((x.op, r.place))) for k, x in enumerate(r.reruns)]
 
-    def rerun(self, x: Rerun, at: int, made: dict[Value, int]) -> _NewOp:
-        """Make the rerun at new index `at`."""
+    def rerun(self, x: Rerun, at: int, made: dict[Value, int], way: Variant | None) -> _NewOp:
+        """Make the rerun at new index `at`, by an implementation of its own where there is one."""
         ops = self.trace.ops
         reads, writes = (
             [self.on_device(v.buffer, at) if v.whole == ON_DEVICE else made[v] for v in row]
             for row in (x.reads, x.writes)
         )
-        return _NewOp(ops.name[x.op], reads, writes, ops.streams[ops.stream[x.op]], RECOMPUTE, x.op, x.op)
+        stream = ops.streams[ops.stream[x.op]]
+        if way is None:
+            return _NewOp(ops.name[x.op], reads, writes, stream, RECOMPUTE, x.op, x.op)
+        if x.op not in self.own:
+            writes.append(self.add(NONE, at, at + 1))
+        mine = next((made[v] for v in x.writes if v.buffer == self.own.get(x.op)), writes[-1])
+        self.workspace[mine] = way.workspace
+        return _NewOp(way.name, reads, writes, stream, RECOMPUTE, x.op, x.op, way.duration)
 
     def keep_generators(self, ops: Ops) -> None:
         """Of each random op that runs again the host keeps its generator's state, through the last rerun."""
@@ -183,14 +202,19 @@ class _Rewrite:
         start, end = np.array(self.start, np.int64), np.array(self.end, np.int64)
         crosses, piece = (end > self.n) | (end - start == self.n), source != NONE
         rows = self.trace.buffers.take(source)
+        size, kind = np.where(piece, rows.size, GENERATOR_BYTES), list(rows.kind)
+        for new, b in enumerate(self.source):
+            kind[new] = GENERATOR if b == NONE else kind[new]
+        for new, bytes_ in self.workspace.items():
+            size[new], kind[new] = bytes_, WORKSPACE
         return replace(
             rows,
-            size=np.where(piece, rows.size, GENERATOR_BYTES),
+            size=size,
             start=start,
             end=end,
             persistent=rows.persistent & crosses,
             host=np.array(self.host, np.bool_),
-            kind=tuple(GENERATOR if b == NONE else kind for b, kind in zip(self.source, rows.kind)),
+            kind=tuple(kind),
         )
 
     def renumber(self, rows: Csr) -> Csr:
@@ -224,6 +248,7 @@ class _Rewrite:
         names = list(ops.name)
         for i, o in zip(new.tolist(), added):
             names[i] = o.name
+            ops.duration[i] = ops.duration[i] if o.duration is None else o.duration
         return replace(
             ops,
             name=tuple(names),
@@ -257,7 +282,7 @@ def rewrite(trace: Trace, decisions: Sequence[Decision], *, blocking: bool = Fal
     replays = find_replays(trace, decisions)  # last: it trusts what the others have checked
     order = {d: k for k, d in enumerate(decisions)}
     pos, inserted, first, total = issue_order(trace.n, [c for row in cuts.values() for c in row], replays, order)
-    new = _Rewrite.of(trace, cuts, until, pos, total, blocking)
+    new = _Rewrite.of(trace, cuts, until, pos, total, blocking, reruns_of(trace, decisions, replays))
     for what, index in zip(inserted, first):
         new.settle(what, index)
     for buffer, row in cuts.items():
