@@ -66,7 +66,7 @@ class Plan(Shown):
         """Return a table with a row a decision; needs `gpumem[pandas]`.
 
         `kind` (`swap`, `recompute`, `hold` or `variant`), and the fields of all kinds: `<NA>` where a kind has none.
-        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's; its `at` is there for a rerun's.
+        Ops count in the iteration; `duration_ns` and `workspace_bytes` are a variant's; `at` is there for a rerun's.
         """
         names = {kind: name for name, kind in KINDS.items()}
         whole = [f.name for f in dict.fromkeys(f for kind in KINDS.values() for f in fields(kind)) if f.type == "int"]
