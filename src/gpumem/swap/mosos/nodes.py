@@ -23,6 +23,7 @@ node u makes it or reads it, and node v reads it (what runs again does not count
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,44 @@ class Nodes(Shown):
     out_ns: I64
     in_ns: I64
 
+    @classmethod
+    def make(
+        cls,
+        implementations: Sequence[Sequence[Implementation]],
+        deps: Sequence[Sequence[int]],
+        size: Sequence[int] | I64,
+        *,
+        held: int | Sequence[int] | I64 = 0,
+        again: bool | Sequence[bool] | Bool = True,
+        moves: bool | Sequence[bool] | Bool = True,
+        out_ns: int | Sequence[int] | I64 = 0,
+        in_ns: int | Sequence[int] | I64 = 0,
+    ) -> Nodes:
+        """Make nodes from lists; one number or flag stands for all of them.
+
+        Raises
+        ------
+        ValueError
+            A node without an implementation, one that reads a node which is not before it, a number below 0, a column
+            of another length; the message names the place.
+        """
+        n = len(implementations)
+        if (k := next((k for k, row in enumerate(implementations) if not row), -1)) >= 0:
+            raise ValueError(f"nodes: node {k} has no implementation")
+        for k, row in enumerate(deps):
+            if (j := next((j for j in row if not 0 <= j < k), None)) is not None:
+                raise ValueError(f"nodes: node {k} reads node {j}, which is not before it")
+        return cls(
+            tuple(tuple(row) for row in implementations),
+            Csr.of(deps, "nodes: deps"),
+            _column(size, "size", n),
+            _column(held, "held", n),
+            np.array(np.broadcast_to(np.asarray(again, np.bool_), n)),
+            np.array(np.broadcast_to(np.asarray(moves, np.bool_), n)),
+            _column(out_ns, "out_ns", n),
+            _column(in_ns, "in_ns", n),
+        )
+
     def __len__(self) -> int:
         return len(self.size)
 
@@ -66,6 +105,27 @@ class Nodes(Shown):
     def fastest(self) -> I64:
         """The time of each node by its fastest implementation, ns: how long its stage takes at least."""
         return np.array([min(x.time for x in row) for row in self.implementations], np.int64)
+
+    def ends(self, copy_ns: I64) -> I64:
+        """Return for each stage and node the stage in which a copy ends that begins with the stage: int64[n, n].
+
+        n where it does not end. Stages last as long as their own nodes do at least; a copy takes a stage at least.
+
+        >>> nodes = Nodes.make([[Implementation("", 5)]] * 3, [[], [0], [1]], size=[8] * 3)
+        >>> nodes.ends(np.array([0, 7, 12])).tolist()
+        [[0, 1, 2], [1, 2, 3], [2, 3, 3]]
+        """
+        n, time = len(self), np.cumsum(self.fastest)
+        begin = np.concatenate([[0], time])[:n]
+        last = np.searchsorted(time, begin[:, np.newaxis] + copy_ns)
+        return np.maximum(last, np.arange(n)[:, np.newaxis])
+
+
+def _column(given: int | Sequence[int] | I64, name: str, n: int) -> I64:
+    column = np.array(np.broadcast_to(np.asarray(given, np.int64), n))
+    if column.min(initial=0) < 0:
+        raise ValueError(f"nodes: {name} {column.min()} of node {int(column.argmin())} is below 0")
+    return column
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
