@@ -10,6 +10,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.swap.mosos.nodes import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
+    from gpumem.swap.mosos.rounding import automatic as automatic, rounded as rounded
     from gpumem.swap.mosos.rules import Proved as Proved, Rules as Rules
     from gpumem.swap.mosos.solve import least as least, solve as solve
 

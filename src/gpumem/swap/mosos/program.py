@@ -75,14 +75,14 @@ class StageProgram:
                 cost = self.nodes.implementations[j][v].time / self.time_unit * timed
                 self.r[t][j][v] = self._one(1.0, cost=cost, whole=True)
         moved = self.nodes.size.astype(np.float64) * (MOVED / self.time_unit * timed)
-        self.s = self._each(scope.stays)
+        self.s = self._each(scope.stays, whole=False)
         self.o, self.p = (self._each(where, moved) for where in (scope.out, scope.back))
 
-    def _each(self, where: Bool, cost: F64 | None = None) -> I64:
+    def _each(self, where: Bool, cost: F64 | None = None, whole: bool = True) -> I64:
         """A 0-1 variable for each stage and node `where` there may be one; -1 elsewhere, and for stage n."""
         column = np.full((self.n + 1, self.n), -1, np.int64)
         t, j = np.nonzero(where)
-        column[t, j] = self.rows.variables(np.ones(len(t)), cost=0.0 if cost is None else cost[j], whole=True)
+        column[t, j] = self.rows.variables(np.ones(len(t)), cost=0.0 if cost is None else cost[j], whole=whole)
         return column
 
     def _ran(self, t: int, j: int, value: float = 1.0) -> list[tuple[int, float]]:

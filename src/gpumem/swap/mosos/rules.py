@@ -46,6 +46,9 @@ class Rules:
     fetches: int | None = None
 
 
+ALL = Rules()
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Proved(Shown):
     """What was found, and what was proved.

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.columns import F64, I64, Bool
 from gpumem.swap.mosos.nodes import Nodes, Schedule
-from gpumem.swap.mosos.program import StageProgram
+from gpumem.swap.mosos.program import MOVED, StageProgram
 from gpumem.swap.mosos.scope import Scope
 
 
@@ -88,3 +88,9 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: B
                 if not stays[i] and not any(k < x <= t and by[t, x] >= 0 for x in scope.users[i]):
                     used -= int(nodes.size[i])
     return memory
+
+
+def value(nodes: Nodes, schedule: Schedule) -> float:
+    """The objective: the time of all runs in ns, and a little for what is moved."""
+    moved = sum(int(nodes.size[j]) for _, j in (*schedule.out, *schedule.back))
+    return schedule.time + MOVED * moved
