@@ -46,6 +46,16 @@ class Tally:
     final: dict[int, int] = field(default_factory=dict)  # gap -> the op for which its buffer was evicted
     placed: dict[tuple[int, int], int] = field(default_factory=dict)  # buffer and op -> its offset from then on
 
+    @property
+    def copies(self) -> int:
+        """Both ways."""
+        return self.copies_in + self.copies_out
+
+    @property
+    def bytes(self) -> int:
+        """Both ways."""
+        return self.bytes_in + self.bytes_out
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ByAddress(Shown):

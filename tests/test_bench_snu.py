@@ -1,0 +1,70 @@
+"""`gpumem bench snu`: the ways of the SNU thesis beside each other, its figures, and what would give them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpumem import evaluate
+from gpumem.batch import rebatch
+from gpumem.io import bundled
+from gpumem.machine import GIB, Machine
+from gpumem.papers import snu
+from gpumem.papers.autoswap import Study
+from gpumem.swap import PLANNERS
+
+from .conftest import Cli
+
+
+def study(factor: float, reserved: int = GIB // 2) -> Study:
+    """The stand-in at a batch size, on the thesis' card."""
+    trace, card = rebatch(bundled("resnet18"), factor), Machine.named("rx5700xt").with_(reserved=reserved)
+    case = evaluate.Case.of(trace, card, load=card.available)
+    return Study(case, {"effort": 0.01}, lambda text: None, lambda text: None, partial(rebatch, trace))
+
+
+def test_bench(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    args = ("resnet18", "mlp3", "--reserved", "7.6GiB", "--quick", "--what", "ways,moved", "--out", out)
+    ran = cli("bench", "snu", *args)
+    assert ran.status == 0
+    assert {path.name for path in out.iterdir()} >= {"bench.txt", "bench.json", "fig7.png", "fig8.png"}
+    found = json.loads((out / "bench.json").read_text())
+    ways = {r["way"]: r for r in found["ways"] if r["trace"].startswith("resnet18")}
+    planned = [name for name in snu.PLANNED if name in PLANNERS]
+    assert list(ways) == [snu.BASE, *snu.ON_DEMAND, *planned, snu.LEAST]
+    assert ways[snu.BASE]["over"] == 1
+    for name, row in ways.items():
+        assert row["iteration_ns"] == row["computation_ns"] + row["stall_ns"] >= ways[snu.LEAST]["iteration_ns"]
+        assert (name in planned) <= (row["over"] < 0.8)
+    assert [r["way"] for r in found["ways"] if r["trace"].startswith("mlp3")] == ["fits"]
+    assert len(found["moved"]) == 4
+    assert ran.out.strip() == (out / "bench.txt").read_text().strip()
+
+
+def test_the_stand_in_takes_what_the_thesis_net_takes(cli: Cli) -> None:
+    from gpumem.commands.bench import snu as suite
+
+    for factor, batch in zip(suite.FACTORS, snu.SIZES, strict=True):
+        trace = rebatch(bundled(suite.STAND_IN), factor)
+        assert snu.batch_of(trace) == batch
+        assert trace.peak_load / 1e9 == pytest.approx(snu.SIZES[batch], rel=0.01)
+
+
+def test_a_figure_and_what_would_give_it() -> None:
+    rows = {(r["way"], r["knob"]): r for r in snu.models(study(30.4), step=2.0, rounds=1)}
+    assert len(rows) == 2 * len(snu.KNOBS)
+    link = rows["ilp", "the link, on demand alone"]
+    assert link["met"] and link["over"] <= link["aim"] == 0.57 and link["value"] == 4
+    copy = rows["heuristic", "host time a copy"]  # nine copies are too few for that to matter
+    assert not copy["met"] and copy["over"] > copy["aim"] == 0.60
+    assert "never: " in snu.model_table([*rows.values()])
+    assert snu.models(study(7.8)) == snu.moved(study(7.8)) == []
+
+
+def test_bad_input_is_one_line(cli: Cli) -> None:
+    assert "--what: 'table1' is unknown" in cli.refuses("bench", "snu", "resnet18", "--what", "table1")
+    assert "--effort: -1.0 is not positive" in cli.refuses("bench", "snu", "resnet18", "--effort", "-1")
