@@ -55,7 +55,7 @@ WINGS = {
     "swap": [
         ["gaps"],
         ["plan"],
-        ["windows", "limits", "tasks", "recompute", "linear"],
+        ["windows", "limits", "tasks", "recompute", "linear", "judge", "proof", "menu"],
         ["accounts"],
         ["autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
         ["search"],

@@ -10,7 +10,7 @@ from gpumem._jit import inner, jit
 from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64, UNKNOWN, Bool, Csr
-from gpumem.kinds import ACT_GRAD, GRADIENT
+from gpumem.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
@@ -49,6 +49,13 @@ def kept_over(found: Gaps, op: int, n: int) -> Bool:
     """Return which gaps begin before op `op` and end at it or later, in the same iteration."""
     inside: Bool = (found.after < op) & (found.before >= op) & (found.before < n)
     return inside
+
+
+def barred(trace: Trace, machine: Machine) -> Bool:
+    """Return the random ops, if the host has no room for the states of all their generators: none may run again."""
+    room = machine.pinned - int(trace.load(host=True).max(initial=0))
+    short: Bool = trace.ops.rng & (GENERATOR_BYTES * int(trace.ops.rng.sum()) > room)
+    return short
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

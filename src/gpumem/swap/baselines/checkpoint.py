@@ -13,14 +13,13 @@ from gpumem._strict import strict
 from gpumem.columns import I64, Bool
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
-from gpumem.kinds import GENERATOR_BYTES
 from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.recompute import Recomputable, backward_start, kept_over, recomputable
+from gpumem.swap.recompute import Recomputable, backward_start, barred, kept_over, recomputable
 from gpumem.trace import Trace
 
 RULES = ("cuts", "sqrt")
@@ -92,24 +91,17 @@ def checkpoint(
     if fits(trace, limit):
         return Plan.of(trace)
     found = recomputable(trace, machine)
-    barred = _barred(trace, machine)
-    possible = found.ok & (found.ops.sums(barred) == 0)
+    never = barred(trace, machine)
+    possible = found.ok & (found.ops.sums(never) == 0)
     mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & possible)
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
         reached, plan = _printed(trace, machine, found, mine, limit, segments, until)
     else:
-        reached, plan = _searched(trace, machine, found, mine, barred, limit, hold=hold, until=until)
+        reached, plan = _searched(trace, machine, found, mine, never, limit, hold=hold, until=until)
     if reached > limit:
         raise NotReached(reached, limit, hint=until.hint("a planner that swaps may get lower"))
     return plan
-
-
-def _barred(trace: Trace, machine: Machine) -> Bool:
-    """The random ops, if the host has no room for the states of all their generators."""
-    room = machine.pinned - int(trace.load(host=True).max(initial=0))
-    short: Bool = trace.ops.rng & (GENERATOR_BYTES * int(trace.ops.rng.sum()) > room)
-    return short
 
 
 def _searched(

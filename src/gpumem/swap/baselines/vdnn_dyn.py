@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,16 +10,14 @@ from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
-from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import fits
+from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.trace import Trace
-from gpumem.workspaces import offers
 
-Menu = Mapping[int, Sequence[Variant]]
 NOBODY = ""  # a policy that offloads nothing
 LARGE = 2**62  # bytes
 PASSES = ((NOBODY, False), ("conv", False), ("all", False), ("conv", True), ("all", True))  # who offloads; downgraded?
@@ -74,7 +72,7 @@ def vdnn_dyn(
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
     """
     until = Deadline.within(seconds)
-    menu = _offered(trace, machine) if algorithms is None else algorithms
+    menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
@@ -88,24 +86,6 @@ def vdnn_dyn(
             return plan
         lowest = min(lowest, load)
     raise NotReached(lowest, limit, hint=until.hint("vDNN offloads what layers read, and nothing else"))
-
-
-def _offered(trace: Trace, machine: Machine) -> Menu:
-    """The ways to run each op that has a workspace of the table, which is called as the algorithm that it runs."""
-    b, touched = trace.buffers, trace.accesses().op
-    mine = [j for j, kind in enumerate(b.kind) if kind == WORKSPACE and len(touched[j]) == 1]
-    if not mine or b.shape is None:
-        return {}
-    menu, durations = {}, machine.durations(trace)
-    for j in mine:
-        op = int(touched[j][0])
-        offered = offers(trace, op)
-        now = next((float(durations[op]) / o.time for o in offered if o.name == b.name[j]), None)
-        if now is not None:
-            name, own = trace.ops.name[op], b.name[j]
-            names = [name if o.name == own else f"{name}.{o.name}" for o in offered]
-            menu[op] = [Variant(op, n, round(now * o.time), o.workspace) for n, o in zip(names, offered)]
-    return menu
 
 
 def _small(way: Variant) -> tuple[int, int]:

@@ -1,0 +1,92 @@
+"""Operators by free memory: each op, and each rerun, takes the fastest of its ways whose workspace fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpumem._strict import strict
+from gpumem.columns import COMPUTE, RECOMPUTE
+from gpumem.machine import Machine
+from gpumem.swap.menu import Menu, menu_of
+from gpumem.swap.plan import Plan, Variant
+from gpumem.swap.plan.variants import own_workspaces
+from gpumem.trace import Trace
+
+
+@strict
+def lean(trace: Trace, machine: Machine, algorithms: Menu | None = None) -> Plan:
+    """Return the plan that runs each op by its way of the smallest workspace, and moves nothing."""
+    menu = menu_of(trace, machine) if algorithms is None else algorithms
+    return Plan.of(trace, [min(ways, key=_small) for ways in menu.values()])
+
+
+@strict
+def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorithms: Menu | None = None) -> Plan:
+    """Return `plan` with other operators: the fastest that fit into the memory that it leaves free.
+
+    Parameters
+    ----------
+    trace, machine, limit
+        As for a planner; see `gpumem.swap`.
+    plan : Plan
+        Its variants count for nothing.
+    algorithms : mapping, optional
+        Of an op's position, the ways to run it; left out, those of `gpumem.workspaces`.
+
+    Notes
+    -----
+    The load of the rewritten trace is at most `limit` wherever it is so with the smallest workspaces. The "-Auto" of
+    Wei et al. 2024. O(n) for n ops of the rewritten trace, beside what it takes to carry out the plan.
+
+    >>> from gpumem import bundled, workspaces
+    >>> trace, machine = workspaces.add(bundled("vgg16")), Machine.named("p40")
+    >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_load * 95 // 100)
+    >>> len(plan.decisions), plan.apply(trace).peak_load <= trace.peak_load * 95 // 100
+    (2, True)
+    """
+    menu = menu_of(trace, machine) if algorithms is None else algorithms
+    moves = [d for d in plan.decisions if not isinstance(d, Variant)]
+    small = {op: min(ways, key=_small) for op, ways in menu.items()}
+    bare = Plan.of(trace, [*moves, *small.values()], blocking=plan.blocking)
+    rewritten = bare.apply(trace)
+    recorded, place, chosen = _recorded(trace, machine, menu), _places(rewritten), {}
+    load, of, role = rewritten.load().tolist(), rewritten.ops.of.tolist(), rewritten.ops.role.tolist()
+    back = {int(x): k for k, x in enumerate(trace.ops.of.tolist())}
+    found: list[Variant] = []
+    for i, (x, what) in enumerate(zip(of, role)):
+        op = back.get(x, -1)
+        if op not in menu or what not in (COMPUTE, RECOMPUTE):
+            continue
+        way = _fastest(menu[op], small[op], limit - load[i])
+        if what == COMPUTE:
+            chosen[op] = way
+            found += [way] if way != recorded.get(op) else []
+        elif way != chosen[op]:
+            found.append(Variant(op, way.name, way.duration, way.workspace, at=place[i]))
+    return Plan.of(trace, [*moves, *found], blocking=plan.blocking)
+
+
+def _recorded(trace: Trace, machine: Machine, menu: Menu) -> dict[int, Variant]:
+    """How the ops that have a choice run in the trace."""
+    own, duration, size = own_workspaces(trace), machine.durations(trace), trace.buffers.size
+    return {op: Variant(op, trace.ops.name[op], int(duration[op]), int(size[own[op]])) for op in menu if op in own}
+
+
+def _places(rewritten: Trace) -> list[int]:
+    """Of each op of a rewritten trace: before which op of the recorded one it stands."""
+    role, after = rewritten.ops.role.tolist(), 0
+    place = []
+    for what in role:
+        place.append(after)
+        after += what == COMPUTE
+    return place
+
+
+def _fastest(ways: Sequence[Variant], small: Variant, room: int) -> Variant:
+    """The fastest way with at most `room` bytes more than the smallest; that one where there is no room at all."""
+    fitting = [way for way in ways if way.workspace <= small.workspace + room]
+    return min(fitting or [small], key=lambda way: (way.duration, way.workspace))
+
+
+def _small(way: Variant) -> tuple[int, int]:
+    return way.workspace, way.duration

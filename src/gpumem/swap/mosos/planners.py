@@ -1,0 +1,246 @@
+"""The planners of MO-SOS: the program itself, and the two that it restricts, Checkmate and STR.
+
+::
+
+    trace -> Stages -> program -> schedule -> plan -> the clock
+                    MO-SOS: copies, reruns, operators     Checkmate: reruns     STR: copies and reruns
+                    "-Auto": planned without workspaces, then operators by free memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import I64
+from gpumem.deadline import Deadline
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.judge import FAR, Judge
+from gpumem.swap.limits import fits
+from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
+from gpumem.swap.menu import Menu, menu_of
+from gpumem.swap.mosos.auto import lean, operators
+from gpumem.swap.mosos.nodes import Implementation, Nodes
+from gpumem.swap.mosos.parking import parking
+from gpumem.swap.mosos.program import MOVED
+from gpumem.swap.mosos.rules import Proved, Rules
+from gpumem.swap.mosos.solve import solve
+from gpumem.swap.mosos.stages import Stages
+from gpumem.swap.mosos.translate import plan_of
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.proof import START, Proof
+from gpumem.trace import Trace
+from gpumem.units import human_ns, percent
+
+MOST = 50  # nodes that the program is solved for
+GAP = 0.002  # of the best possible time: what a schedule may be above it
+RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begins with
+TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
+ROOMS = (0.97, 0.9, 0.0)  # of the limit: what ops may need beside outputs, if there is no schedule else
+FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
+Progress = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing of the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a planner of this family may do: copy, and choose operators how."""
+
+    name: str
+    copies: bool
+    operators: str
+
+
+MOSOS = Family("mosos", True, FREE)
+CHECKMATE, STR = Family("checkmate", False, FIXED), Family("str", True, FIXED)
+CHECKMATE_AUTO, STR_AUTO = Family("checkmate-auto", False, AUTO), Family("str-auto", True, AUTO)
+
+
+@strict
+def solve_kind(
+    kind: Family,
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    start: Plan | None = None,
+    bound: int = 0,
+    gap: float = GAP,
+    algorithms: Menu | None = None,
+    seconds: float | None = None,
+    progress: Progress = silent,
+) -> Proof:
+    """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
+
+    Parameters
+    ----------
+    kind : Family
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    start : Plan, optional
+        A plan to begin with. MO-SOS begins with those of STR-Auto and Checkmate-Auto as well.
+    bound : int
+        Nanoseconds: a certified least time of an iteration.
+    gap : float
+        How far from the best possible a schedule may be, as a fraction of its time.
+    algorithms : mapping, optional
+        Of an op's position, the ways to run it; left out, those of `gpumem.workspaces`.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
+    progress : callable
+        Told the best time, the bound and the gap.
+
+    Returns
+    -------
+    Proof
+        The best plan by the capacity clock. `bound` is that of the program: of all schedules for these nodes, whose
+        copies never keep an op waiting. Where the clock finds a plan that is faster than that, as copies may overlap
+        more than the program thinks, it is the time of all ops by their fastest ways, or the `bound` that was given.
+
+    Notes
+    -----
+    A trace is cut into 50 nodes at most; see `Stages`. The program's schedules are `plain`, those that a plan can say.
+    The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
+    and the better of the two is kept. It begins with a choice of operators that moves nothing.
+    """
+    until, menu = Deadline.within(seconds), menu_of(trace, machine) if algorithms is None else algorithms
+    if trace.peak_load <= limit:
+        time = simulate(trace, machine, capacity=limit).makespan
+        return Proof(Plan.of(trace), time, time, OPTIMAL)
+    fits(lean(trace, machine, menu).apply(trace), limit)
+    work = _Work(trace, machine, limit, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
+    if start is not None:
+        work.judge.offer(start)
+    work.offer(kind, Plan.of(trace))
+    if kind is MOSOS:
+        for other in (STR_AUTO, CHECKMATE_AUTO):
+            work.run(other, until.part(RESTRICTED))
+    proved = work.run(kind, until)
+    plan = work.judge.plan(until)
+    assert work.judge.line is not None
+    value = work.judge.line.makespan
+    moved = 4 * MOVED * float(work.net.nodes.size.sum())  # what the objective has beside time, at most
+    least = min(int(proved), value) if proved <= value + moved else work.least
+    status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
+    return Proof(plan, value, least, status)
+
+
+def _computing(trace: Trace, machine: Machine, menu: Menu) -> int:
+    """The time of all ops by their fastest ways, where they run one after the other; else 0."""
+    if len(set(trace.ops.stream[~trace.ops.copies].tolist())) > 1:
+        return 0
+    duration = machine.durations(trace)
+    for op, ways in menu.items():
+        duration[op] = min(duration[op], *(way.duration for way in ways))
+    return int(duration[~trace.ops.copies].sum())
+
+
+@dataclass(slots=True)
+class _Work:
+    trace: Trace
+    machine: Machine
+    limit: int
+    menu: Menu
+    least: int  # ns that no plan is below
+    gap: float
+    progress: Progress
+    judge: Judge = field(init=False)
+    net: Stages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.trace, self.machine, self.limit)
+        self.net = self.cut(())
+
+    def cut(self, parked: Sequence[Swap]) -> Stages:
+        """Cut the trace into nodes."""
+        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=MOST, parked=parked)
+
+    def offer(self, kind: Family, plan: Plan) -> int:
+        """Judge a plan with its own operators, where it may choose, and with those of free memory."""
+        time = self.judge.offer(plan) if kind.operators != AUTO else FAR
+        if kind.operators != FIXED:
+            more = operators(self.trace, self.machine, plan, self.limit, algorithms=self.menu)
+            time = min(time, self.judge.offer(more))
+        return time
+
+    def run(self, kind: Family, until: Deadline) -> float:
+        """Solve the program and judge its plan; return its bound in ns.
+
+        Where no schedule fits, more and more of what the program does not decide about is swapped beside it.
+        """
+        bound, small = self.solved(kind, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
+        for room in ROOMS if kind.copies and bound == inf else ():
+            parked = parking(small, self.machine, self.net.outputs.idx, self.limit, room=room)
+            self.net = self.cut(parked)
+            bound = self.solved(kind, until)
+            if bound < inf:
+                break
+        return bound if bound < inf else self.least
+
+    def solved(self, kind: Family, until: Deadline) -> float:
+        """Solve the program for the nodes as they are and judge its plan; infinite where no schedule fits."""
+        nodes, rules = self.program(kind)
+        allowed, bound = self.limit, float(self.least)
+        for _ in range(TRIES):
+            best = float(self.judge.line.makespan) if kind is MOSOS and self.judge.line is not None else inf
+            found = solve(nodes, allowed, rules, until=until, best=best, gap=self.gap)
+            if allowed == self.limit:
+                bound = max(bound, found.bound)
+            if found.schedule is None:
+                if found.status == INFEASIBLE and best == inf and allowed == self.limit:
+                    return inf
+                break
+            plan = plan_of(self.net, found.schedule)
+            time = self.offer(kind, plan)
+            self.tell(kind, time, found)
+            if time < FAR:
+                break
+            allowed -= max(plan.apply(self.trace).peak_load - self.limit, self.limit // 1000)
+        return bound
+
+    def program(self, kind: Family) -> tuple[Nodes, Rules]:
+        """The nodes and the rules of a kind."""
+        nodes, rules = self.net.nodes, Rules(copies=kind.copies, plain=True, duplex=self.machine.duplex)
+        if kind.operators == FREE:
+            return nodes, rules
+        if kind.operators == FIXED:
+            return nodes, replace(rules, by=fastest_that_fit(nodes, self.limit))
+        rows = tuple(
+            (Implementation("", min(x.time for x in row), min(x.workspace for x in row)),)
+            for row in nodes.implementations
+        )
+        return replace(nodes, implementations=rows), rules
+
+    def tell(self, kind: Family, time: int, found: Proved) -> None:
+        """Say how far it got."""
+        told = human_ns(time) if time < FAR else "above the limit"
+        self.progress(
+            f"{kind.name}: {told}, at least {human_ns(round(found.bound))} ({percent(found.gap)}), {found.status}"
+        )
+
+
+def fastest_that_fit(nodes: Nodes, limit: int) -> I64:
+    """Return of each node the fastest implementation with which its stage fits beside what it reads; int64[n].
+
+    >>> from gpumem.columns import Csr
+    >>> ways = (Implementation("fast", 1, 9), Implementation("slow", 5))
+    >>> none, true = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    >>> nodes = Nodes((ways,), Csr.of([[]]), none + 4, none, true, true, none, none)
+    >>> fastest_that_fit(nodes, 12), fastest_that_fit(nodes, 13)
+    (array([1]), array([0]))
+    """
+    chosen = []
+    for t, row in enumerate(nodes.implementations):
+        used = int(nodes.held[t] + nodes.size[t] + nodes.size[np.unique(nodes.deps[t])].sum())
+        order = sorted(range(len(row)), key=lambda v: (row[v].time, row[v].workspace))
+        small = min(order, key=lambda v: row[v].workspace)
+        chosen.append(next((v for v in order if used + row[v].workspace <= limit), small))
+    return np.array(chosen, np.int64)
