@@ -67,8 +67,11 @@ class World:
         return sum(self.size[j] for j in some)
 
 
-def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True) -> tuple[list[int], int]:
-    """Carry a schedule out by hand; return the bytes in use at each run, and the time of all runs."""
+def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True, plain: bool = False) -> tuple[list[int], int]:
+    """Carry a schedule out by hand; return the bytes in use at each run, and the time of all runs.
+
+    `plain`: what is there when a stage begins stays through its reruns, and goes before or with the recorded run.
+    """
     world = World(nodes)
     runs: list[list[tuple[int, int]]] = [[] for _ in range(world.n)]
     for t, j, v in zip(schedule.stage.tolist(), schedule.node.tolist(), schedule.by.tolist()):
@@ -86,16 +89,19 @@ def replay(nodes: Nodes, schedule: Schedule, *, duplex: bool = True) -> tuple[li
             landing[j] = world.end(t, world.in_ns[j])
         assert max(len(leaving), len(landing)) <= 1 and (duplex or len(leaving) + len(landing) <= 1), f"stage {t}"
         after = set(np.flatnonzero(schedule.there[t + 1]).tolist()) if t + 1 < world.n else set[int]()
-        order = [j for j, _ in runs[t]]
+        began, order = set(device), [j for j, _ in runs[t]]
         assert order == sorted(set(order)) and order[-1] == t, f"stage {t}"
         for place, (k, v) in enumerate(runs[t]):
             assert world.deps[k] <= device and k not in device and (k == t or world.again[k]), f"node {k} in stage {t}"
+            if plain and k == t:
+                kept = {i for i in after if landing.get(i) != t} | set(leaving)
+                device -= {i for i in began - kept if max(world.users[i], default=i) < t}
             device.add(k)
             memory.append(world.held[t] + world.bytes(device) + world.bytes(landing) + world.by[k][v].workspace)
             time += world.by[k][v].time
             read = {i for x in order[place + 1 :] for i in world.deps[x]}
             kept = {i for i in after if landing.get(i) != t}
-            device &= read | kept | set(leaving)
+            device &= read | kept | set(leaving) | (began if plain and k < t else set())
         for j in [j for j, end in landing.items() if end == t]:
             device.add(j)
             del landing[j]
@@ -212,8 +218,10 @@ class Search:
                     yield cost, set(runs), keep
 
     def cost(self, t: int, device: set[int], runs: list[int], stays: set[int], landing: dict[int, int]) -> float:
-        w, time, most = self.world, 0, 0
+        w, time, most, began = self.world, 0, 0, set(device)
         for place, k in enumerate(runs):
+            if self.rules.plain and k == t:
+                device -= {i for i in began - stays if max(w.users[i], default=i) < t}
             device.add(k)
             used = w.held[t] + w.bytes(device) + w.bytes(landing)
             choice = w.by[k] if self.by is None else [w.by[k][self.by[k]]]
@@ -222,7 +230,8 @@ class Search:
                 return inf
             time += min(x.time for x in fit)
             most = max(most, used + min(x.workspace for x in fit))
-            device &= {i for x in runs[place + 1 :] for i in w.deps[x]} | stays
+            through = began if self.rules.plain and k < t else set()
+            device &= {i for x in runs[place + 1 :] for i in w.deps[x]} | stays | through
         return most if self.memory else time
 
     def told(

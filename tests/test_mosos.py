@@ -55,7 +55,7 @@ def check(seed: int, n: int) -> str:
 def check_replay(nodes: Nodes, rules: Rules, limit: int) -> None:
     schedule = solve(nodes, limit, rules).schedule
     if schedule is not None:
-        memory, time = replay(nodes, schedule, duplex=rules.duplex)
+        memory, time = replay(nodes, schedule, duplex=rules.duplex, plain=rules.plain)
         assert (memory, time) == (schedule.memory.tolist(), schedule.time)
         assert max(memory) <= limit
         obeys(nodes, schedule, rules)
@@ -87,7 +87,7 @@ def check_rounded(seed: int, n: int) -> str:
     assert near.bound <= best.value + 1e-6
     if near.schedule is None:
         return "none" if best.schedule else "infeasible"
-    memory, time = replay(nodes, near.schedule, duplex=rules.duplex)
+    memory, time = replay(nodes, near.schedule, duplex=rules.duplex, plain=rules.plain)
     assert (memory, time) == (near.schedule.memory.tolist(), near.schedule.time)
     assert max(memory) <= limit
     obeys(nodes, near.schedule, replace(rules, plain=True))

@@ -17,8 +17,8 @@ node u makes it or reads it, and node v reads it (what runs again does not count
 2. It leaves at once, `there[u + 1]` is zero, where it runs again in one of the stages u + 1 .. v.
 3. An offload begins in one of the stages u + 1 .. v only if the output leaves before v, and fetches are for such a v:
    nothing is copied behind the last recorded use, whatever reruns may want.
-4. What is there when stage t begins stays through the stage, unless node t itself reads it: then it may go with node t.
-   What is made again may go with any node.
+4. What is there when stage t begins stays through all reruns of the stage; then it goes, if node t is behind its last
+   recorded use, or with node t, if that reads it. What is made again may go with any node.
 """
 
 from __future__ import annotations

@@ -194,6 +194,9 @@ class StageProgram:
             places = [k for k in ([i] if self.scope.runs[t, i] else []) + readers if k < t]
             if t in readers or not places or not self.nodes.size[i]:
                 continue  # the last run of a stage reads it, or none
+            if self.rules.plain:
+                self._leaves_before(t, i, freed)
+                places = places if self.scope.runs[t, i] else []
             column = {k: self._one(1.0) for k in places}
             for k, free in column.items():
                 freed.setdefault(k, []).append((i, free))
@@ -207,9 +210,19 @@ class StageProgram:
             if k != i:
                 say([*((column[x], 1.0) for x in column if x < k), *self._ran(t, k)], 1.0)
         once = [(free, 1.0) for free in column.values()]
-        say([*once, *self._ran(t, i, -1.0), (self.s[t, i], -1.0)])
+        there = [] if self.rules.plain else [(self.s[t, i], -1.0)]
+        say([*once, *self._ran(t, i, -1.0), *there])
         say([*once, (self.s[t + 1, i], 1.0), *self._arrives(t, i, -1.0)], 1.0)
         say([*once, *self._out_in(t, i)], 1.0)
+
+    def _leaves_before(self, t: int, i: int, freed: dict[int, list[tuple[int, int]]]) -> None:
+        """In a plain schedule what is there when a stage begins outlasts its reruns; what is dead goes after them."""
+        reruns = np.flatnonzero(self.scope.runs[t, :t])
+        if t > max(self.scope.users[i], default=i) and len(reruns):
+            free = self._one(1.0)
+            freed.setdefault(int(reruns[-1]), []).append((i, free))
+            self._lines.at_most([(free, 1.0), (self.s[t, i], -1.0)])
+            self._lines.at_most([(free, 1.0), (self.s[t + 1, i], 1.0)], 1.0)
 
 
 class _Lines:

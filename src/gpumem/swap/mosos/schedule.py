@@ -81,11 +81,15 @@ def _memory(nodes: Nodes, scope: Scope, by: I64, out: Bool, back: Bool, there: B
         arrives = (back & (scope.in_end == t)).any(axis=0)
         stays = there[t + 1] & ~arrives | (out[: t + 1] & (scope.out_end[: t + 1] >= t)).any(axis=0)
         used = int(nodes.held[t] + nodes.size[there[t]].sum() + nodes.size[coming].sum())
+        through = there[t] & scope.plain  # what a plan holds through all reruns of the stage
         for k in np.flatnonzero(by[t] >= 0).tolist():
+            if k == t:
+                used -= int(nodes.size[through & ~stays & scope.dead(t)].sum())
             used += int(nodes.size[k])
             memory.append(used + nodes.implementations[k][by[t, k]].workspace)
+            held = stays | through if k < t else stays
             for i in [*scope.deps[k], k]:
-                if not stays[i] and not any(k < x <= t and by[t, x] >= 0 for x in scope.users[i]):
+                if not held[i] and not any(k < x <= t and by[t, x] >= 0 for x in scope.users[i]):
                     used -= int(nodes.size[i])
     return memory
 

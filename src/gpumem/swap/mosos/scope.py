@@ -18,7 +18,7 @@ class Scope:
 
     `deps`, `users`: of each node, ascending; `choice`: its implementations that may be of use; `runs`, `stays`, `out`,
     `back`: bool[n, n]; `out_end`, `in_end`: int64[n, n], the stage in which a copy ends that begins with a stage, n for
-    never.
+    never; `plain`: whether the schedule has to be one that a plan can say.
     """
 
     deps: list[list[int]]
@@ -30,6 +30,7 @@ class Scope:
     back: Bool
     out_end: I64
     in_end: I64
+    plain: bool
 
     @classmethod
     def of(cls, nodes: Nodes, rules: Rules) -> Scope:
@@ -46,7 +47,11 @@ class Scope:
         may = stays & nodes.moves & rules.copies
         out, back = (may & _in_a_gap(users, end) if rules.plain else may for end in (out_end, in_end))
         out, back = _of_use(out, back & (in_end < last), out_end)
-        return cls(deps, users, _choice(nodes, rules), runs, stays, out, back, out_end, in_end)
+        return cls(deps, users, _choice(nodes, rules), runs, stays, out, back, out_end, in_end, rules.plain)
+
+    def dead(self, t: int) -> Bool:
+        """Which outputs node t and those behind it do not read."""
+        return np.array([max(row, default=j) < t for j, row in enumerate(self.users)], np.bool_)
 
     def flying(self, begins: Bool, end: I64, t: int, j: int) -> list[int]:
         """The stages from which a copy of j is under way in stage t."""
