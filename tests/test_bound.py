@@ -14,9 +14,8 @@ from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.bound import fluid
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-from gpumem.swap.bound.program import LinearProgram
+from gpumem.swap.fluid import FluidProgram, relax
 from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
@@ -130,9 +129,9 @@ def test_below_the_floor_is_infeasible() -> None:
 
 def test_finer_breakpoints_never_lower_the_bound() -> None:
     trace = bundled("mlp3")
-    f = fluid.relax(trace, GTX, stalls=False)
+    f = relax(trace, GTX, stalls=False)
     values = [
-        LinearProgram(f, np.arange(0, 2 * f.n, 2 * step), trace.peak_load, None).solve().dual for step in (8, 4, 2, 1)
+        FluidProgram(f, np.arange(0, 2 * f.n, 2 * step), trace.peak_load, None).solve().dual for step in (8, 4, 2, 1)
     ]
     assert all(a <= b + 1e-9 for a, b in pairwise(values))
 

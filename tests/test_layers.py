@@ -55,8 +55,9 @@ WINGS = {
     "swap": [
         ["gaps"],
         ["plan"],
-        ["windows", "limits", "tasks", "recompute", "linear", "judge", "proof", "menu"],
+        ["windows", "limits", "tasks", "recompute", "linear", "_solver", "judge", "proof", "menu"],
         ["accounts"],
+        ["fluid"],
         ["autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
         ["search"],
         ["planners"],

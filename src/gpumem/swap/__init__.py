@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpumem.swap.limits import fits as fits
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
+    from gpumem.swap.proof import Proof as Proof
     from gpumem.swap.recompute import (
         REASONS as REASONS,
         Recomputable as Recomputable,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         recomputable as recomputable,
     )
     from gpumem.swap.search import search as search
-    from gpumem.swap.snu import heuristic as heuristic, on_demand as on_demand
+    from gpumem.swap.snu import heuristic as heuristic, ilp as ilp, on_demand as on_demand, solve_ilp as solve_ilp
     from gpumem.swap.tasks import Scheduled as Scheduled, Task as Task
     from gpumem.swap.tensile import schedule as schedule, tensile as tensile
     from gpumem.swap.windows import Windows as Windows

@@ -1,12 +1,18 @@
 """Linear and integer programs, row by row: what the bound, the swapping program and MO-SOS are stated in.
 
-HiGHS solves them, through SciPy. Variables lie in [0, upper]; a program is minimised.
+HiGHS solves them, through SciPy, in a process of its own. Variables lie in [0, upper]; a program is minimised.
 """
 
 from __future__ import annotations
 
+import atexit
+import pickle
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from queue import Empty, SimpleQueue
+from subprocess import PIPE, Popen
 from threading import Thread
 from typing import Any
 
@@ -14,6 +20,7 @@ import numpy as np
 
 from gpumem.columns import F64, I64, Bool
 from gpumem.deadline import NEVER, Deadline
+from gpumem.swap import _solver
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
 STEP = 0.05  # seconds between looks for an interrupt
@@ -97,25 +104,25 @@ class Rows:
         -----
         Any prices of the right sign give a lower bound (weak duality), so the solver's tolerances do not matter.
         """
-        from scipy.optimize import linprog  # slow to import
-
         cost, upper, right, exact, _, matrix = self._columns()
-        bounds = np.stack([np.zeros(len(upper)), upper], axis=1)
         sides: dict[str, Any] = {"A_ub": matrix[~exact], "b_ub": right[~exact]}
         if exact.any():
             sides |= {"A_eq": matrix[exact], "b_eq": right[exact]}
-        options = {} if until is NEVER else {"time_limit": until.left()}
-        found = _beside(lambda: linprog(cost, bounds=bounds, method="highs-ipm", options=options, **sides), until)
-        if found is None or found.x is None:
+        sides["bounds"] = np.stack([np.zeros(len(upper)), upper], axis=1)
+        sides["options"] = _limits(until)
+        found = ask({"solver": "linprog", "cost": cost, "sides": sides}, until)
+        if found is None or found["x"] is None:
             return None
         price = np.zeros(len(right))
-        price[~exact] = np.maximum(-found.ineqlin.marginals, 0)
+        price[~exact] = np.maximum(-found["at_most"], 0)
         if exact.any():
-            price[exact] = -found.eqlin.marginals
+            price[exact] = -found["exact"]
         dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
-        return Relaxed(found.x, price, dual)
+        return Relaxed(found["x"], price, dual)
 
-    def solve(self, until: Deadline = NEVER, *, best: float = inf, gap: float = 0.0) -> Solved:
+    def solve(
+        self, until: Deadline = NEVER, *, best: float = inf, gap: float = 0.0, nodes: int | None = None
+    ) -> Solved:
         """Solve the program in whole numbers.
 
         Parameters
@@ -126,26 +133,32 @@ class Rows:
             A value that a solution has to be below to be of use.
         gap : float
             How far from the best possible a solution may be, as a fraction of its value.
+        nodes : int, optional
+            Of the search tree, at most; a measure of work that is the same on every machine.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
-
         cost, upper, right, exact, whole, matrix = self._columns()
-        least = np.where(exact, right, -inf)
-        limits = [LinearConstraint(matrix, least, right)] if len(right) else []
-        if best < inf:
-            limits.append(LinearConstraint(cost[np.newaxis], -inf, best))
-        options: dict[str, Any] = {"mip_rel_gap": gap} | ({} if until is NEVER else {"time_limit": until.left()})
-        box = Bounds(np.zeros(len(upper)), upper)
-        found = _beside(lambda: milp(cost, integrality=whole, bounds=box, constraints=limits, options=options), until)
-        if found is None or found.status not in (0, 1, 2):
+        question = {
+            "solver": "milp",
+            "cost": cost,
+            "matrix": matrix,
+            "least": np.where(exact, right, -inf),
+            "right": right,
+            "lower": np.zeros(len(upper)),
+            "upper": upper,
+            "whole": whole,
+            "best": best if best < inf else None,
+            "options": {"mip_rel_gap": gap} | _limits(until) | ({} if nodes is None else {"node_limit": nodes}),
+        }
+        found = ask(question, until)
+        if found is None or found["status"] not in (0, 1, 2):
             return Solved(LATE, None, inf, -inf)
-        if found.status == 2:
+        if found["status"] == 2:
             return Solved(INFEASIBLE, None, inf, best)
-        bound = -inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
-        if found.x is None:
+        bound = -inf if found["bound"] is None else float(found["bound"])
+        if found["x"] is None:
             return Solved(LATE, None, inf, bound)
-        x = np.where(whole, np.rint(found.x), found.x)
-        return Solved(LATE if found.status else OPTIMAL, x, float(found.fun), bound)
+        x = np.where(whole, np.rint(found["x"]), found["x"])
+        return Solved(LATE if found["status"] else OPTIMAL, x, float(found["value"]), bound)
 
     def _columns(self) -> tuple[F64, F64, F64, Bool, Bool, Any]:
         """The costs, the upper bounds, the right sides, which rows are exact, which variables whole; the matrix."""
@@ -161,21 +174,74 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _beside(solve: Any, until: Deadline) -> Any:
-    """Solve in a thread, so that an interrupt is heard; None where the solver is long past its time."""
-    kept: list[Any] = []
+def _limits(until: Deadline) -> dict[str, float]:
+    return {} if until is NEVER else {"time_limit": until.left()}
 
-    def work() -> None:
+
+class _Worker:
+    """A process that solves programs, and the thread that waits for its answers."""
+
+    def __init__(self) -> None:
+        self.process = Popen([sys.executable, str(_solver.__file__)], stdin=PIPE, stdout=PIPE)
+        self.answers: SimpleQueue[Any] = SimpleQueue()
+        Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
         try:
-            kept.append(solve())
-        except BaseException as error:
-            kept.append(error)
+            while True:
+                self.answers.put(pickle.load(self.process.stdout))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.answers.put(RuntimeError("the solver's process has ended"))
 
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    late = Deadline.within(until.left() + GRACE) if until is not NEVER else NEVER
-    while thread.is_alive() and not late.over():
-        thread.join(STEP)
-    if kept and isinstance(kept[0], BaseException):
-        raise kept[0]
-    return kept[0] if kept else None
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def ask(self, question: dict[str, Any], until: Deadline) -> Any:
+        """Return the answer; None where it is long past its time."""
+        assert self.process.stdin is not None
+        late = NEVER if until is NEVER else Deadline.within(until.left() + GRACE)
+        pickle.dump(question, self.process.stdin)
+        self.process.stdin.flush()
+        while not late.over():
+            with suppress(Empty):
+                return self.answers.get(timeout=STEP)
+        return None
+
+
+_idle: list[_Worker] = []  # processes that wait for the next program
+
+
+@atexit.register
+def _end() -> None:
+    while _idle:
+        _idle.pop().end()
+
+
+def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
+    """Have a question answered in another process (see `_solver`); None where it is long past its time.
+
+    An interrupt is heard at once, and ends that process.
+    """
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    try:
+        said = worker.ask(question, until)
+    except BaseException:
+        worker.end()
+        raise
+    if said is None or isinstance(said, BaseException):
+        worker.end()
+    else:
+        _idle.append(worker)
+    if isinstance(said, BaseException):
+        raise said
+    return said

@@ -1,7 +1,7 @@
 """The certified bound: what no swap plan can beat.
 
-Read `certify` first: the least limit without a stall, the least stall at a limit. `fluid` is the relaxation that both
-bound, `program` its linear program and the certificate.
+Read `certify` first: the least limit without a stall, the least stall at a limit. `swap/fluid` is the relaxation that
+both bound, its linear program and the certificate.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
@@ -13,11 +12,10 @@ from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
+from gpumem.swap.judge import Judge
 from gpumem.swap.limits import fits, floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.search._engines import FAR
 from gpumem.swap.search.annealing import Annealing
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 START = 0.4  # of the time, at most, for AutoSwap's plans
@@ -86,7 +84,7 @@ def search(
     if fits(trace, limit):
         return Plan.of(trace)
     progress("AutoSwap")
-    judge, start = _Judge(trace, machine, limit), until.part(START)
+    judge, start = Judge(trace, machine, limit), until.part(START)
     for score in start.each(SCORES):
         with suppress(NotReached):
             judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1, seconds=start.seconds))
@@ -138,39 +136,3 @@ def lowest(
         if simulate(swapped, machine, capacity=limit).overhead(baseline(trace, machine, swapped)) <= stall:
             kept.append((plan, limit))
     return min(kept, key=lambda row: row[1])
-
-
-@dataclass(slots=True, eq=False)
-class _Judge:
-    """Keeps the plan whose iteration is shortest by the capacity clock."""
-
-    trace: Trace
-    machine: Machine
-    limit: int
-    best: Plan | None = None
-    line: Timeline | None = None
-    lowest: int = FAR
-
-    def offer(self, plan: Plan) -> None:
-        """Judge a plan that may be above the limit, or above the pinned budget."""
-        swapped = plan.apply(self.trace)
-        self.lowest = min(self.lowest, swapped.peak_load)
-        if swapped.peak_load > self.limit or swapped.load(host=True).max() > self.machine.pinned:
-            return
-        line = simulate(swapped, self.machine, capacity=self.limit)
-        if self.line is None or line.makespan < self.line.makespan:
-            self.best, self.line = plan, line
-
-    @property
-    def stall(self) -> int:
-        """Nanoseconds that the best plan adds to an iteration; FAR without one."""
-        if self.best is None or self.line is None:
-            return FAR
-        return self.line.makespan - baseline(self.trace, self.machine, self.best.apply(self.trace)).makespan
-
-    def plan(self, until: Deadline) -> Plan:
-        """Return the best plan."""
-        if self.best is None:
-            reached = min(self.lowest, self.trace.peak_load)
-            raise NotReached(reached, self.limit, hint=until.hint("the pinned budget may be too small"))
-        return self.best

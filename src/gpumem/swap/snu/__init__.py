@@ -1,7 +1,8 @@
-"""Swapping as in the SNU thesis: on demand, and by its heuristic; how it finds the iteration.
+"""Swapping as in the SNU thesis: on demand, by its heuristic, by its integer program; how it finds the iteration.
 
 Read `on_demand` first, with `lru`, the run that decides; `by_address` is the same in a pool of `addresses`. Then
-`heuristic`, with `overlap`, where the links have time. `pattern` is its test for an iteration.
+`heuristic`, with `overlap`, where the links have time, and `ilp`, with `realise`, where a solution becomes plans.
+`pattern` is its test for an iteration.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.snu.by_address import ByAddress as ByAddress, Tally as Tally, by_address as by_address
     from gpumem.swap.snu.heuristic import heuristic as heuristic
+    from gpumem.swap.snu.ilp import ilp as ilp, solve_ilp as solve_ilp
     from gpumem.swap.snu.on_demand import OnDemand as OnDemand, follow as follow, on_demand as on_demand
     from gpumem.swap.snu.pattern import Pattern as Pattern, pattern as pattern
 

@@ -1,4 +1,4 @@
-"""The linear program behind `bound`: fluid copies between breakpoints of the iteration.
+"""The program of swapping: fluid copies between breakpoints of the iteration, buffers away in part or as a whole.
 
 ::
 
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import F64, I64
-from gpumem.swap.bound.fluid import Fluid
-from gpumem.swap.linear import Rows
+from gpumem.columns import F64, I64, Bool
+from gpumem.deadline import NEVER, Deadline
+from gpumem.swap.fluid.relax import Fluid
+from gpumem.swap.linear import Rows, Solved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +27,8 @@ class Solution:
 
     `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps
     to, as a fraction of the peak; `absent[k]`: the fraction of gap `gap[k]` away at unrolled instant
-    `instant[k]`; `price`: what the time of each segment is worth, in units of the objective.
+    `instant[k]`; `price`: what the time of each segment is worth, in units of the objective; `stall`: ns by
+    which it grows.
     """
 
     dual: float
@@ -35,6 +37,7 @@ class Solution:
     instant: I64
     absent: F64
     price: F64
+    stall: F64
 
 
 def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
@@ -47,11 +50,18 @@ def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
     return item, np.arange(len(item)) - offset[item], offset
 
 
-class LinearProgram:
-    """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`."""
+class FluidProgram:
+    """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`.
 
-    def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
+    With a limit it asks for the least stall, else for the least level. `whole`: a buffer is away or it is not;
+    then being away everywhere costs `fewer` ns, so that of equal solutions the one comes out that swaps less.
+    """
+
+    def __init__(
+        self, fluid: Fluid, breaks: I64, peak: int, limit: int | None, *, whole: bool = False, fewer: float = 0.0
+    ) -> None:
         self.breaks, self.peak, self.limit, self.rows = breaks, peak, limit, Rows()
+        self.whole, self.fewer = whole, fewer
         self.turns = np.concatenate([breaks + 2 * fluid.n * turn for turn in range(5)])
         begin, end = np.searchsorted(self.turns, fluid.first), np.searchsorted(self.turns, fluid.last, side="right")
         self.active = np.flatnonzero(begin < end)
@@ -66,30 +76,44 @@ class LinearProgram:
         self._absence()
         self._loads()
 
-    def solve(self) -> Solution:
-        """Solve the program; see `Solution`."""
-        found = self.rows.relaxed()
-        if found is None:
+    def solve(self, until: Deadline = NEVER) -> Solution | None:
+        """Solve the program with buffers away in part; None where the time was up before."""
+        found = self.rows.relaxed(until)
+        if found is None and until is NEVER:
             raise RuntimeError("the linear program was not solved")
-        x, price = found.x, found.price
+        return None if found is None else self._solution(found.x, found.price, found.dual)
+
+    def in_whole(self, until: Deadline, best: float, gap: float, nodes: int | None) -> tuple[Solved, Solution | None]:
+        """Solve the program with whole buffers for a stall below `best` ns; see `Rows.solve`.
+
+        Return what became of it, values in ns, and the solution if there is one.
+        """
+        found = self.rows.solve(until, best=best, gap=gap, nodes=nodes)
+        if found.x is None:
+            return found, None
+        return found, self._solution(found.x, np.zeros(self.rows.rows), found.bound)
+
+    def _solution(self, x: F64, price: F64, dual: float) -> Solution:
         k, absent = len(self.breaks), np.zeros(len(self.gap))
         for columns, sign in self.away:
             absent += np.where(columns >= 0, x[columns], 0) * sign
         engines = price[: 2 * k if self.f.duplex else k].reshape(-1, k).sum(axis=0)
         worth = engines * (self.time[1 : k + 1] - self.time[:k]) / self.unit
         level = float(x[0]) if self.limit is None else self.limit / self.peak
-        return Solution(found.dual, level, self.active[self.gap], self.turns[self.place], absent, worth)
+        stall = np.zeros(k)
+        stall[self.grows] = x[self.stall] * self.unit
+        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, worth, stall)
 
     def _engines(self) -> None:
         """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
         k, engines = len(self.breaks), 2 if self.f.duplex else 1
         row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, engines))
         self.out_row, self.in_row = row[:k], row[-k:]
-        grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
+        self.grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
         most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()) / self.unit  # one after another
-        self.stall = self.rows.variables(np.full(len(grows), most), cost=0.0 if self.limit is None else self.unit)
+        self.stall = self.rows.variables(np.full(len(self.grows), most), cost=0.0 if self.limit is None else self.unit)
         for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
-            self.rows.put(side[grows], self.stall, -1.0)
+            self.rows.put(side[self.grows], self.stall, -1.0)
 
     def _alone(self, copy_ns: I64, time: I64) -> F64:
         """The part of a copy that its engine could do in `time` if it did nothing else, and nothing stalls."""
@@ -141,6 +165,9 @@ class LinearProgram:
         gone, total = none.copy(), none.copy()
         gone[paid] = self.gone[(self.gone_at[value] + self.place)[paid]]
         total[single] = self.coming[(self.coming_at[self.gap] + self.begin[self.gap])[single]]
+        if self.whole:
+            self.away = [(self._all_or_nothing(np.where(paid, gone, coming), coming), 1.0)]
+            return
         several = paid & ~single
         mine = none.copy()
         mine[several] = self.rows.variables(np.ones(int(several.sum())))
@@ -148,6 +175,34 @@ class LinearProgram:
         self.rows.at_most(mine[several], coming[several])
         left = np.where(single, gone, mine)
         self.away = [(left, 1.0), (np.where(several, -1, coming), 1.0), (total, -1.0)]
+
+    def _all_or_nothing(self, gone: I64, coming: I64) -> I64:
+        """A in {0, 1}, where an op starts; at its end, where nothing is decided, whatever lies in between."""
+        starts = self.turns[self.place] % 2 == 0
+        mine = np.empty(len(starts), np.int64)
+        for chosen, whole in ((starts, True), (~starts, False)):
+            cost = self.fewer / len(starts) if whole else 0.0
+            mine[chosen] = self.rows.variables(np.ones(int(chosen.sum())), cost=cost, whole=whole)
+        self.rows.at_most(mine, gone)
+        self.rows.at_most(mine, coming)
+        self.decided = np.flatnonzero(starts)
+        return mine
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """What is decided, along `decided`: the gap, as a row of the fluid, and the op at whose start it is away."""
+        gap, at = self.active[self.gap[self.decided]], self.turns[self.place[self.decided]] // 2
+        return list(zip(gap.tolist(), at.tolist()))
+
+    def forbid(self, away: Bool, stall: float) -> None:
+        """Say that who is away at the starts of ops just as in `away`, bool along `decided`, stalls so many ns.
+
+        A solution that differs in k of them stalls at least `(1 - k) * stall`.
+        """
+        row = self.rows.add(np.array([(int(away.sum()) - 1) * stall / self.unit]))
+        columns = self.away[0][0][self.decided]
+        self.rows.put(np.repeat(row, len(self.stall)), self.stall, -1.0)
+        self.rows.put(np.repeat(row, len(columns)), columns, np.where(away, stall, -stall) / self.unit)
 
     def _loads(self) -> None:
         """The load at the start of the op at each breakpoint, and at the end of the op before it."""

@@ -1,0 +1,94 @@
+"""Where to look: breakpoints are added where they matter to the program, until they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpumem.columns import F64, I64
+from gpumem.deadline import NEVER, Deadline
+from gpumem.swap.fluid.program import FluidProgram, Solution
+from gpumem.swap.fluid.relax import Fluid
+
+FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds
+FINE = 2e-4  # of the peak: by how much a load has to be too high to matter; a quarter of it is a gain
+PATIENCE = 2  # rounds without a gain
+
+
+def refine(
+    f: Fluid,
+    peak: int,
+    limit: int | None,
+    rounds: int,
+    size: int,
+    progress: Callable[[str], None],
+    until: Deadline = NEVER,
+) -> tuple[float, I64, bool]:
+    """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
+
+    Return it, the breakpoints that there are then, and whether it is settled. `f` in a program for `limit`, or for the
+    least level where that is None; at most `rounds` programs of at most `size` variables, until the time is up.
+    """
+    breaks, best, idle = _first(f), 0.0, 0
+    for _ in range(rounds):
+        program = FluidProgram(f, breaks, peak, limit)
+        found = program.solve(until)
+        if found is None:
+            break
+        scale = f.time[-1] if limit is not None else 1.0
+        idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0
+        best = max(best, found.dual)
+        progress(f"{len(breaks)} breakpoints: " + (f"{best:.2%} of the peak" if limit is None else f"{best:.0f} ns"))
+        over = _over(f, found, peak)
+        more = _split(f, breaks, found, over, scale)
+        settled = not len(more) or (idle >= PATIENCE and over.max() < 5 * FINE)
+        if settled or idle > PATIENCE or program.rows.columns > size:
+            return best, breaks, settled
+        breaks = np.union1d(breaks, more)
+    return best, breaks, False
+
+
+def _first(f: Fluid) -> I64:
+    """Breakpoints to begin with: all if they are few; else even in time, and where most is held."""
+    if f.n <= FIRST:
+        return np.arange(0, 2 * f.n, 1 if f.stalls else 2)
+    even = np.searchsorted(f.time, np.linspace(0, f.time[-1], FIRST, endpoint=False), side="right") - 1
+    top = int(np.argmax(f.held))
+    return np.unique(2 * np.append(np.clip(even, 0, f.n - 1), [top, (top + 1) % f.n]))
+
+
+def _over(f: Fluid, found: Solution, peak: int) -> F64:
+    """By how much each instant's load is above the level, absence between breakpoints drawn in straight lines."""
+    load = np.repeat(f.held, 2).astype(np.float64)
+    starts = np.flatnonzero(np.diff(found.gap, prepend=-1))
+    for a, b in zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist()):
+        g = found.gap[a]
+        instant = np.arange(2 * f.w.after[g] + 2, 2 * f.w.before[g])
+        inside = (f.first[g] <= instant) & (instant <= f.last[g])
+        when, known = (instant, found.instant[a:b]) if f.stalls else (f.at(instant), f.at(found.instant[a:b]))
+        away = np.interp(when, known, found.absent[a:b]) * inside
+        load[instant % (2 * f.n)] -= f.w.size[g] * away
+    excess: F64 = load / peak - found.level
+    return excess
+
+
+def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I64:
+    """Breakpoints to add: where the load is above the level, and amid the segments whose time is worth most."""
+    more: list[int] = []
+    for x in np.argsort(-over, kind="stable").tolist():
+        if over[x] < FINE or len(more) >= MORE:
+            break
+        x = x if f.stalls else (x + 1) // 2 * 2 % (2 * f.n)
+        if x not in breaks and all(abs(x - y) > 4 for y in more):
+            more.append(x)
+    ends = np.append(breaks[1:], breaks[0] + 2 * f.n)
+    for s in np.argsort(-found.price, kind="stable").tolist()[:MORE]:
+        if found.price[s] < FINE / 4 * scale:
+            break
+        instants = np.arange(breaks[s] + 1, ends[s])
+        instants = instants[f.stalls | (instants % 2 == 0)]
+        if len(instants):
+            middle = f.at(np.array([breaks[s], ends[s]])).sum() / 2
+            more.append(int(instants[np.argmin(np.abs(f.at(instants) - middle))]) % (2 * f.n))
+    return np.array(sorted(set(more) - set(breaks.tolist())), np.int64)

@@ -1,0 +1,277 @@
+"""The swapping program: which gaps to swap, and from which op to which, by integer programming.
+
+::
+
+    refine (linear)      breakpoints where they matter, and a bound
+    the program          whole buffers, the least stall at the limit: a better bound, and a solution
+    realise, the clock   the solution as plans; the best one by the clock is the incumbent
+    again                with breakpoints where a plan was above the limit, or without this solution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import COMPUTE, I64
+from gpumem.deadline import Deadline
+from gpumem.errors import NotReached
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.fluid import Fluid, FluidProgram, Solution, refine, relax
+from gpumem.swap.judge import FAR, Judge
+from gpumem.swap.limits import fits
+from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
+from gpumem.swap.plan import Plan
+from gpumem.swap.proof import START, Proof
+from gpumem.swap.snu.heuristic import heuristic
+from gpumem.swap.snu.realise import Away, all_orders, ways
+from gpumem.swap.windows import Windows, windows
+from gpumem.trace import Trace
+from gpumem.units import human_ns, percent
+
+ROUNDS, SIZE = 8, 20_000  # linear programs, and their variables, to find breakpoints
+NODES = 300  # of the search tree in each round, where there is no deadline
+SMALL = 24  # ops: every instant is a breakpoint up to here
+FEWER = 0.01  # ns: of equal solutions the one that swaps less, where all are looked at
+SHARE = 0.3  # of the time that is left, at most, for the linear programs
+SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
+
+
+@strict
+def ilp(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    start: Plan | None = None,
+    bound: int = 0,
+    gap: float = 0.0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Plan swaps by the integer program of swapping; `solve_ilp` also returns what it proved.
+
+    Parameters
+    ----------
+    trace, machine, limit
+        The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    start : Plan, optional
+        A plan to begin with. Default: the thesis' heuristic.
+    bound : int
+        Nanoseconds by which any plan makes an iteration longer, certified (see `gpumem.swap.least_stall`).
+    gap : float
+        How far from the best possible a plan may be, as a fraction of its time.
+    seconds : float, optional
+        The whole time; see `gpumem.swap`.
+    progress : callable
+        Told the incumbent, the bound and the gap.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 9 // 10
+    >>> ilp(trace, machine, limit, gap=0.05).apply(trace).peak_load <= limit
+    True
+
+    References
+    ----------
+    J. Lee's thesis, Seoul National University: the ILP schedule. Its text is lost; the statement is ours.
+    """
+    proof = solve_ilp(trace, machine, limit, start=start, bound=bound, gap=gap, seconds=seconds, progress=progress)
+    return proof.plan
+
+
+@strict
+def solve_ilp(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    start: Plan | None = None,
+    bound: int = 0,
+    gap: float = 0.0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Proof:
+    """Plan swaps by the integer program of swapping, and say how far from the best the plan may be.
+
+    Parameters, errors and references are those of `ilp`.
+
+    Returns
+    -------
+    Proof
+        The best plan by the capacity clock, and what no plan of `Swap` decisions can beat.
+
+    Raises
+    ------
+    ValueError
+        A gap outside of [0, 1); a bound below 0.
+
+    Notes
+    -----
+    The program is that of the certified bound (`swap/fluid`) in whole numbers. For each gap and each breakpoint O is
+    the part copied out, I the part still to be copied in, A whether the buffer is away; A <= O, A <= I, a link copies
+    for no longer than time passes, and at each breakpoint what is held without swapping, less what is away, is at most
+    the limit. Time passes while ops run, and where an op waits, which is what the objective counts. A value is copied
+    out once for all its gaps. So the program relaxes the clock: what it proves holds for all plans of swaps whose
+    iterations are alike (a plan may take turns between several, see `Timeline.cycle`). `SAFETY` of an iteration is
+    taken off for the solver's tolerances.
+
+    The statement in slots, where a copy-in needs its memory from the start of an op on, is stricter than the clock,
+    which hands out memory in the middle of an op.
+
+    A solution becomes plans (`realise`), and the clock says how long these take. Breakpoints are added where a plan is
+    above the limit. Up to `SMALL` ops every instant is a breakpoint and all orders of copies are looked at, so that the
+    solution's time by the clock is known, and the program is told not to propose it for less: it ends with the optimum.
+    Longer traces have some breakpoints, and end at a gap.
+
+    Gaps that together are below 1/2000 of the peak are taken to leave for nothing; in plans they pay. Nothing is proved
+    for several compute streams, and where the host needs time.
+
+    Without `seconds` there are at most some programs of `NODES` nodes.
+    """
+    if not 0 <= gap < 1:
+        raise ValueError(f"gap: {gap} is not in [0, 1)")
+    if bound < 0:
+        raise ValueError(f"bound: {bound} ns is below 0")
+    until = Deadline.within(seconds)
+    if fits(trace, limit):
+        line = simulate(trace, machine, capacity=limit)
+        return Proof(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
+    found = _Search(trace, machine, limit, gap, until, progress, bound)
+    found.begin(start)
+    try:
+        found.run()
+    except KeyboardInterrupt:
+        progress(f"interrupted: {found.told}")
+        raise
+    return found.proof()
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """The program, the plans that came of it, and what is proved so far."""
+
+    trace: Trace
+    machine: Machine
+    limit: int
+    gap: float
+    until: Deadline
+    progress: Callable[[str], None]
+    bound: int  # ns of stall that are certain
+    judge: Judge = field(init=False)
+    base: int = field(init=False)  # ns of an iteration without stalls
+    given: Plan | None = None
+    forbidden: list[tuple[frozenset[tuple[int, int]], int]] = field(default_factory=list)
+    left: bool = True  # whether anything is left to try
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.trace, self.machine, self.limit)
+        self.base = simulate(self.trace, self.machine).makespan
+
+    def begin(self, start: Plan | None) -> None:
+        """Begin with a plan that there is."""
+        if start is not None and self.judge.offer(start) == FAR:
+            raise ValueError(f"start: its load, or what it keeps on the host, is above the limit of {self.limit} bytes")
+        if start is None:
+            with suppress(NotReached):
+                self.judge.offer(
+                    heuristic(self.trace, self.machine, self.limit, seconds=self.until.part(SHARE).seconds)
+                )
+        self.given = self.judge.best
+
+    @property
+    def stall(self) -> int:
+        """Nanoseconds that the incumbent adds to an iteration; `FAR` without one."""
+        return FAR if self.judge.line is None else self.judge.line.makespan - self.base
+
+    @property
+    def done(self) -> bool:
+        """Whether the incumbent is proved to be good enough."""
+        return self.judge.best is not None and self.stall - self.bound <= self.gap * (self.base + self.stall)
+
+    @property
+    def told(self) -> str:
+        """The incumbent, the bound and the gap, in words."""
+        if self.judge.best is None:
+            return f"no plan yet, at least {human_ns(self.base + self.bound)} an iteration"
+        proof = self.proof()
+        return f"{human_ns(proof.value)} an iteration, at least {human_ns(proof.bound)}, gap {percent(proof.gap)}"
+
+    def proof(self) -> Proof:
+        """Return the incumbent and what is proved of it."""
+        plan = self.judge.plan(self.until)
+        value, bound = self.base + self.stall, self.base + min(self.bound, self.stall)
+        status = OPTIMAL if self.done else START if plan is self.given else LATE
+        return Proof(plan, value, bound, status)
+
+    def run(self) -> None:
+        """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
+        alone = len(np.unique(self.trace.ops.stream)) == 1 and bool((self.trace.ops.role == COMPUTE).all())
+        sure = alone and not self.machine.host_ns and not self.trace.ops.blocking.any()
+        f, others = relax(self.trace, self.machine, stalls=True), windows(self.trace, self.machine)
+        if self.done or not len(f.w):
+            return
+        breaks = np.arange(2 * f.n)
+        if f.n > SMALL:
+            part = self.until.part(SHARE)
+            value, breaks, _ = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
+            self.raise_bound(value, sure)
+        for _ in range(10_000 if f.n <= SMALL else ROUNDS):
+            if self.done or self.until.over():
+                break
+            more = self.round(f, breaks, others, sure)
+            if not self.left:
+                break
+            breaks = np.union1d(breaks, more)
+
+    def raise_bound(self, stall: float, sure: bool) -> None:
+        """Note that no plan stalls for less, but for the solver's tolerances."""
+        if sure and stall > -np.inf:
+            self.bound = max(self.bound, ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER))
+        self.progress(self.told)
+
+    def round(self, f: Fluid, breaks: I64, others: Windows, sure: bool) -> I64:
+        """Solve the program once; return instants to look at the next time."""
+        program = FluidProgram(f, breaks, self.trace.peak_load, self.limit, whole=True, fewer=FEWER * (f.n <= SMALL))
+        for known, stall in self.forbidden:
+            program.forbid(np.array([key in known for key in program.keys], np.bool_), stall)
+        best = (self.stall - max(self.gap * (self.base + self.stall), 0.5)) if self.judge.best is not None else np.inf
+        nodes = None if self.until.seconds is not None else NODES
+        solved, found = program.in_whole(self.until.part(0.7), best, self.gap, nodes)
+        self.raise_bound(best if solved.status == INFEASIBLE else solved.bound, sure)
+        if found is None:
+            self.left = False
+            return breaks[:0]
+        away = Away.of(f, breaks, found)
+        if f.n <= SMALL:
+            self.small(away, program, found)
+            return breaks[:0]
+        return self.large(away, others, found)
+
+    def small(self, away: Away, program: FluidProgram, found: Solution) -> None:
+        """Look at every order of the copies; then the program knows what this solution takes."""
+        plans, exact = all_orders(self.trace, away, self.machine.duplex)
+        least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
+        self.left = exact and least < FAR
+        keys = frozenset(key for key, x in zip(program.keys, found.absent[program.decided]) if x > 0.5)
+        self.forbidden.append((keys, least - self.base))
+
+    def large(self, away: Away, others: Windows, found: Solution) -> I64:
+        """Look at some ways to carry the solution out; return the instants where these are above the limit."""
+        load, before = away.load(self.trace, self.trace.n), self.stall
+        over = np.flatnonzero(load > self.limit)
+        away = away.also(self.trace, self.limit, others).needed(self.trace, self.limit)
+        for swaps in ways(self.trace, self.limit, away):
+            self.judge.offer(Plan.of(self.trace, swaps))
+        self.progress(self.told)
+        worst = over[np.argsort(-load[over], kind="stable")][:8]
+        self.left = len(worst) > 0 or self.stall < before
+        return np.unique(np.concatenate([2 * worst, 2 * worst + 1]))
