@@ -13,8 +13,8 @@ from gpumem.evaluate import knee, overhead_at
 from gpumem.evaluate.knee import knee_of
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
+from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.search.planner import _Judge
 from gpumem.trace import Trace
 
 from .conftest import tiny_machine
@@ -78,7 +78,7 @@ def test_every_overhead_is_against_that_base(blocking: bool, base: int) -> None:
 
 def test_a_search_counts_the_stall_from_that_base() -> None:
     trace, machine = pipelined(), tiny_machine().with_(copy_host_ns=1)
-    judge = _Judge(trace, machine, LIMIT)
+    judge = Judge(trace, machine, LIMIT)
     judge.offer(by_hand(trace, machine, LIMIT, blocking=False))
     assert judge.line is not None
     assert judge.stall == judge.line.makespan - 190

@@ -1,7 +1,7 @@
 """Swapping relaxed to fluid copies, as a program between breakpoints of the iteration.
 
-Read `relax` first: windows of time for each gap; then `program`, which is linear for the bound (`swap/bound`) and has
-whole numbers for the plan (`swap/snu/ilp`).
+Read `relax` first: windows of time for each gap; then `program`, which is linear, and `refine`, where its breakpoints
+come from, for the bound (`swap/bound`); then `whole`, the same in whole numbers, for plans (`swap/snu/ilp`).
 """
 
 from typing import TYPE_CHECKING
@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from gpumem.swap.fluid.program import FluidProgram as FluidProgram, Solution as Solution
     from gpumem.swap.fluid.refine import refine as refine
     from gpumem.swap.fluid.relax import Fluid as Fluid, relax as relax
+    from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
 
 face(__name__)

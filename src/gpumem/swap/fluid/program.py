@@ -1,4 +1,4 @@
-"""The program of swapping: fluid copies between breakpoints of the iteration, buffers away in part or as a whole.
+"""The linear program of swapping: fluid copies between breakpoints of the iteration.
 
 ::
 
@@ -18,7 +18,7 @@ import numpy as np
 from gpumem.columns import F64, I64, Bool
 from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear import Rows, Solved
+from gpumem.swap.linear import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,15 +53,11 @@ def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
 class FluidProgram:
     """The program for one choice of breakpoints, ascending instants in `[0, 2 n)`.
 
-    With a limit it asks for the least stall, else for the least level. `whole`: a buffer is away or it is not;
-    then being away everywhere costs `fewer` ns, so that of equal solutions the one comes out that swaps less.
+    With a limit it asks for the least stall, else for the least level.
     """
 
-    def __init__(
-        self, fluid: Fluid, breaks: I64, peak: int, limit: int | None, *, whole: bool = False, fewer: float = 0.0
-    ) -> None:
+    def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int | None) -> None:
         self.breaks, self.peak, self.limit, self.rows = breaks, peak, limit, Rows()
-        self.whole, self.fewer = whole, fewer
         self.turns = np.concatenate([breaks + 2 * fluid.n * turn for turn in range(5)])
         begin, end = np.searchsorted(self.turns, fluid.first), np.searchsorted(self.turns, fluid.last, side="right")
         self.active = np.flatnonzero(begin < end)
@@ -82,16 +78,6 @@ class FluidProgram:
         if found is None and until is NEVER:
             raise RuntimeError("the linear program was not solved")
         return None if found is None else self._solution(found.x, found.price, found.dual)
-
-    def in_whole(self, until: Deadline, best: float, gap: float, nodes: int | None) -> tuple[Solved, Solution | None]:
-        """Solve the program with whole buffers for a stall below `best` ns; see `Rows.solve`.
-
-        Return what became of it, values in ns, and the solution if there is one.
-        """
-        found = self.rows.solve(until, best=best, gap=gap, nodes=nodes)
-        if found.x is None:
-            return found, None
-        return found, self._solution(found.x, np.zeros(self.rows.rows), found.bound)
 
     def _solution(self, x: F64, price: F64, dual: float) -> Solution:
         k, absent = len(self.breaks), np.zeros(len(self.gap))
@@ -165,9 +151,11 @@ class FluidProgram:
         gone, total = none.copy(), none.copy()
         gone[paid] = self.gone[(self.gone_at[value] + self.place)[paid]]
         total[single] = self.coming[(self.coming_at[self.gap] + self.begin[self.gap])[single]]
-        if self.whole:
-            self.away = [(self._all_or_nothing(np.where(paid, gone, coming), coming), 1.0)]
-            return
+        self._away(gone, coming, total, paid, single)
+
+    def _away(self, gone: I64, coming: I64, total: I64, paid: Bool, single: Bool) -> None:
+        """Say what A is, from the columns of O and I at each place, and of w where one gap has the value."""
+        none = np.full(len(gone), -1)
         several = paid & ~single
         mine = none.copy()
         mine[several] = self.rows.variables(np.ones(int(several.sum())))
@@ -175,34 +163,6 @@ class FluidProgram:
         self.rows.at_most(mine[several], coming[several])
         left = np.where(single, gone, mine)
         self.away = [(left, 1.0), (np.where(several, -1, coming), 1.0), (total, -1.0)]
-
-    def _all_or_nothing(self, gone: I64, coming: I64) -> I64:
-        """A in {0, 1}, where an op starts; at its end, where nothing is decided, whatever lies in between."""
-        starts = self.turns[self.place] % 2 == 0
-        mine = np.empty(len(starts), np.int64)
-        for chosen, whole in ((starts, True), (~starts, False)):
-            cost = self.fewer / len(starts) if whole else 0.0
-            mine[chosen] = self.rows.variables(np.ones(int(chosen.sum())), cost=cost, whole=whole)
-        self.rows.at_most(mine, gone)
-        self.rows.at_most(mine, coming)
-        self.decided = np.flatnonzero(starts)
-        return mine
-
-    @property
-    def keys(self) -> list[tuple[int, int]]:
-        """What is decided, along `decided`: the gap, as a row of the fluid, and the op at whose start it is away."""
-        gap, at = self.active[self.gap[self.decided]], self.turns[self.place[self.decided]] // 2
-        return list(zip(gap.tolist(), at.tolist()))
-
-    def forbid(self, away: Bool, stall: float) -> None:
-        """Say that who is away at the starts of ops just as in `away`, bool along `decided`, stalls so many ns.
-
-        A solution that differs in k of them stalls at least `(1 - k) * stall`.
-        """
-        row = self.rows.add(np.array([(int(away.sum()) - 1) * stall / self.unit]))
-        columns = self.away[0][0][self.decided]
-        self.rows.put(np.repeat(row, len(self.stall)), self.stall, -1.0)
-        self.rows.put(np.repeat(row, len(columns)), columns, np.where(away, stall, -stall) / self.unit)
 
     def _loads(self) -> None:
         """The load at the start of the op at each breakpoint, and at the end of the op before it."""

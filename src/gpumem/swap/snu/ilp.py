@@ -23,10 +23,11 @@ from gpumem.deadline import Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.fluid import Fluid, FluidProgram, Solution, refine, relax
+from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, refine, relax
+from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits
-from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
+from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.proof import START, Proof
 from gpumem.swap.snu.heuristic import heuristic
@@ -38,7 +39,7 @@ from gpumem.units import human_ns, percent
 ROUNDS, SIZE = 8, 20_000  # linear programs, and their variables, to find breakpoints
 NODES = 300  # of the search tree in each round, where there is no deadline
 SMALL = 24  # ops: every instant is a breakpoint up to here
-FEWER = 0.01  # ns: of equal solutions the one that swaps less, where all are looked at
+TURNS = 3_000  # solutions of the exact program that the clock is asked about
 SHARE = 0.3  # of the time that is left, at most, for the linear programs
 SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
 
@@ -169,7 +170,6 @@ class _Search:
     judge: Judge = field(init=False)
     base: int = field(init=False)  # ns of an iteration without stalls
     given: Plan | None = None
-    forbidden: list[tuple[frozenset[tuple[int, int]], int]] = field(default_factory=list)
     left: bool = True  # whether anything is left to try
 
     def __post_init__(self) -> None:
@@ -217,14 +217,13 @@ class _Search:
         alone = len(np.unique(self.trace.ops.stream)) == 1 and bool((self.trace.ops.role == COMPUTE).all())
         sure = alone and not self.machine.host_ns and not self.trace.ops.blocking.any()
         f, others = relax(self.trace, self.machine, stalls=True), windows(self.trace, self.machine)
-        if self.done or not len(f.w):
+        if f.n <= SMALL:
+            self.exactly(f, sure)
             return
-        breaks = np.arange(2 * f.n)
-        if f.n > SMALL:
-            part = self.until.part(SHARE)
-            value, breaks, _ = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
-            self.raise_bound(value, sure)
-        for _ in range(10_000 if f.n <= SMALL else ROUNDS):
+        part = self.until.part(SHARE)
+        value, breaks, _ = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
+        self.raise_bound(value, sure)
+        for _ in range(ROUNDS):
             if self.done or self.until.over():
                 break
             more = self.round(f, breaks, others, sure)
@@ -240,31 +239,41 @@ class _Search:
 
     def round(self, f: Fluid, breaks: I64, others: Windows, sure: bool) -> I64:
         """Solve the program once; return instants to look at the next time."""
-        program = FluidProgram(f, breaks, self.trace.peak_load, self.limit, whole=True, fewer=FEWER * (f.n <= SMALL))
-        for known, stall in self.forbidden:
-            program.forbid(np.array([key in known for key in program.keys], np.bool_), stall)
-        best = (self.stall - max(self.gap * (self.base + self.stall), 0.5)) if self.judge.best is not None else np.inf
-        nodes = None if self.until.seconds is not None else NODES
-        solved, found = program.in_whole(self.until.part(0.7), best, self.gap, nodes)
-        self.raise_bound(best if solved.status == INFEASIBLE else solved.bound, sure)
-        if found is None:
+        program = WholeProgram(f, breaks, self.trace.peak_load, self.limit)
+        _, solution = self.solve(program, sure)
+        if solution is None:
             self.left = False
             return breaks[:0]
-        away = Away.of(f, breaks, found)
-        if f.n <= SMALL:
-            self.small(away, program, found)
-            return breaks[:0]
-        return self.large(away, others, found)
+        return self.large(Away.of(f, breaks, solution), others)
 
-    def small(self, away: Away, program: FluidProgram, found: Solution) -> None:
-        """Look at every order of the copies; then the program knows what this solution takes."""
-        plans, exact = all_orders(self.trace, away, self.machine.duplex)
-        least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
-        self.left = exact and least < FAR
-        keys = frozenset(key for key, x in zip(program.keys, found.absent[program.decided]) if x > 0.5)
-        self.forbidden.append((keys, least - self.base))
+    def most(self, program: WholeProgram) -> float:
+        """No solution need stall for longer, in ns: all copies one after the other."""
+        w = program.f.w
+        return float(w.out_ns.sum() + w.in_ns.sum()) + self.base
 
-    def large(self, away: Away, others: Windows, found: Solution) -> I64:
+    def solve(self, program: WholeProgram, sure: bool) -> tuple[Solved, Solution | None]:
+        """Solve the program for what is better than the incumbent; note what that proves."""
+        best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
+        nodes = None if self.until.seconds is not None else NODES
+        found, solution = program.in_whole(self.until.part(0.7), best=best, gap=self.gap, nodes=nodes)
+        self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
+        return found, solution
+
+    def exactly(self, f: Fluid, sure: bool) -> None:
+        """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
+        program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load())
+        for _ in range(TURNS):
+            if self.done or self.until.over() or not self.left:
+                break
+            found, _ = self.solve(program, sure)
+            if found.x is None:
+                break
+            said = program.said(found.x)
+            plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
+            least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
+            program.forbid(*said, min(least - self.base, 2 * self.most(program)))
+
+    def large(self, away: Away, others: Windows) -> I64:
         """Look at some ways to carry the solution out; return the instants where these are above the limit."""
         load, before = away.load(self.trace, self.trace.n), self.stall
         over = np.flatnonzero(load > self.limit)

@@ -23,47 +23,46 @@ ORDERS = 5_000  # ways to write down the orders of copies, beyond which not all 
 class Away:
     """Gaps that a solution swaps: of each, between which ops it leaves and comes back.
 
-    Columns over the gaps `w`. A buffer is away at the breakpoints from op `leaves[1]` through op `comes[0]`, and is not
-    at the breakpoints before, op `leaves[0]`, and after, op `comes[1]`. Ops count on as in `w`.
+    Columns over the gaps `w`: the earliest and the latest op at which each may be released, int64[2, m], and before
+    which it may be fetched, so that it is away at the breakpoints of the solution and at no other. Ops count as in `w`.
     """
 
     w: Windows
-    leaves: I64
-    comes: I64
+    release: I64
+    fetch: I64
 
     @classmethod
     def of(cls, f: Fluid, breaks: I64, found: Solution) -> Away:
-        """Read a solution: what is away at some breakpoint is swapped."""
-        n = f.n
-        points = np.unique(breaks // 2)  # a breakpoint at the end of an op says nothing of its start
-        points = np.concatenate([points[np.isin(2 * points, breaks)] + n * turn for turn in range(5)])
-        mine = (found.instant % 2 == 0) & (found.absent > 0.5)
-        gap, op = found.gap[mine], found.instant[mine] // 2
+        """Read a solution: what is away at some breakpoint is swapped.
+
+        With every instant a breakpoint the earliest and the latest are the same.
+        """
+        points = np.concatenate([breaks + 2 * f.n * turn for turn in range(5)])
+        mine = found.absent > 0.5
+        gap, instant = found.gap[mine], found.instant[mine]
         rows, first = np.unique(gap, return_index=True)  # sorted by gap, then by instant
-        last = np.append(first[1:], len(gap)) - 1
-        w = f.w.where(rows)
-        begin, end = np.searchsorted(points, op[first]), np.searchsorted(points, op[last])
-        before = np.where(begin > 0, points[begin - 1], -1)
-        leaves = np.stack([np.maximum(before, w.after), op[first]])
-        comes = np.stack([op[last], np.minimum(points[end + 1], w.before)])
-        return cls(w, leaves, comes)
+        leaves, stays = instant[first], instant[np.append(first[1:], len(gap)) - 1]
+        w, before = f.w.where(rows), np.searchsorted(points, leaves) - 1
+        there, back = np.where(before >= 0, points[before], -2), points[np.searchsorted(points, stays) + 1]
+        release = np.stack([np.maximum(there // 2 + 1, w.after + 1), (leaves + 1) // 2])
+        return cls(w, release, np.stack([stays // 2 + 1, np.minimum((back + 1) // 2, w.before)]))
 
     def __len__(self) -> int:
         return len(self.w)
 
     def load(self, trace: Trace, n: int) -> I64:
         """The load that is left if each is away as long as its breakpoints allow."""
-        return trace.load() - around(self.leaves[0] + 1, self.comes[1], self.w.size, n)
+        return trace.load() - around(self.release[0], self.fetch[1], self.w.size, n)
 
     def where(self, chosen: Bool | I64) -> Away:
         """Keep some of the gaps."""
-        return Away(self.w.where(chosen), self.leaves[:, chosen], self.comes[:, chosen])
+        return Away(self.w.where(chosen), self.release[:, chosen], self.fetch[:, chosen])
 
     def needed(self, trace: Trace, limit: int) -> Away:
         """Leave away what the limit does not ask for, the smallest first."""
         n, load, keep = trace.n, self.load(trace, trace.n), np.ones(len(self), np.bool_)
         for k in np.argsort(self.w.size, kind="stable").tolist():
-            absent = np.arange(self.leaves[0][k] + 1, self.comes[1][k]) % n
+            absent = np.arange(self.release[0][k], self.fetch[1][k]) % n
             if load[absent].max(initial=0) + self.w.size[k] <= limit:
                 load[absent] += self.w.size[k]
                 keep[k] = False
@@ -83,52 +82,41 @@ class Away:
         extra = others.where(np.array(more, np.int64))
         order = np.lexsort((np.append(self.w.after, extra.after), np.append(self.w.value, extra.value)))
         columns = {c: np.append(getattr(self.w, c), getattr(extra, c))[order] for c in Windows.__dataclass_fields__}
-        wide = np.stack([extra.after, extra.after + 1]), np.stack([extra.before - 1, extra.before])
-        leaves, comes = (np.hstack([own, new])[:, order] for own, new in zip((self.leaves, self.comes), wide))
-        return Away(Windows(**columns), leaves, comes)
+        release = np.hstack([self.release, np.tile(extra.after + 1, (2, 1))])[:, order]
+        fetch = np.hstack([self.fetch, np.tile(extra.before, (2, 1))])[:, order]
+        return Away(Windows(**columns), release, fetch)
 
 
 def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:
     """Yield some ways to carry a solution out: copies back as late as can be, or as early as there is room."""
     n, w = trace.n, away.w
-    release, late = away.leaves[0] + 1, away.comes[1]
+    release, late = away.release[0], away.fetch[1]
     early, room = late.copy(), Room(away.load(trace, n), limit)
     for k in np.argsort(late, kind="stable").tolist():
-        early[k] = room.fetch(int(max(away.comes[0][k], release[k])), int(late[k]), int(w.size[k]))
+        early[k] = room.fetch(int(away.fetch[0][k]), int(late[k]), int(w.size[k]))
     held = release.copy()
     for k in np.argsort(-release, kind="stable").tolist():  # who goes last holds its memory for longest
-        held[k] = room.hold(int(release[k]), int(min(away.leaves[1][k], early[k])), int(w.size[k]))
-    for back, order in product((late, early), (late, away.leaves[1])):
+        held[k] = room.hold(int(release[k]), int(min(away.release[1][k], early[k])), int(w.size[k]))
+    for back, order in product((late, early), (late, away.release[1])):
         for until in (release, np.minimum(held, back)):
             rows = np.argsort(order, kind="stable")
             swaps = Swap.each(w.where(rows), until[rows], back[rows])
             yield [swap.within(n) for swap in swaps]
 
 
-def all_orders(trace: Trace, away: Away, duplex: bool) -> tuple[list[list[Swap]], bool]:
-    """Return every order of copies in which a solution can be carried out, and whether these are all.
-
-    For solutions whose breakpoints are all ops: who is away at which op is known then, but not who copies first.
-    """
-    n, w = trace.n, away.w
-    release, back = (away.leaves[1]).tolist(), (away.comes[1]).tolist()
-    marks = {*(a % n for a in w.after.tolist())} | (set() if duplex else {p % n for p in back})
-    outs = [[a, *(x for x in range(a + 1, r) if x % n in marks)] for a, r in zip(w.after.tolist(), release)]
-    ways_out = product(*outs)
-    found: dict[tuple[tuple[int, int, int, int], ...], list[Swap]] = {}
-    looked = 0
-    for out in ways_out:
-        for order in permutations(range(len(away))):
-            looked += 1
-            if looked > ORDERS:
-                return list(found.values()), False
-            rank = {k: i for i, k in enumerate(order)}
-            places = [((x + 1) % n, 0, rank[k], k) for k, x in enumerate(out)]
-            places += [(p % n, 1, rank[k], k) for k, p in enumerate(back)]
-            places.sort()
-            key = tuple((place, kind, k, 0) for place, kind, _, k in places)
-            if key not in found:
-                rows = np.array(order, np.int64)
-                columns = (np.array(release)[rows], np.array(back)[rows], np.array(out)[rows])
-                found[key] = [swap.within(n) for swap in Swap.each(w.where(rows), *columns)] if len(rows) else []
+def all_orders(w: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> tuple[list[list[Swap]], bool]:
+    """Return a plan for every order in which the copies of these swaps can be made, and whether these are all."""
+    places = {*(w.after % n).tolist()} | (set() if duplex else {*(fetch % n).tolist()})
+    outs = [[a, *(x for x in range(a + 1, r) if x % n in places)] for a, r in zip(w.after.tolist(), release.tolist())]
+    found: dict[tuple[tuple[int, int, int], ...], list[Swap]] = {}
+    for looked, (out, order) in enumerate(product(product(*outs), permutations(range(len(w))))):
+        if looked == ORDERS:
+            return list(found.values()), False
+        queue = [((x + 1) % n, 0, order.index(k), k) for k, x in enumerate(out)]
+        queue += [(x % n, 1, order.index(k), k) for k, x in enumerate(fetch.tolist())]
+        key = tuple((place, kind, k) for place, kind, _, k in sorted(queue))
+        if key not in found:
+            rows = np.array(order, np.int64)
+            swaps = Swap.each(w.where(rows), release[rows], fetch[rows], np.array(out, np.int64)[rows])
+            found[key] = [swap.within(n) for swap in swaps]
     return list(found.values()), True
