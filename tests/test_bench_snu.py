@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpumem import evaluate
 from gpumem.batch import rebatch
 from gpumem.io import bundled
-from gpumem.machine import GIB, Machine
+from gpumem.machine import GIB, Link, Machine
 from gpumem.papers import snu
 from gpumem.papers.autoswap import Study
-from gpumem.swap import PLANNERS
+from gpumem.swap import PLANNERS, Plan
+from gpumem.trace import Trace
 
 from .conftest import Cli
 
@@ -34,7 +37,7 @@ def test_bench(cli: Cli, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} >= {"bench.txt", "bench.json", "fig7.png", "fig8.png"}
     found = json.loads((out / "bench.json").read_text())
     ways = {r["way"]: r for r in found["ways"] if r["trace"].startswith("resnet18")}
-    planned = [name for name in snu.PLANNED if name in PLANNERS]
+    planned = ["heuristic", "search"]  # the integer program is not quick
     assert list(ways) == [snu.BASE, *snu.ON_DEMAND, *planned, snu.LEAST]
     assert ways[snu.BASE]["over"] == 1
     for name, row in ways.items():
@@ -63,6 +66,24 @@ def test_a_figure_and_what_would_give_it() -> None:
     assert not copy["met"] and copy["over"] > copy["aim"] == 0.60
     assert "never: " in snu.model_table([*rows.values()])
     assert snu.models(study(7.8)) == snu.moved(study(7.8)) == []
+
+
+def test_a_program_is_handed_the_best_plan_and_the_certified_stall() -> None:
+    """A slow link: no plan hides all copies, and of the plans the heuristic's stalls least."""
+    large = study(30.4)
+    slow = large.case.machine.with_(into=Link(0, 0.5), out=Link(0, 0.5))
+    handed: dict[str, Any] = {}
+
+    def program(trace: Trace, machine: Machine, limit: int, *, start: Plan, bound: int) -> Plan:
+        handed.update(start=start, bound=bound)
+        return start
+
+    case = evaluate.Case.of(large.case.trace, slow, load=slow.available)
+    planners = {"heuristic": PLANNERS["heuristic"], "ilp": program}
+    rows = {r["way"]: r for r in snu.ways(replace(large, case=case, check=False), planners, rounds=1)}
+    assert handed["start"] == PLANNERS["heuristic"](case.trace, slow, slow.available)
+    assert handed["bound"] == rows[snu.LEAST]["stall_ns"] > 0
+    assert rows["ilp"]["iteration_ns"] == rows["heuristic"]["iteration_ns"] < rows["on-demand"]["iteration_ns"]
 
 
 def test_bad_input_is_one_line(cli: Cli) -> None:

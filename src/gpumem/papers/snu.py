@@ -18,7 +18,7 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate import verify
 from gpumem.evaluate.need import context_of
 from gpumem.machine import GIB, Link, Machine
-from gpumem.papers.autoswap import Study
+from gpumem.papers.autoswap import Planners, Study
 from gpumem.report import Figure, Series, columns, human, human_ns
 from gpumem.simulate import simulate
 from gpumem.swap import heuristic
@@ -55,9 +55,9 @@ def context(machine: Machine) -> Machine:
     return machine.with_(reserved=context_of(machine))
 
 
-def planners() -> dict[str, Callable[..., Any]]:
-    """The planners of figure 8 that there are, beside those on demand."""
-    return {name: swap.PLANNERS[name] for name in PLANNED if name in swap.PLANNERS}
+def planners(*, program: bool = True) -> Planners:
+    """The planners of figure 8 that there are, beside those on demand, with the integer program or without."""
+    return {name: swap.PLANNERS[name] for name in PLANNED if name in swap.PLANNERS and (program or name != "ilp")}
 
 
 def batch_of(trace: Trace) -> int:
@@ -66,11 +66,12 @@ def batch_of(trace: Trace) -> int:
 
 
 @strict
-def ways(study: Study, rounds: int = 20) -> list[Row]:
+def ways(study: Study, planners: Planners, rounds: int = 20) -> list[Row]:
     """Measure an iteration within the load limit, a row a way; one row where it fits as it is.
 
     Computation and stall, which is what the iteration takes beyond it (figure 7), the time relative to `BASE` and the
-    thesis' figure for that (figure 8), what was copied; last, what no plan can beat in `rounds` of the bound.
+    thesis' figure for that (figure 8), what was copied; last, what no plan can beat in `rounds` of the bound. A planner
+    that takes a plan to `start` from is handed the best so far, and with it the certified `bound`.
     """
     case, limit = study.case, _limit(study)
     if case.trace.peak_load <= limit:
@@ -78,9 +79,8 @@ def ways(study: Study, rounds: int = 20) -> list[Row]:
     study.progress(f"{case.trace.name}: {LEAST}")
     least = swap.least_stall(case.trace, case.machine, limit, rounds=rounds).stall_ns
     rows, best = [_addressed(study)], None
-    known: dict[str, Any] = {}
-    for name, planner in {**ON_DEMAND, **planners()}.items():
-        known = {} if best is None else {"start": best.plan, "bound": least}  # what an integer program takes
+    for name, planner in {**ON_DEMAND, **planners}.items():
+        known: dict[str, Any] = {} if best is None else {"start": best.plan, "bound": least}
         found = replace(study, options={**study.options, **known}).at(limit, name, planner)
         rows.append(_row(study, name, None) if found is None else _of(study, name, found.trace, found.after.timeline))
         if found is not None and (best is None or found.overhead < best.overhead):
