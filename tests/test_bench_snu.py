@@ -12,14 +12,16 @@ import pytest
 
 from gpumem import evaluate
 from gpumem.batch import rebatch
-from gpumem.io import bundled
+from gpumem.io import bundled, load
 from gpumem.machine import GIB, Link, Machine
 from gpumem.papers import snu
 from gpumem.papers.autoswap import Study
-from gpumem.swap import PLANNERS, Plan
+from gpumem.simulate import simulate
+from gpumem.swap import PLANNERS, Plan, least_stall
+from gpumem.swap.snu import ilp
 from gpumem.trace import Trace
 
-from .conftest import Cli
+from .conftest import Cli, shared
 
 
 def study(factor: float, reserved: int = GIB // 2) -> Study:
@@ -84,6 +86,22 @@ def test_a_program_is_handed_the_best_plan_and_the_certified_stall() -> None:
     assert handed["start"] == PLANNERS["heuristic"](case.trace, slow, slow.available)
     assert handed["bound"] == rows[snu.LEAST]["stall_ns"] > 0
     assert rows["ilp"]["iteration_ns"] == rows["heuristic"]["iteration_ns"] < rows["on-demand"]["iteration_ns"]
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("path", shared("traces/resnet34_224_b*.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_the_program_is_at_least_as_good_as_the_heuristic(path: Path) -> None:
+    """And within 2 % of the certified least time, at every batch size of the thesis."""
+    trace, card = load(path).trace, snu.context(Machine.named("rx5700xt"))
+    limit, base = card.available, simulate(trace, card).makespan
+
+    def took(plan: Plan) -> int:
+        return simulate(plan.apply(trace), card, capacity=limit).makespan
+
+    program = took(ilp(trace, card, limit))
+    assert program <= took(PLANNERS["heuristic"](trace, card, limit))
+    assert program <= 1.02 * (base + least_stall(trace, card, limit).stall_ns)
 
 
 def test_bad_input_is_one_line(cli: Cli) -> None:
