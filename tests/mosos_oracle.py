@@ -26,8 +26,6 @@ def random_nodes(rng: np.random.Generator, n: int, *, shape: str = "any") -> Nod
         [Implementation(f"v{v}", 1 + number(8), number(6)) for v in range(1 + number(1))] for _ in range(n)
     ]
     size, held, out_ns, in_ns = ([number(most) for _ in range(n)] for most in (6, 2, 12, 12))
-    again: list[bool]
-    moves: list[bool] | bool
     again, moves = ([bool(x) for x in rng.random(n) < 0.75] for _ in range(2))
     deps = [sorted({int(j) for j in rng.integers(0, k, min(k, 1 + number(1)))}) if k else [] for k in range(n)]
     if shape == "valley":
@@ -35,7 +33,7 @@ def random_nodes(rng: np.random.Generator, n: int, *, shape: str = "any") -> Nod
         size = [number(12 if 3 * k < n else 3) for k in range(n)]
         held = [number(16) * (1 < k < n - 2) for k in range(n)]
         out_ns, in_ns = ([number(4) for _ in range(n)] for _ in range(2))
-        again, moves = [bool(x) for x in rng.random(n) < 0.3], True
+        again, moves = ([bool(x) for x in rng.random(n) < share] for share in (0.3, 0.85))
     return Nodes.make(
         implementations, deps, [1 + x for x in size], held=held, again=again, moves=moves, out_ns=out_ns, in_ns=in_ns
     )

@@ -8,7 +8,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from gpumem.swap.mosos import Nodes, Rules, least, rounded, solve
+from gpumem.deadline import Deadline
+from gpumem.swap.mosos import Implementation, Nodes, Rules, least, rounded, solve
 from gpumem.swap.mosos.program import MOVED
 from tests.mosos_oracle import least_value, obeys, random_nodes, replay
 
@@ -98,3 +99,62 @@ def check_rounded(seed: int, n: int) -> str:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rounded_schedule_is_legal_and_its_bound_holds(seed: int) -> None:
     check_rounded(seed, 8)
+
+
+def check_replays(seed: int, n: int) -> str:
+    nodes, rules, limit = case(seed, n)
+    check_replay(nodes, rules, limit)
+    return "replayed"
+
+
+@pytest.mark.parametrize("seed", [3, 5, 17])
+def test_a_schedule_is_what_the_program_thinks(seed: int) -> None:
+    check_replays(seed, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000))
+def test_a_thousand_schedules_are_what_the_program_thinks(seed: int) -> None:
+    check_replays(seed, 6 + seed % 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_no_schedule_of_seven_nodes_is_better(seed: int) -> None:
+    check(seed, 6 + seed % 2)
+
+
+def test_all_runs_of_a_node_take_one_implementation() -> None:
+    """A rerun in little room makes the first run slow as well."""
+    one = [Implementation("", 10)]
+    row = [[Implementation("quick", 10, 30), Implementation("slow", 25)], one, one, one]
+    nodes = Nodes.make(row, [[], [0], [1], [0, 2]], [40, 30, 30, 10], moves=False)
+    assert [solve(nodes, 99, Rules(one_each=each)).value for each in (False, True)] == [65, 80]
+
+
+@pytest.mark.parametrize(("seed", "limit", "values"), [(2, 35, (28, 31)), (4, 30, (34, inf))])
+def test_what_a_plan_cannot_say_costs(seed: int, limit: int, values: tuple[float, float]) -> None:
+    nodes = random_nodes(np.random.default_rng(seed), 7, shape="valley")
+    found = [solve(nodes, limit, Rules(plain=plain)).value for plain in (False, True)]
+    assert found == pytest.approx(values, abs=1e-3)
+
+
+def test_a_known_schedule_is_kept_or_beaten() -> None:
+    nodes, _, limit = case(3, 7)
+    best = solve(nodes, limit)
+    again = solve(nodes, limit, start=best.schedule)
+    assert (again.value, again.status, again.gap) == (best.value, "optimal", 0.0)
+    below = solve(nodes, limit, best=best.value - 1)
+    assert (below.schedule, below.status, below.bound) == (None, "infeasible", best.value - 1)
+    slow = solve(nodes, limit, Rules(copies=False, by=np.zeros(len(nodes), np.int64)))
+    assert slow.schedule is None or solve(nodes, limit, start=slow.schedule).value == best.value
+
+
+def test_late_is_said() -> None:
+    nodes = random_nodes(np.random.default_rng(1), 24, shape="valley")
+    late = Deadline.within(1e-6)
+    near = rounded(nodes, 70)
+    assert near.schedule is not None and near.status == "late"
+    found, kept = solve(nodes, 70, until=late), solve(nodes, 70, start=near.schedule, until=late)
+    assert (found.schedule, found.status, found.gap) == (None, "late", inf)
+    assert (kept.schedule, kept.status) == (near.schedule, "start")

@@ -38,7 +38,10 @@ class StageProgram:
     stage in which it ends, (7) and (17). Of (17) only `Free <= 1 - h` is stated, for each term of h by itself and with
     the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by max(h),
     and F needs to be no whole number. The other half, that what is dead is freed, follows from what memory is worth.
-    A node neither runs again nor is kept for a run where its output is there already or never read again.
+    A node does not run again where its output is there, and nothing is kept that nobody can read any more. S needs to
+    be no whole number either: the least S for given R, O and P is 0 or 1, and takes no more memory.
+
+    With `since` and few nodes marked `again` there are fewer R, which is what makes 50 nodes solvable.
 
     O(n^2 (v + e / n)) variables for v implementations a node and e dependencies.
     """

@@ -55,7 +55,8 @@ class Proved(Shown):
 
     `schedule`: the best one found, None without any; `value`: its objective, infinite without any; `bound`: what no
     schedule is below; `status`: `optimal` within the gap that was asked for, `infeasible` (none within the limit is
-    below `best`), or `late`.
+    below `best`), `late`, or `start`: late, and the
+    schedule that was given stayed the best one.
     """
 
     schedule: Schedule | None
