@@ -24,6 +24,7 @@ def solve(
     start: Schedule | None = None,
     until: Deadline = NEVER,
     best: float = inf,
+    bound: float = -inf,
     gap: float = 0.0,
 ) -> Proved:
     """Return the schedule of least time within `limit` bytes, as far as it is found until the deadline.
@@ -40,6 +41,8 @@ def solve(
     until : Deadline
     best : float
         ns: a value that a schedule has to be below to be of use.
+    bound : float
+        ns: a value that no schedule is below, as `rounded` and `relaxed` find.
     gap : float
         How far from the best possible a schedule may be, as a fraction of its value.
 
@@ -67,7 +70,7 @@ def solve(
     ([0, 0, 0, 0, 1], 80.0)
     """
     known = Proved(start, inf if start is None else value(nodes, start), -inf, START)
-    cutoff, allowed, bound = min(best, known.value), limit, -inf
+    cutoff, allowed = min(best, known.value), limit
     for _ in range(TRIES):
         program = StageProgram(nodes, rules, allowed)
         found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap)
