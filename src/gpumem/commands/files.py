@@ -70,11 +70,11 @@ def _instead(file: str, names: Sequence[str]) -> str:
     return known + ("" if near is None else f"; did you mean {file[: len(file) - len(name)] + near!r}?")
 
 
-def add_workspaces(p: Group, *, several: bool = False) -> None:
+def add_workspaces(p: Group, *, several: bool = False, usual: str = "none") -> None:
     """Add the option that `with_workspaces` reads; of several rules, which `each_way` reads."""
     told = "give convolutions workspaces: fastest, none, or bytes that none exceeds (default: %(default)s)"
     told += "; each trace once by every rule" if several else ""
-    p.add_argument("--workspaces", default="none", metavar="fastest|none|SIZE" + "[,...]" * several, help=told)
+    p.add_argument("--workspaces", default=usual, metavar="fastest|none|SIZE" + "[,...]" * several, help=told)
 
 
 def each_way(trace: gpumem.Trace, text: str) -> list[tuple[str, gpumem.Trace]]:

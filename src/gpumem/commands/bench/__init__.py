@@ -6,10 +6,10 @@ from there.
 
 from __future__ import annotations
 
-from gpumem.commands.bench import pool, snu, swap, tensile
+from gpumem.commands.bench import mosos, pool, snu, swap, tensile
 from gpumem.commands.parser import Commands, Parser
 
-SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE)
+SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE)
 
 
 def add(commands: Commands) -> None:

@@ -42,6 +42,8 @@ class Suite:
         Further figures to draw, with the stem of the file's name, from the results.
     quick : str
         What `--quick` does instead of the whole, so that it ends within a minute.
+    workspaces : str
+        By which rules, if `--workspaces` says nothing.
     """
 
     name: str
@@ -52,12 +54,13 @@ class Suite:
     tables: Callable[[], Mapping[str, Callable[[Any], str]]]
     pictures: Callable[[Results], Iterable[tuple[str, report.Figure]]] = lambda results: ()
     quick: str = "nothing is left out"
+    workspaces: str = "none"
 
     def add(self, suites: Commands) -> None:
         """Add the suite's arguments."""
         p = suites.add_parser(self.name, help=self.help, description=self.measure.__doc__)
         self.options(p)
-        add_workspaces(p, several=True)
+        add_workspaces(p, several=True, usual=self.workspaces)
         p.add_argument("--what", default="all", metavar="NAME[,NAME]|all", help=f"of {', '.join(self.parts)}")
         quick = f"within a minute, to try it out: {self.quick}".replace("%", "%%")
         p.add_argument("--quick", action="store_true", help=quick)

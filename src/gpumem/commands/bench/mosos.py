@@ -1,0 +1,91 @@
+"""`gpumem bench mosos`: MO-SOS beside Checkmate and STR with operators by free memory, next to the paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from gpumem import evaluate, papers, report, swap
+from gpumem.commands.args import add_machine, target_of
+from gpumem.commands.bench.suite import Results, Suite
+from gpumem.commands.files import traces_of
+from gpumem.commands.parser import Parser
+from gpumem.commands.planning import add_search, own_options
+from gpumem.commands.progress import Progress, tell
+
+PARTS = {
+    "operators": "Figure 2: what each implementation of a convolution takes, and what has to be freed for it",
+    "steps": "Figure 4: a step within a part of the peak load, capacity clock, and what is proved of it",
+    "breakdown": "Figure 5: where the time of a step goes, what is offloaded and what is made again",
+    "reductions": "By how much MO-SOS shortens a step, in %, and the paper's figures",
+}
+USUAL, ONE = ("vgg16", "resnet18"), ("vgg16",)
+SECONDS, FEW = 60.0, 8.0  # of each program, and of the search
+LOOSE = (0.8,)
+QUICK = f"{FEW:g} s a plan, only {' and '.join(ONE)} if none is named, the ratio {LOOSE[0]:g} if none is given"
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("trace", nargs="*", help=f"trace files or bundled names (default: {' '.join(USUAL)})")
+    add_machine(p, "p40")
+    told = ",".join(f"{ratio:g}" for ratio in (0.8, 0.7, 0.6, 0.5, 0.4))
+    p.add_argument("--ratios", metavar="R[,R]", help=f"limits as parts of the peak load (default: {told})")
+    p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
+    add_search(p, "1 takes up to half a minute a plan")
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print figures 2, 4 and 5 of MO-SOS: steps within a part of the memory by its program and by those it restricts.
+
+    Each program, and the search, takes up to a minute a ratio, or what --seconds says.
+    """
+    paper = papers.mosos
+    ratios, machine = _ratios(args), target_of(args)
+    of_use = {"search": swap.search}
+    own = {"seconds": FEW if args.quick else SECONDS} | own_options(args, of_use)
+    results: Results = {part: [] for part in PARTS}
+    found = results["steps"]
+    named = args.trace or (ONE if args.quick else USUAL)
+    for trace in progress.over(traces_of(named, machine, progress, args.workspaces)):
+        from gpumem.batch import rebatch
+
+        if "operators" in parts:
+            results["operators"] += paper.trade_off(trace, machine, ratios)
+        if {"steps", "breakdown", "reductions"} & {*parts}:
+            case = evaluate.Case.of(trace, machine, load=trace.peak_load)
+            study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
+            found += paper.steps(study, ratios)
+    return results | {"breakdown": found, "reductions": paper.reductions(found)}
+
+
+def _ratios(args: argparse.Namespace) -> tuple[float, ...]:
+    if args.ratios is None:
+        return LOOSE if args.quick else papers.mosos.RATIOS
+    try:
+        ratios = tuple(float(part) for part in args.ratios.split(","))
+    except ValueError:
+        raise ValueError(f"--ratios: {args.ratios!r:.60} is no list of numbers") from None
+    for ratio in ratios:
+        if not 0 < ratio <= 1:
+            raise ValueError(f"--ratios: {ratio} is not in (0, 1]")
+    return ratios
+
+
+def pictures(results: Results) -> list[tuple[str, report.Figure]]:
+    """Figures 2, 4 and 5 of each trace."""
+    drawn = papers.mosos.figures(results.get("steps", []), results.get("operators", []))
+    return [(f"{figure.name}-{trace}", figure) for trace, figure in drawn]
+
+
+SUITE = Suite(
+    "mosos",
+    "MO-SOS: operators within a part of the memory",
+    PARTS,
+    options,
+    measure,
+    lambda: papers.mosos.TABLES,
+    pictures,
+    QUICK,
+    "fastest",
+)
