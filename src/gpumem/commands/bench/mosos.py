@@ -36,10 +36,7 @@ def options(p: Parser) -> None:
 
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
-    """Print figures 2, 4 and 5 of MO-SOS: steps within a part of the memory by its program and by those it restricts.
-
-    Each program, and the search, takes up to a minute a ratio, or what --seconds says.
-    """
+    """Print figures 2, 4 and 5 of MO-SOS: a minute, or --seconds, for each ratio, program and the search."""
     paper = papers.mosos
     ratios, machine = _ratios(args), target_of(args)
     of_use = {"search": swap.search}
