@@ -23,7 +23,7 @@ from gpumem.report import Figure, Series, columns, human, human_ns
 from gpumem.simulate import simulate
 from gpumem.swap import heuristic
 from gpumem.swap.plan import Plan
-from gpumem.swap.snu import by_address, follow, on_demand
+from gpumem.swap.snu import by_address, follow, ilp, on_demand
 from gpumem.swap.snu.addresses import FITS
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
@@ -40,7 +40,6 @@ ON_DEMAND: dict[str, Callable[..., Plan]] = {
     "on-demand, not blocking": partial(on_demand, victim="snu", blocking=False),
 }
 BASE = "on-demand, by address"  # the thesis' own, to which it relates the others
-PLANNED = ("heuristic", "search", "ilp")
 LEAST = "certified least"
 WORSE = 0.05  # so much farther from a figure than it was nearest, no larger value is tried
 COUNTED = ("copies_out", "copies_in", "bytes_out", "bytes_in", "dropped", "runs", "scattered", "most_scattered")
@@ -56,8 +55,9 @@ def context(machine: Machine) -> Machine:
 
 
 def planners(*, program: bool = True) -> Planners:
-    """The planners of figure 8 that there are, beside those on demand, with the integer program or without."""
-    return {name: swap.PLANNERS[name] for name in PLANNED if name in swap.PLANNERS and (program or name != "ilp")}
+    """The planners of figure 8, beside those on demand: with the integer program or without."""
+    known: Planners = {"heuristic": heuristic, "search": swap.search}
+    return {**known, "ilp": ilp} if program else known
 
 
 def batch_of(trace: Trace) -> int:
