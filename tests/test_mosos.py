@@ -71,14 +71,14 @@ def check_least(seed: int, n: int) -> None:
     assert (below.status, there.status) == ("infeasible", "optimal")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_no_schedule_is_better(seed: int) -> None:
-    check(seed, 4 + seed % 2)
+    check(seed, 4 + 2 * (seed % 2))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 2, 3, 5, 7])
 def test_no_schedule_needs_less_memory(seed: int) -> None:
-    check_least(seed, 4)
+    check_least(seed, 6)
 
 
 def check_rounded(seed: int, n: int) -> str:
