@@ -3,6 +3,9 @@
 Read `nodes` first: what the program decides about, and what it decides. Then `rules`: what a schedule may do, and what
 is known of one that was found. `program` states the paper's (1)-(18), over the variables that `scope` leaves; `solve`
 solves it, `rounding` finds a schedule near its linear relaxation; `schedule` is what a solution says, in whole bytes.
+
+Real traces: `stages` cuts them into nodes, `translate` makes a plan of a schedule, `planners` has `mosos`
+and its restrictions, Checkmate and STR.
 """
 
 from typing import TYPE_CHECKING
@@ -10,9 +13,20 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.swap.mosos.auto import operators as operators
     from gpumem.swap.mosos.nodes import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
+    from gpumem.swap.mosos.planners import (
+        checkmate as checkmate,
+        checkmate_auto as checkmate_auto,
+        mosos as mosos,
+        solve_mosos as solve_mosos,
+        str_ as str_,
+        str_auto as str_auto,
+    )
     from gpumem.swap.mosos.rounding import automatic as automatic, rounded as rounded
     from gpumem.swap.mosos.rules import Proved as Proved, Rules as Rules
     from gpumem.swap.mosos.solve import least as least, relaxed as relaxed, solve as solve
+    from gpumem.swap.mosos.stages import Stages as Stages
+    from gpumem.swap.mosos.translate import plan_of as plan_of
 
 face(__name__)

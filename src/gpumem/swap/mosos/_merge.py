@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -174,16 +175,16 @@ class _Merging:
     def needs(self, base: int, touched: frozenset[int]) -> int:
         return base + sum(int(self.trace.buffers.size[b]) for b in touched)
 
-    def cost(self, k: int) -> int | None:
-        """Bytes that the merged group needs more than either, and for how unlike they are; None: not to merge."""
+    def cost(self, k: int) -> float:
+        """Bytes that the merged group needs more than either, and for how unlike they are; infinite: not to merge."""
         if self.made[k] and self.made[k + 1]:
             used = [row.last for row in self.made[k] | self.made[k + 1]]
             if self.first[k] < self.backward or max(used) - min(used) > ALIKE * (max(used) - self.first[k]):
-                return None
+                return inf
         elif self.made[k] or self.made[k + 1]:
             main, other = (k, k + 1) if self.made[k] else (k + 1, k)
             if self.time[other] > SLIGHT * self.time[main] and not (main > other and self.feeds(k)):
-                return None
+                return inf
         needs = [self.needs(self.base[x], self.touched[x]) for x in (k, k + 1)]
         both = self.needs(max(self.base[k], self.base[k + 1]), self.touched[k] | self.touched[k + 1])
         unlike = sum(int(self.trace.buffers.size[b]) for b in self.touched[k] ^ self.touched[k + 1])
@@ -206,10 +207,11 @@ class _Merging:
     def run(self, most: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
         slack, much = self.trace.peak_load * SLACK, self.trace.peak_load / 20
-        while len(self.first) > 1:
-            costs = [(cost, k) for k in range(len(self.first) - 1) if (cost := self.cost(k)) is not None]
-            least, k = min(costs, default=(int(much) + 1, 0))
-            if least > (much if len(self.first) > most else slack):
-                break
+        costs = [self.cost(k) for k in range(len(self.first) - 1)]
+        while costs and min(costs) <= (much if len(self.first) > most else slack):
+            k = costs.index(min(costs))
             self.merge(k)
+            del costs[k]
+            for x in range(max(k - 1, 0), min(k + 1, len(costs))):
+                costs[x] = self.cost(x)
         return self.groups.joined(self.trace, np.array([*self.first, self.trace.n], np.int64))

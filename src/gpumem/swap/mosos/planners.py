@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -18,7 +19,9 @@ import numpy as np
 from gpumem._strict import strict
 from gpumem.columns import I64
 from gpumem.deadline import Deadline
+from gpumem.errors import NotReached
 from gpumem.machine import Machine
+from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits
@@ -28,18 +31,22 @@ from gpumem.swap.mosos.auto import lean, operators
 from gpumem.swap.mosos.nodes import Implementation, Nodes
 from gpumem.swap.mosos.parking import parking
 from gpumem.swap.mosos.program import MOVED
+from gpumem.swap.mosos.rounding import rounded
 from gpumem.swap.mosos.rules import Proved, Rules
 from gpumem.swap.mosos.solve import solve
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.proof import START, Proof
+from gpumem.swap.recompute import backward_start
 from gpumem.trace import Trace
 from gpumem.units import human_ns, percent
 
 MOST = 50  # nodes that the program is solved for
 GAP = 0.002  # of the best possible time: what a schedule may be above it
 RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begins with
+ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding
+BACKWARD = 0.5  # of what is left then, for reruns in the backward pass alone
 TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
 ROOMS = (0.97, 0.9, 0.0)  # of the limit: what ops may need beside outputs, if there is no schedule else
 FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
@@ -54,37 +61,43 @@ def silent(text: str) -> None:
 class Family:
     """What a planner of this family may do: copy, and choose operators how."""
 
-    name: str
     copies: bool
     operators: str
 
 
-MOSOS = Family("mosos", True, FREE)
-CHECKMATE, STR = Family("checkmate", False, FIXED), Family("str", True, FIXED)
-CHECKMATE_AUTO, STR_AUTO = Family("checkmate-auto", False, AUTO), Family("str-auto", True, AUTO)
+FAMILY = {
+    "mosos": Family(True, FREE),
+    "checkmate": Family(False, FIXED),
+    "checkmate-auto": Family(False, AUTO),
+    "str": Family(True, FIXED),
+    "str-auto": Family(True, AUTO),
+}
 
 
 @strict
-def solve_kind(
-    kind: Family,
+def mosos(
     trace: Trace,
     machine: Machine,
     limit: int,
     *,
+    kind: str = "mosos",
     start: Plan | None = None,
     bound: int = 0,
     gap: float = GAP,
     algorithms: Menu | None = None,
     seconds: float | None = None,
     progress: Progress = silent,
-) -> Proof:
-    """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
+) -> Plan:
+    """Plan by the program of MO-SOS, or by a restriction of it; `solve_mosos` also returns what it proved.
 
     Parameters
     ----------
-    kind : Family
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    kind : str
+        `mosos`: copies, reruns, and operators are the program's. `checkmate`, `str`: reruns only, or copies as well;
+        each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`, `str-auto`: planned
+        without workspaces, then each op, and each rerun, takes the fastest that fits into the memory left free.
     start : Plan, optional
         A plan to begin with. MO-SOS begins with those of STR-Auto and Checkmate-Auto as well.
     bound : int
@@ -97,6 +110,55 @@ def solve_kind(
         The whole time; see `gpumem.swap`.
     progress : callable
         Told the best time, the bound and the gap.
+
+    Examples
+    --------
+    >>> from gpumem.columns import Buffers, Ops
+    >>> ops = Ops.make([[], [0], [1], [0, 2]], [[0], [1], [2], []], duration=[9, 5, 5, 9], name=["zeros"] * 4)
+    >>> trace = Trace(Buffers.make([40, 30, 30], range(3), [4, 3, 4]), ops)
+    >>> mosos(trace, Machine.named("p40"), 80).decisions
+    (Recompute(buffer=0, after=1, before=3, at=3),)
+
+    References
+    ----------
+    Wei et al. 2024, MO-SOS. Jain et al. 2020, Checkmate.
+    """
+    proof = solve_mosos(
+        trace,
+        machine,
+        limit,
+        kind=kind,
+        start=start,
+        bound=bound,
+        gap=gap,
+        algorithms=algorithms,
+        seconds=seconds,
+        progress=progress,
+    )
+    return proof.plan
+
+
+checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kind="checkmate-auto")
+str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
+
+
+@strict
+def solve_mosos(
+    trace: Trace,
+    machine: Machine,
+    limit: int,
+    *,
+    kind: str = "mosos",
+    start: Plan | None = None,
+    bound: int = 0,
+    gap: float = GAP,
+    algorithms: Menu | None = None,
+    seconds: float | None = None,
+    progress: Progress = silent,
+) -> Proof:
+    """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
+
+    Parameters, errors and references are those of `mosos`.
 
     Returns
     -------
@@ -111,6 +173,9 @@ def solve_kind(
     The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
     and the better of the two is kept. It begins with a choice of operators that moves nothing.
     """
+    one_of("kind", kind, FAMILY)
+    if not 0 <= gap < 1:
+        raise ValueError(f"gap: {gap} is not in [0, 1)")
     until, menu = Deadline.within(seconds), menu_of(trace, machine) if algorithms is None else algorithms
     if trace.peak_load <= limit:
         time = simulate(trace, machine, capacity=limit).makespan
@@ -119,13 +184,17 @@ def solve_kind(
     work = _Work(trace, machine, limit, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
     if start is not None:
         work.judge.offer(start)
-    work.offer(kind, Plan.of(trace))
-    if kind is MOSOS:
-        for other in (STR_AUTO, CHECKMATE_AUTO):
+    work.offer(FAMILY[kind], Plan.of(trace))
+    if kind == "mosos":
+        for other in ("str-auto", "checkmate-auto"):
             work.run(other, until.part(RESTRICTED))
     proved = work.run(kind, until)
-    plan = work.judge.plan(until)
-    assert work.judge.line is not None
+    plan = work.judge.best
+    if plan is None or work.judge.line is None:
+        reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
+        raise NotReached(
+            reached, limit, hint=until.hint("the program keeps what is small, and copies never keep it waiting")
+        )
     value = work.judge.line.makespan
     moved = 4 * MOVED * float(work.net.nodes.size.sum())  # what the objective has beside time, at most
     least = min(int(proved), value) if proved <= value + moved else work.least
@@ -160,8 +229,9 @@ class _Work:
         self.net = self.cut(())
 
     def cut(self, parked: Sequence[Swap]) -> Stages:
-        """Cut the trace into nodes."""
-        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=MOST, parked=parked)
+        """Cut the trace into nodes: ops as they are where there are few."""
+        most = MOST if self.trace.n > MOST else None
+        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked)
 
     def offer(self, kind: Family, plan: Plan) -> int:
         """Judge a plan with its own operators, where it may choose, and with those of free memory."""
@@ -171,40 +241,69 @@ class _Work:
             time = min(time, self.judge.offer(more))
         return time
 
-    def run(self, kind: Family, until: Deadline) -> float:
+    def run(self, name: str, until: Deadline) -> float:
         """Solve the program and judge its plan; return its bound in ns.
 
         Where no schedule fits, more and more of what the program does not decide about is swapped beside it.
         """
-        bound, small = self.solved(kind, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
-        for room in ROOMS if kind.copies and bound == inf else ():
+        bound, small = self.solved(name, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
+        for room in ROOMS if FAMILY[name].copies and bound == inf else ():
             parked = parking(small, self.machine, self.net.outputs.idx, self.limit, room=room)
             self.net = self.cut(parked)
-            bound = self.solved(kind, until)
+            bound = self.solved(name, until)
             if bound < inf:
                 break
         return bound if bound < inf else self.least
 
-    def solved(self, kind: Family, until: Deadline) -> float:
-        """Solve the program for the nodes as they are and judge its plan; infinite where no schedule fits."""
-        nodes, rules = self.program(kind)
-        allowed, bound = self.limit, float(self.least)
-        for _ in range(TRIES):
-            best = float(self.judge.line.makespan) if kind is MOSOS and self.judge.line is not None else inf
-            found = solve(nodes, allowed, rules, until=until, best=best, gap=self.gap)
+    def solved(self, name: str, until: Deadline) -> float:
+        """Solve the program for the nodes as they are and judge its plans; infinite where no schedule fits.
+
+        A rounded solution of the linear program comes first; then, if there is a deadline, a part of the time goes to
+        schedules that run nodes again in the backward pass alone, for that program is much smaller.
+        """
+        nodes, rules = self.program(FAMILY[name])
+        near = rounded(nodes, self.limit, rules, until=until.part(ROUNDING))
+        allowed, bound = self.limit, max(float(self.least), near.bound)
+        if near.schedule is not None:
+            self.judged(name, near)
+        free = FAMILY[name].operators == FREE
+        if free and until.seconds is not None:
+            late = replace(rules, since=self.net.stage(backward_start(self.trace)))
+            near = self.better(name, nodes, late, near, until.part(BACKWARD))
+        for _ in until.each(range(TRIES)):
+            best = float(self.known if free else FAR)
+            found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap)
             if allowed == self.limit:
                 bound = max(bound, found.bound)
-            if found.schedule is None:
-                if found.status == INFEASIBLE and best == inf and allowed == self.limit:
-                    return inf
+            if found.schedule is None and found.status == INFEASIBLE and best >= FAR and allowed == self.limit:
+                return inf
+            if found.schedule is None or self.judged(name, found) < FAR:
                 break
-            plan = plan_of(self.net, found.schedule)
-            time = self.offer(kind, plan)
-            self.tell(kind, time, found)
-            if time < FAR:
-                break
-            allowed -= max(plan.apply(self.trace).peak_load - self.limit, self.limit // 1000)
+            allowed -= self.limit // 1000
         return bound
+
+    @property
+    def known(self) -> int:
+        """The time of the best plan, ns."""
+        return FAR if self.judge.line is None else self.judge.line.makespan
+
+    def better(self, name: str, nodes: Nodes, rules: Rules, near: Proved, until: Deadline) -> Proved:
+        """Return a better schedule than `near`, which stays where none is found, with the same bound."""
+        best = float(self.known)
+        found = solve(nodes, self.limit, rules, start=near.schedule, until=until, best=best, gap=self.gap)
+        if found.schedule is None or found.value >= near.value:
+            return near
+        self.judged(name, found)
+        return replace(found, bound=near.bound)
+
+    def judged(self, name: str, found: Proved) -> int:
+        """Judge the plan of a schedule; return its time, `FAR` where it is above the limit."""
+        assert found.schedule is not None
+        time = self.offer(FAMILY[name], plan_of(self.net, found.schedule))
+        told = human_ns(time) if time < FAR else "above the limit"
+        least = human_ns(round(max(found.bound, self.least)))
+        self.progress(f"{name}: {told}, at least {least} ({percent(found.gap)}), {found.status}")
+        return time
 
     def program(self, kind: Family) -> tuple[Nodes, Rules]:
         """The nodes and the rules of a kind."""
@@ -218,13 +317,6 @@ class _Work:
             for row in nodes.implementations
         )
         return replace(nodes, implementations=rows), rules
-
-    def tell(self, kind: Family, time: int, found: Proved) -> None:
-        """Say how far it got."""
-        told = human_ns(time) if time < FAR else "above the limit"
-        self.progress(
-            f"{kind.name}: {told}, at least {human_ns(round(found.bound))} ({percent(found.gap)}), {found.status}"
-        )
 
 
 def fastest_that_fit(nodes: Nodes, limit: int) -> I64:

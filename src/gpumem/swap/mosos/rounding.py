@@ -42,9 +42,8 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = N
 
     Notes
     -----
-    One linear program, then O(n (n + e)) for each of ten ways to round, and as much again for each output that has to
-    go in addition. The best with many copies and the best with few are polished: each output is kept, or is away, from
-    use to use, while that takes less time. The schedule is one that a plan can say, whether `rules` ask for it or not.
+    One linear program, then O(n^2 (n + e)) for each of ten ways to round, and as much again for each output that has to
+    go in addition. The schedule is one that a plan can say, whether `rules` ask for it or not.
     """
     program = StageProgram(nodes, rules, limit)
     solved = program.rows.relaxed(until)
@@ -52,14 +51,10 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = N
         return Proved(None, inf, -inf, LATE)
     bound, hope = solved.dual * program.time_unit, np.where(program.s >= 0, solved.x[program.s], 0.0)
     best = Proved(None, inf, bound, LATE)
-    for eager in (True, False):
-        drafts = [_Draft(nodes, rules, program.scope, hope, share, eager=eager) for share in SHARES]
-        found = [(draft, schedule) for draft in until.each(drafts) if (schedule := draft.within(limit, until))]
-        if found:
-            draft, schedule = min(found, key=lambda pair: value(nodes, pair[1]))
-            schedule = draft.polished(schedule, limit, until)
-            if value(nodes, schedule) < best.value:
-                best = replace(best, schedule=schedule, value=value(nodes, schedule))
+    for share, eager in until.each(product(SHARES, (True, False))):
+        schedule = _Draft(nodes, rules, program.scope, hope, share, eager=eager).within(limit, until)
+        if schedule is not None and (worth := value(nodes, schedule)) < best.value:
+            best = replace(best, schedule=schedule, value=worth)
     return replace(best, status=OPTIMAL) if best.gap <= 0 else best
 
 
@@ -124,24 +119,6 @@ class _Draft:
             if not self._shrink(schedule, int(schedule.stage[worst])):
                 return None
         return None
-
-    def polished(self, schedule: Schedule, limit: int, until: Deadline) -> Schedule:
-        """Keep each output from use to use, or let it go, while that takes less time."""
-        every = [(j, a, b) for j, users in enumerate(self.scope.users) for a, b in pairwise([j, *users]) if a + 1 < b]
-        better = True
-        while better and not until.over():
-            better = False
-            for gap, away in until.each(product(every, (False, True))):
-                before = dict(self.hole), set(self.solid), self.until.copy()
-                self.hole.pop(gap, None)
-                if away:
-                    self.hole[gap] = gap[1] + 1, gap[2]
-                found = automatic(self.nodes, self._schedule(), limit, self.rules)
-                if found.memory.max() <= limit and value(self.nodes, found) < value(self.nodes, schedule):
-                    schedule, better = found, True
-                else:
-                    self.hole, self.solid, self.until = before
-        return schedule
 
     def _shrink(self, schedule: Schedule, t: int) -> bool:
         """Let the output go that the linear program cares for least in stage t; False where none can go."""

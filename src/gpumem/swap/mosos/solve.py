@@ -24,7 +24,6 @@ def solve(
     start: Schedule | None = None,
     until: Deadline = NEVER,
     best: float = inf,
-    bound: float = -inf,
     gap: float = 0.0,
 ) -> Proved:
     """Return the schedule of least time within `limit` bytes, as far as it is found until the deadline.
@@ -41,8 +40,6 @@ def solve(
     until : Deadline
     best : float
         ns: a value that a schedule has to be below to be of use.
-    bound : float
-        ns: a value that no schedule is below, as `rounded` and `relaxed` find.
     gap : float
         How far from the best possible a schedule may be, as a fraction of its value.
 
@@ -70,7 +67,7 @@ def solve(
     ([0, 0, 0, 0, 1], 80.0)
     """
     known = Proved(start, inf if start is None else value(nodes, start), -inf, START)
-    cutoff, allowed = min(best, known.value), limit
+    cutoff, allowed, bound = min(best, known.value), limit, -inf
     for _ in range(TRIES):
         program = StageProgram(nodes, rules, allowed)
         found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap)

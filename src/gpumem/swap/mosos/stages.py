@@ -92,7 +92,11 @@ class Stages(Shown):
         """
         ways = menu_of(trace, machine) if algorithms is None else algorithms
         duration, away = machine.durations(trace), [swap.buffer for swap in parked]
-        groups = Groups.of(trace, least) if most is None else merged(trace, duration, least, most, away)
+        groups = (
+            Groups.of(trace, least, _others(trace, away))
+            if most is None
+            else merged(trace, duration, least, most, away)
+        )
         return _Builder(trace, machine, groups, ways, duration, tuple(parked)).net()
 
     def stage(self, op: int) -> int:
@@ -220,6 +224,12 @@ class _Builder:
         whole = np.append(v.writer, -1)[np.where(v.found.first[rows] < v.found.stop[rows], v.found.first[rows], -1)]
         mine = (whole >= first) | (maker[v.read[rows]] >= 0)
         return bool((mine | (np.minimum(v.last, leaves[v.read])[rows] >= until)).all())
+
+
+def _others(trace: Trace, away: Sequence[int]) -> Bool:
+    others = np.ones(len(trace.buffers), np.bool_)
+    others[list(away)] = False
+    return others
 
 
 def _best(rows: list[tuple[Variant, ...]], load: I64) -> list[tuple[Variant, ...]]:

@@ -72,7 +72,7 @@ class _Writer:
         last = self.net.stage(uses[-1])
         stays = next((t for t in range(last + 1, n) if not there[t]), n)
         wanted = [t for t in self.readers.get(j, []) if last < t < stays]
-        if wanted and (until := int(first[max(wanted)])) > end:
+        if wanted and (until := int(first[max(wanted)])) >= end:
             yield Hold(b, until)
 
     def leaves(self, j: int, b: int, after: int, before: int, gone: list[int], v: int) -> Decision | None:
