@@ -26,7 +26,7 @@ from gpumem.papers.autoswap import Study
 from gpumem.report import Figure, Run, Series, columns, human, human_ns, percent
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
-from gpumem.swap.mosos.planners import CHECKMATE_AUTO, MOSOS, STR_AUTO, Family, solve_kind
+from gpumem.swap.mosos.planners import solve_mosos
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Trace
@@ -40,8 +40,8 @@ EQUAL = (0.8, 0.7)  # ratios at which MO-SOS and STR-Auto are about equal, and
 LOOSE = 0.112  # both so far below Checkmate-Auto
 FREED = {"the fastest": 2e9, "Winograd": 6e6}  # bytes, for VGG19's node 18 where no memory is free: section 2.1
 NO_LIMIT, SEARCH = "no limit", "search"
-PROGRAMS: dict[str, Family] = {family.name: family for family in (CHECKMATE_AUTO, STR_AUTO, MOSOS)}
-OURS = MOSOS.name
+OURS = "mosos"
+PROGRAMS = ("checkmate-auto", "str-auto", OURS)
 GIB = 2**30
 
 
@@ -149,7 +149,7 @@ def _solved(
     study: Study, limit: int, name: str, progress: Callable[[str], None], known: Mapping[str, Any]
 ) -> tuple[Plan, Row]:
     """A plan, and what is proved of it."""
-    call = swap.search if name == SEARCH else partial(solve_kind, PROGRAMS[name])
+    call = swap.search if name == SEARCH else partial(solve_mosos, kind=name)
     found = call(
         study.case.trace, study.case.machine, limit, **taken(call, {**study.options, **known, "progress": progress})
     )

@@ -99,7 +99,7 @@ def mosos(
         each op runs by the fastest operator that fits beside what it must hold. `checkmate-auto`, `str-auto`: planned
         without workspaces, then each op, and each rerun, takes the fastest that fits into the memory left free.
     start : Plan, optional
-        A plan to begin with. MO-SOS begins with those of STR-Auto and Checkmate-Auto as well.
+        A plan to begin with. Left out, MO-SOS begins with those of STR-Auto and Checkmate-Auto.
     bound : int
         Nanoseconds: a certified least time of an iteration.
     gap : float
@@ -185,7 +185,7 @@ def solve_mosos(
     if start is not None:
         work.judge.offer(start)
     work.offer(FAMILY[kind], Plan.of(trace))
-    if kind == "mosos":
+    if kind == "mosos" and start is None:
         for other in ("str-auto", "checkmate-auto"):
             work.run(other, until.part(RESTRICTED))
     proved = work.run(kind, until)
