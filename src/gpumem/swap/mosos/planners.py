@@ -192,9 +192,7 @@ def solve_mosos(
     plan = work.judge.best
     if plan is None or work.judge.line is None:
         reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
-        raise NotReached(
-            reached, limit, hint=until.hint("the program keeps what is small, and copies never keep it waiting")
-        )
+        raise NotReached(reached, limit, hint=until.hint("a planner that may wait for copies may get lower"))
     value = work.judge.line.makespan
     moved = 4 * MOVED * float(work.net.nodes.size.sum())  # what the objective has beside time, at most
     least = min(int(proved), value) if proved <= value + moved else work.least
