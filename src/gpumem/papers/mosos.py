@@ -26,7 +26,7 @@ from gpumem.papers.autoswap import Study
 from gpumem.report import Figure, Run, Series, columns, human, human_ns, percent
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
-from gpumem.swap.mosos.planners import solve_mosos
+from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Trace
