@@ -109,11 +109,13 @@ def test_what_has_to_be_freed_is_what_is_above_the_limit() -> None:
 def test_bench(cli: Cli, tmp_path: Path) -> None:
     path, out = tmp_path / "chain.json", tmp_path / "bench"
     io.write(path, bare())
-    ran = cli("bench", "mosos", path, "--ratios", "0.8", "--seconds", "2", "--effort", "0.01", "--out", out)
+    ran = cli("bench", "mosos", path, "--ratios", "0.8", "--seconds", "2", "--effort", "0.01", "--quick", "--out", out)
     assert ran.status == 0
     assert "# workspaces: fastest" in ran.out
     found = json.loads((out / "bench.json").read_text())
     assert len(found["steps"]) == len(found["breakdown"]) == 2 + len(mosos.PROGRAMS)
+    steps = {r["way"]: r["step_ns"] for r in found["steps"]}
+    assert {r["way"]: r["step_ns"] for r in found["headroom"]} == {way: steps[way] for way in mosos.PROGRAMS[:2]}
     assert {path.name for path in out.iterdir()} >= {"bench.txt", "bench.json", "fig2-chain.png", "fig4-chain.png"}
 
 

@@ -18,10 +18,11 @@ PARTS = {
     "steps": "Figure 4: a step within a part of the peak load, capacity clock, and what is proved of it",
     "breakdown": "Figure 5: where the time of a step goes, what is offloaded and what is made again",
     "reductions": "By how much MO-SOS shortens a step, in %, and the paper's figures",
+    "headroom": "A step by the other two if their programs plan for less, and leave the rest to workspaces",
 }
 USUAL, ONE = ("vgg16", "resnet18"), ("vgg16",)
 SECONDS, FEW = 60.0, 8.0  # of each program, and of the search
-LOOSE = (0.8,)
+LOOSE, SOME = (0.8,), (1.0,)  # of ratios and parts of a limit
 QUICK = f"{FEW:g} s a plan, only {' and '.join(ONE)} if none is named, the ratio {LOOSE[0]:g} if none is given"
 
 
@@ -49,10 +50,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
         if "operators" in parts:
             results["operators"] += paper.trade_off(trace, machine, ratios)
+        case = evaluate.Case.of(trace, machine, load=trace.peak_load)
+        study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
         if {"steps", "breakdown", "reductions"} & {*parts}:
-            case = evaluate.Case.of(trace, machine, load=trace.peak_load)
-            study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
             found += paper.steps(study, ratios)
+        if "headroom" in parts:
+            results["headroom"] += paper.headroom(study, ratios, SOME if args.quick else paper.HEADROOM)
     return results | {"breakdown": found, "reductions": paper.reductions(found)}
 
 

@@ -7,9 +7,9 @@ by programs that Gurobi solves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -23,10 +23,11 @@ from gpumem.evaluate.options import taken
 from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.papers.autoswap import Study
-from gpumem.report import Figure, Run, Series, columns, human, human_ns, percent
+from gpumem.report import Run
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
 from gpumem.swap.mosos import solve_mosos
+from gpumem.swap.mosos.auto import operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Trace
@@ -42,7 +43,7 @@ FREED = {"the fastest": 2e9, "Winograd": 6e6}  # bytes, for VGG19's node 18 wher
 NO_LIMIT, SEARCH = "no limit", "search"
 OURS = "mosos"
 PROGRAMS = ("checkmate-auto", "str-auto", OURS)
-GIB = 2**30
+HEADROOM = (1.0, 0.85, 0.7)  # of a limit: what a program plans for that leaves the rest to workspaces
 
 
 @strict
@@ -73,8 +74,8 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
     --------
     >>> from gpumem import bundled, workspaces
     >>> rows = trade_off(workspaces.add(bundled("vgg16")), Machine.named("p40"), [0.8])
-    >>> [(r["by"], round(r["over"], 2), r["workspace"], r["freed_at_0.8"]) for r in rows if r["op"] == 45]
-    [('winograd-nonfused', 1.0, 30670848, 22286352), ('winograd', 1.21, 4194304, 0), ('implicit-gemm', 2.72, 0, 0)]
+    >>> [(r["by"], round(r["over"], 2), r["workspace"], r["freed_at_0.8"]) for r in rows if r["op"] == 32][:2]
+    [('winograd-nonfused', 1.0, 38928384, 15646983), ('winograd', 1.41, 4194304, 0)]
     """
     size, own, found = trace.buffers.size, own_workspaces(trace), gaps(trace)
     load, names = trace.load(), trace.buffers.name
@@ -211,144 +212,25 @@ def reductions(rows: Sequence[Row]) -> list[Row]:
     return reduced
 
 
-def trade_off_table(rows: Sequence[Row]) -> str:
-    """Return a line an implementation."""
-    freed = [key for key in rows[0] if key.startswith("freed")] if rows else []
-    head = ["trace", "op", "name", "by", "time", "over", "workspace", "beside", "idle"]
-    lines = [[*head, *(key.replace("_", " ") for key in freed)]]
-    for r in rows:
-        sizes = [human(r[key]) for key in ("workspace", "load", "idle")]
-        cells = [r["trace"], str(r["op"]), r["name"], r["by"], human_ns(r["time_ns"]), f"{r['over']:.2f}", *sizes]
-        lines.append([*cells, *("too much" if r[key] is None else human(r[key]) for key in freed)])
-    told = "`freed at R`: what is above R of the peak load at the op; where no memory is free, the whole workspace."
-    return f"{columns(lines)}\n\n{told}"
+@strict
+def headroom(study: Study, ratios: Sequence[float] = RATIOS, parts: Sequence[float] = HEADROOM) -> list[Row]:
+    """Measure what the "-Auto" planners get to if their program plans for a part of the limit: workspaces get the rest.
 
-
-def step_table(rows: Sequence[Row]) -> str:
-    """Return a line a trace, a ratio and a way: figure 4."""
-    lines = [["trace", "ratio", "limit", "way", "step", "over no limit", "at least", "gap", "status", "seconds"]]
-    least = {r["trace"]: r["step_ns"] for r in rows if r["way"] == NO_LIMIT}
-    for r in rows:
-        step = r["step_ns"]
-        over = "-" if step is None else f"{step / max(least[r['trace']], 1):.3f}"
-        proved = [_ns(r["bound_ns"]), "" if r["gap"] is None else percent(r["gap"]), r["status"]]
-        seconds = "" if r["seconds"] is None else f"{r['seconds']:.0f}"
-        cells = [r["trace"], f"{r['ratio']:g}", human(r["limit"]), r["way"], _ns(step) or "-", over]
-        lines.append([*cells, *proved, seconds])
-    told = f"`at least`: of the plans that each program says. {OURS} begins with the better plan of the two others."
-    return f"{columns(lines)}\n\n{told}"
-
-
-def _ns(value: float | None) -> str:
-    return "" if value is None else human_ns(round(value))
-
-
-def spent_table(rows: Sequence[Row]) -> str:
-    """Return a line a trace, a ratio and a way: figure 5."""
-    times, sizes = ("convolution_ns", "other_ns", "again_ns", "stall_ns"), ("offloaded", "recomputed")
-    heads = ["convolutions", "other", "of both again", "neither", "offloaded", "made again"]
-    lines = [["trace", "ratio", "way", "step", *heads]]
-    for r in rows:
-        cells = [r["trace"], f"{r['ratio']:g}", r["way"], _ns(r["step_ns"]) or "-"]
-        if r["step_ns"] is not None:
-            cells += [human_ns(r[key]) for key in times] + [human(r[key]) for key in sizes]
-        lines.append(cells + [""] * (len(lines[0]) - len(cells)))
-    return columns(lines)
-
-
-def reduction_table(rows: Sequence[Row]) -> str:
-    """Return a line a trace and a ratio, then means, beside the paper's."""
-    keys = [key for key in rows[0] if key not in ("trace", "ratio")] if rows else []
-    lines = [["trace", "ratio", *keys]]
-    lines += [[r["trace"], f"{r['ratio']:g}", *(_part(r[key]) for key in keys)] for r in rows]
-    loose = [r for r in rows if r["ratio"] in EQUAL]
-    for name, mine in (("mean", rows), (f"mean at {' and '.join(map(str, EQUAL))}", loose)):
-        lines += [["", name, *(_part(_mean(r[key] for r in mine)) for key in keys)]] if mine else []
-    lines.append(["", "paper, mean", *(_part(REDUCTIONS.get(key)) for key in keys)])
-    equal = {"checkmate-auto": LOOSE, "str-auto": 0.0}
-    lines.append(["", f"paper, about, at {EQUAL[0]} and {EQUAL[1]}", *(_part(equal.get(key)) for key in keys)])
-    told = [
-        f"By how much {OURS} takes less than each, in %.",
-        "`at most`: if it got to its bound; `no limit`: if it took no more than without one.",
-    ]
-    return "\n".join([columns(lines), "", *told])
-
-
-def _part(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def figures(rows: Sequence[Row], offered: Sequence[Row] = ()) -> list[tuple[str, Figure]]:
-    """Return figures 2, 4 and 5 of each trace, with its name."""
-    drawn = [(trace, _figure2(trace, mine)) for trace, mine in _by_trace(offered)]
-    for trace, mine in _by_trace(rows):
-        drawn += [(trace, figure) for figure in (_figure4(trace, mine), *_figure5(trace, mine))]
-    return drawn
-
-
-def _by_trace(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    return [(name, [r for r in rows if r["trace"] == name]) for name in dict.fromkeys(r["trace"] for r in rows)]
-
-
-def _figure2(trace: str, rows: Sequence[Row]) -> Figure:
-    """At each convolution: what it needs, what is idle on top, and on top of that each workspace, in GiB."""
-    ops = list(dict.fromkeys(r["op"] for r in rows))
-    x = [float(k) for k in range(1, len(ops) + 1)]
-    by_op = [[r for r in rows if r["op"] == op] for op in ops]
-
-    def curve(name: str, sizes: Iterable[int | None], style: str = "line") -> Series:
-        return Series(name, x, [None if size is None else size / GIB for size in sizes], style)
-
-    offered = max(map(len, by_op))
-    series = [curve("cannot be freed", (mine[0]["load"] - mine[0]["idle"] for mine in by_op), "dashed")]
-    series.append(curve("with what is idle", (mine[0]["load"] for mine in by_op), "dashed"))
-    for k in range(offered - 1):
-        name = "and the fastest's workspace" if not k else f"and that of the {('second', 'third', 'fourth')[k - 1]}"
-        series.append(curve(name, (m[0]["load"] + m[k]["workspace"] if k < len(m) else None for m in by_op)))
-    return Figure("fig2", f"{trace}: what a convolution needs", "convolution", "GiB", tuple(series))
-
-
-def _curves(rows: Sequence[Row], key: str, scale: float, told: str = "{}", style: str = "line") -> list[Series]:
-    """A curve a way over the ratio."""
-    ways = [way for way in dict.fromkeys(r["way"] for r in rows) if way != NO_LIMIT]
-    made = []
-    for way in ways:
-        mine = [(r["ratio"], r.get(key)) for r in rows if r["way"] == way]
-        y = [None if value is None else value / scale for _, value in mine]
-        if any(value is not None for value in y):
-            made.append(Series(told.format(way), [x for x, _ in mine], y, style))
-    return made
-
-
-def _figure4(trace: str, rows: Sequence[Row]) -> Figure:
-    """A step over the ratio, and what it takes at least."""
-    least = _curves([r for r in rows if r["way"] == OURS], "bound_ns", 1e9, "{}, at least", "dashed")
-    series = (*_curves(rows, "step_ns", 1e9), *least)
-    return Figure("fig4", f"{trace}: a step within a part of the memory", "ratio", "seconds", series)
-
-
-def _figure5(trace: str, rows: Sequence[Row]) -> list[Figure]:
-    """Where the time goes, and what is moved and made again."""
-    rows = [r for r in rows if r["way"] != SEARCH]
-    time = _curves(rows, "convolution_ns", 1e9, "{}: convolutions")
-    time += _curves(rows, "other_ns", 1e9, "{}: other ops", "dashed")
-    moved = _curves(rows, "offloaded", GIB, "{}: offloaded")
-    moved += _curves(rows, "recomputed", GIB, "{}: made again", "dashed")
-    drawn = [
-        Figure("fig5-time", f"{trace}: where the time of a step goes", "ratio", "seconds", tuple(time)),
-        Figure("fig5-bytes", f"{trace}: offloaded and made again", "ratio", "GiB", tuple(moved)),
-    ]
-    return [figure for figure in drawn if figure.series]
-
-
-TABLES: Mapping[str, Callable[[Any], str]] = {
-    "operators": trade_off_table,
-    "steps": step_table,
-    "breakdown": spent_table,
-    "reductions": reduction_table,
-}
+    A row a ratio, a planner and a part, `step_ns` None where the program does not get there.
+    """
+    trace, machine = study.case.trace, study.case.machine
+    rows = []
+    for ratio, way, part in product(ratios, REDUCTIONS, parts):
+        limit = limit_of(trace, ratio)
+        row: Row = {"trace": trace.name, "ratio": ratio, "way": way, "part": part, "step_ns": None}
+        rows.append(row)
+        study.progress(f"{trace.name}: {way} for {part:g} of {ratio:g}")
+        try:
+            plan = _solved(study, math.floor(part * limit), way, study.progress, {})[0]
+        except (Infeasible, NotReached):
+            continue
+        chosen = operators(trace, machine, plan, limit)
+        found = study.at(limit, way, lambda trace, machine, limit, chosen=chosen: chosen)
+        assert found is not None
+        row["step_ns"] = found.after.timeline.makespan
+    return rows
