@@ -138,6 +138,14 @@ def waterwave(ax: Axes) -> None:
     gpumem.plot.memory(made["trace"], made["line"], ax=ax)
 
 
+@picture()
+def mosos(ax: Axes) -> None:
+    """What convolutions need: MO-SOS' figure 2."""
+    made = made_by("papers/mosos.md")
+    ((_, figure),) = made["mosos"].figures([], made["rows"])
+    gpumem.plot.curves(figure, ax=ax)
+
+
 def draw_all(app: Sphinx) -> None:
     """Draw them all into `_pictures`."""
     folder = Path(app.srcdir) / "_pictures"

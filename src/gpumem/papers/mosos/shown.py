@@ -107,7 +107,7 @@ def _by_trace(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _figure2(trace: str, rows: Sequence[Row]) -> Figure:
-    """At each convolution: what it needs, what is idle on top, and on top of that each workspace, in GiB."""
+    """At each convolution: what it needs, what is idle on top, and on top of that the workspaces, in GiB."""
     ops = list(dict.fromkeys(r["op"] for r in rows))
     x = [float(k) for k in range(1, len(ops) + 1)]
     by_op = [[r for r in rows if r["op"] == op] for op in ops]
@@ -115,12 +115,11 @@ def _figure2(trace: str, rows: Sequence[Row]) -> Figure:
     def curve(name: str, sizes: Iterable[int | None], style: str = "line") -> Series:
         return Series(name, x, [None if size is None else size / GIB for size in sizes], style)
 
-    offered = max(map(len, by_op))
     series = [curve("cannot be freed", (mine[0]["load"] - mine[0]["idle"] for mine in by_op), "dashed")]
-    series.append(curve("with what is idle", (mine[0]["load"] for mine in by_op), "dashed"))
-    for k in range(offered - 1):
-        name = "and the fastest's workspace" if not k else f"and that of the {('second', 'third', 'fourth')[k - 1]}"
-        series.append(curve(name, (m[0]["load"] + m[k]["workspace"] if k < len(m) else None for m in by_op)))
+    series.append(curve("all that is held", (mine[0]["load"] for mine in by_op), "dashed"))
+    for k, which in enumerate(("fastest", "second")):
+        sizes = (mine[0]["load"] + mine[k]["workspace"] if k < len(mine) else None for mine in by_op)
+        series.append(curve(f"with the workspace of the {which}", sizes))
     return Figure("fig2", f"{trace}: what a convolution needs", "convolution", "GiB", tuple(series))
 
 
