@@ -79,7 +79,7 @@ def test_limits_that_cannot_be_met_and_options_that_are_none() -> None:
         mosos(lasting, slow, 80, kind="checkmate", algorithms=ways)
     with pytest.raises(ValueError, match=r"gap: 1 is not in \[0, 1\)"):
         mosos(trace, CARD, 80, gap=1, algorithms=ways)
-    with pytest.raises(ValueError, match="kind 'mo-sos' is unknown"):
+    with pytest.raises(ValueError, match="kind: 'mo-sos' is unknown"):
         mosos(trace, CARD, 80, kind="mo-sos", algorithms=ways)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
     from gpumem.swap.gaps import Gaps as Gaps, Spans as Spans, gaps as gaps
     from gpumem.swap.limits import fits as fits
+    from gpumem.swap.mosos import mosos as mosos, solve_mosos as solve_mosos
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.planners import PLANNERS as PLANNERS
     from gpumem.swap.proof import Proof as Proof
