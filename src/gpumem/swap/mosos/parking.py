@@ -28,30 +28,28 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     limit : int
         Bytes.
     room : float
-        What ops may need of the limit beside outputs that they do not use; all that can be is parked where 0.
+        What ops may need of the limit beside outputs that they do not use.
 
     Notes
     -----
-    The largest first. An op is tight where it needs more than that; a buffer is away over all tight ops, and for as
-    long around them as its copies let it. Wei et al. keep all of this, so their program has no plan below what it
-    takes.
+    While an op needs more, the largest buffer goes that has a gap around it. It is away over all ops that needed more,
+    and for as long around them as its copies let it. Wei et al. keep all of this, so their program has no plan below
+    what it takes. O(gaps chosen * (n + gaps)).
     """
     found, size, n = gaps(trace), trace.buffers.size, trace.n
     mine = np.isin(found.buffer, outputs)
-    free = found.where(mine)
+    free, bytes_ = found.where(mine), size[found.buffer]
     needs = without(trace.load(), free, size[free.buffer])
-    tight = np.flatnonzero(needs > room * limit) if room > 0 else np.array([int(np.argmax(needs))])
-    if not len(tight):
-        return []
-    first, last, chosen = int(tight[0]), int(tight[-1]), np.zeros(len(found), np.bool_)
-    around = _around(found, int(np.argmax(needs)), n) & ~mine & (size[found.buffer] >= trace.peak_load // TINY)
-    for k in sorted(np.flatnonzero(around).tolist(), key=lambda k: -int(size[found.buffer[k]])):
-        if room > 0 and needs.max() <= room * limit:
+    tight, chosen = needs > room * limit, np.zeros(len(found), np.bool_)
+    may = ~mine & (bytes_ >= trace.peak_load // TINY)
+    while needs.max() > room * limit:
+        around = may & ~chosen & _around(found, int(np.argmax(needs)), n)
+        if not around.any():
             break
+        k = int(np.argmax(np.where(around, bytes_, -1)))
         chosen[k] = True
-        one = found.where(np.array([k]))
-        needs = without(needs, one, size[one.buffer])
-    return _timed(trace, machine, found.where(chosen), first, last)
+        needs = without(needs, found.where(np.array([k])), bytes_[k : k + 1])
+    return _timed(trace, machine, found.where(chosen), tight)
 
 
 def _around(found: Gaps, op: int, n: int) -> Bool:
@@ -60,9 +58,9 @@ def _around(found: Gaps, op: int, n: int) -> Bool:
     return inside
 
 
-def _timed(trace: Trace, machine: Machine, chosen: Gaps, first: int, last: int) -> list[Swap]:
-    """Copies out as soon as they can be, in as late; over the ops `first` to `last` all buffers are away."""
-    n, size = trace.n, trace.buffers.size[chosen.buffer]
+def _timed(trace: Trace, machine: Machine, chosen: Gaps, tight: Bool) -> list[Swap]:
+    """Copies out as soon as they can be, in as late; at ops that are `tight`, bool[n], buffers are away."""
+    size, ops = trace.buffers.size[chosen.buffer], np.flatnonzero(np.tile(tight, 2))
     times = Times.in_a_row(machine.durations(trace))
     out, into = machine.out.copy_ns(size), machine.into.copy_ns(size)
     release, prefetch = np.empty(len(size), np.int64), np.empty(len(size), np.int64)
@@ -74,7 +72,10 @@ def _timed(trace: Trace, machine: Machine, chosen: Gaps, first: int, last: int) 
     for k in np.argsort(-chosen.before, kind="stable").tolist():
         clock = min(clock, int(times.start[chosen.before[k]])) - int(into[k])
         prefetch[k] = int(times.started(max(clock, 0)))
-    turn = np.where((chosen.after >= first) & (chosen.before >= n), n, 0)
-    release = np.maximum(np.minimum(release, first + turn), chosen.after + 1)
-    prefetch = np.minimum(np.maximum(prefetch, last + 1 + turn), chosen.before)
+    begin, end = np.searchsorted(ops, chosen.after, side="right"), np.searchsorted(ops, chosen.before)
+    around = begin < end
+    first = np.where(around, np.append(ops, 0)[begin], chosen.before)
+    last = np.where(around, np.append(0, ops)[end], chosen.after)
+    release = np.maximum(np.minimum(release, first), chosen.after + 1)
+    prefetch = np.minimum(np.maximum(prefetch, last + 1), chosen.before)
     return Swap.each(chosen, np.minimum(release, prefetch), prefetch)

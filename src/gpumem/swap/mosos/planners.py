@@ -48,7 +48,7 @@ RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begin
 ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding
 BACKWARD = 0.5  # of what is left then, for reruns in the backward pass alone
 TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
-ROOMS = (0.97, 0.9, 0.0)  # of the limit: what ops may need beside outputs, if there is no schedule else
+ROOMS = (0.97, 0.9, 0.8)  # of the limit: what ops may need beside outputs, if there is no schedule else
 FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
 Progress = Callable[[str], None]
 
@@ -171,7 +171,9 @@ def solve_mosos(
     -----
     A trace is cut into 50 nodes at most; see `Stages`. The program's schedules are `plain`, those that a plan can say.
     The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
-    and the better of the two is kept. It begins with a choice of operators that moves nothing.
+    and the better of the two is kept. It begins with a choice of operators that moves nothing. Where no schedule fits,
+    buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do; and
+    where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits.
     """
     one_of("kind", kind, FAMILY)
     if not 0 <= gap < 1:
@@ -189,6 +191,8 @@ def solve_mosos(
         for other in ("str-auto", "checkmate-auto"):
             work.run(other, until.part(RESTRICTED))
     proved = work.run(kind, until)
+    if work.judge.best is None and FAMILY[kind].copies:
+        work.swap_all(FAMILY[kind])
     plan = work.judge.best
     if plan is None or work.judge.line is None:
         reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
@@ -252,6 +256,16 @@ class _Work:
             if bound < inf:
                 break
         return bound if bound < inf else self.least
+
+    def swap_all(self, kind: Family) -> None:
+        """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them."""
+        small = lean(self.trace, self.machine, self.menu)
+        none = np.zeros(0, np.int64)
+        for room in (1.0, *ROOMS):
+            swaps = parking(small.apply(self.trace), self.machine, none, self.limit, room=room)
+            plan = Plan.of(self.trace, [*swaps, *small.decisions])
+            if min(self.judge.offer(plan), self.offer(kind, plan)) < FAR:
+                return
 
     def solved(self, name: str, until: Deadline) -> float:
         """Solve the program for the nodes as they are and judge its plans; infinite where no schedule fits.
