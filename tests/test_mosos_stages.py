@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem import Machine, check, simulate
+from gpumem import Machine, bundled, check, simulate, workspaces
 from gpumem.columns import Buffers, Ops
 from gpumem.machine import Link
 from gpumem.swap import Plan, Variant
-from gpumem.swap.mosos import Rules, solve
+from gpumem.swap.mosos import Rules, rounded, solve
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of
 from gpumem.trace import Trace
@@ -47,8 +48,19 @@ def machine(data: st.DataObject) -> Machine:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_plan_holds_and_takes_what_its_schedule_says(data: st.DataObject) -> None:
+    says_what_it_does(data)
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=2500, deadline=None)
+def test_a_thousand_plans_hold_and_take_what_their_schedules_say(data: st.DataObject) -> None:
+    says_what_it_does(data)
+
+
+def says_what_it_does(data: st.DataObject) -> None:
     trace, card = data.draw(chains()), machine(data)
     net = Stages.of(trace, card, algorithms=data.draw(menus(trace)))
     assert len(net.nodes) == trace.n
@@ -67,3 +79,16 @@ def test_a_plan_holds_and_takes_what_its_schedule_says(data: st.DataObject) -> N
     assert rewritten.ops.of[computes].tolist() == schedule.node.tolist()
     assert rewritten.load()[computes].tolist() == schedule.memory.tolist()
     assert simulate(rewritten, card, capacity=limit).makespan == schedule.time
+
+
+def test_a_real_net_in_place_holds_no_more_than_its_schedule() -> None:
+    trace, card = workspaces.add(bundled("vgg16")), Machine.named("p40")
+    net = Stages.of(trace, card, most=24)
+    in_place = [j for j in net.outputs.idx.tolist() if len(set(trace.ops.writes.rows()[trace.ops.writes.idx == j])) > 1]
+    assert len(net.nodes) <= 24 and len(in_place) >= 4 <= net.nodes.again.sum()
+    for part in (95, 85):
+        found = rounded(net.nodes, trace.peak_load * part // 100, Rules(plain=True))
+        assert found.schedule is not None
+        rewritten = plan_of(net, found.schedule).apply(trace)
+        assert rewritten.peak_load <= found.schedule.memory.max() <= trace.peak_load * part // 100
+        assert simulate(rewritten, card, capacity=trace.peak_load * part // 100).makespan <= found.schedule.time
