@@ -43,7 +43,7 @@ FREED = {"the fastest": 2e9, "Winograd": 6e6}  # bytes, for VGG19's node 18 wher
 NO_LIMIT, SEARCH = "no limit", "search"
 OURS = "mosos"
 PROGRAMS = ("checkmate-auto", "str-auto", OURS)
-HEADROOM = (1.0, 0.85, 0.7)  # of a limit: what a program plans for that leaves the rest to workspaces
+HEADROOM = (0.85, 0.7)  # of a limit: what a program plans for that leaves the rest to workspaces
 
 
 @strict
