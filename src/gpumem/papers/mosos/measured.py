@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import product
 from time import perf_counter
 from typing import Any
@@ -27,7 +26,7 @@ from gpumem.report import Run
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
 from gpumem.swap.mosos import solve_mosos
-from gpumem.swap.mosos.auto import operators
+from gpumem.swap.mosos.auto import lean, operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Trace
@@ -150,13 +149,21 @@ def _solved(
     study: Study, limit: int, name: str, progress: Callable[[str], None], known: Mapping[str, Any]
 ) -> tuple[Plan, Row]:
     """A plan, and what is proved of it."""
-    call = swap.search if name == SEARCH else partial(solve_mosos, kind=name)
-    found = call(
-        study.case.trace, study.case.machine, limit, **taken(call, {**study.options, **known, "progress": progress})
-    )
-    if isinstance(found, Plan):
-        return found, {"status": ""}
+    trace, machine = study.case.trace, study.case.machine
+    own = {**study.options, **known, "progress": progress}
+    if name == SEARCH:
+        return _searched(trace, machine, limit, taken(swap.search, own)), {"status": ""}
+    found = solve_mosos(trace, machine, limit, kind=name, **taken(solve_mosos, own))
     return found.plan, {"bound_ns": found.bound, "gap": found.gap, "status": found.status}
+
+
+def _searched(trace: Trace, machine: Machine, limit: int, options: Mapping[str, Any]) -> Plan:
+    """The search's plan, which keeps operators; with the smallest workspaces, and then by free memory, if none can."""
+    try:
+        return swap.search(trace, machine, limit, **options)
+    except Infeasible:
+        found = swap.search(lean(trace, machine).apply(trace), machine, limit, **options)
+        return operators(trace, machine, Plan.of(trace, found.decisions), limit)
 
 
 @strict

@@ -35,8 +35,11 @@ def step_table(rows: Sequence[Row]) -> str:
         seconds = "" if r["seconds"] is None else f"{r['seconds']:.0f}"
         cells = [r["trace"], f"{r['ratio']:g}", human(r["limit"]), r["way"], _ns(step) or "-", over]
         lines.append([*cells, *proved, seconds])
-    told = f"`at least`: of the plans that each program says. {OURS} begins with the better plan of the two others."
-    return f"{columns(lines)}\n\n{told}"
+    told = [
+        f"`at least`: of the plans that each program says. {OURS} begins with the better plan of the two others.",
+        f"{SEARCH} keeps the fastest operators; where no plan can, it plans with the least and free memory chooses.",
+    ]
+    return "\n".join([columns(lines), "", *told])
 
 
 def _ns(value: float | None) -> str:
