@@ -10,6 +10,8 @@ import os
 import pickle
 import signal
 import sys
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, BinaryIO
 
 SCIPY = {"linprog", "milp"}
@@ -35,18 +37,24 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(asked: BinaryIO, told: BinaryIO) -> None:
-    """Answer until nobody asks any more."""
+    """Answer until nobody asks any more, which ends the process in the middle of a program too."""
+    questions: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_hear, args=(asked, questions), daemon=True).start()
     while True:
         try:
-            question = pickle.load(asked)
-        except EOFError:
-            return
-        try:
-            said: Any = answer(question)
+            said: Any = answer(questions.get())
         except Exception as error:
             said = error
         pickle.dump(said, told)
         told.flush()
+
+
+def _hear(asked: BinaryIO, questions: SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            questions.put(pickle.load(asked))
+    finally:  # whoever asked has gone, or was killed
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ HiGHS solves them, through SciPy, in a process of its own. Variables lie in [0, 
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import sys
 from contextlib import suppress
@@ -192,7 +193,9 @@ class _Worker:
             while True:
                 self.answers.put(pickle.load(self.process.stdout))
         except (EOFError, OSError, pickle.UnpicklingError):
-            self.answers.put(RuntimeError("the solver's process has ended"))
+            status = self.process.wait()
+            what = f"signal {-status}; was there too little memory?" if status < 0 else f"status {status}"
+            self.answers.put(RuntimeError(f"the solver's process ended with {what}"))
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
@@ -207,8 +210,9 @@ class _Worker:
         """Return the answer; None where it is long past its time."""
         assert self.process.stdin is not None
         late = NEVER if until is NEVER else Deadline.within(until.left() + GRACE)
-        pickle.dump(question, self.process.stdin)
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, which `_listen` says
+            pickle.dump(question, self.process.stdin)
+            self.process.stdin.flush()
         while not late.over():
             with suppress(Empty):
                 return self.answers.get(timeout=STEP)
@@ -218,10 +222,26 @@ class _Worker:
 _idle: list[_Worker] = []  # processes that wait for the next program
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's: it would hear our answers
+
+
 @atexit.register
 def _end() -> None:
     while _idle:
         _idle.pop().end()
+
+
+def _some_worker() -> _Worker:
+    """Return a process that waits and lives, or a new one."""
+    while True:
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            return _Worker()
+        if worker.process.poll() is None:
+            return worker
+        worker.end()
 
 
 def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
@@ -229,10 +249,7 @@ def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
 
     An interrupt is heard at once, and ends that process.
     """
-    try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = _Worker()
+    worker = _some_worker()
     try:
         said = worker.ask(question, until)
     except BaseException:
