@@ -19,7 +19,7 @@ from gpumem.trace import Trace
 
 from .conftest import Cli
 
-DEPTH, SIDE, CHANNELS, BATCH = 5, 32, 64, 16
+DEPTH, SIDE, CHANNELS, BATCH = 4, 32, 64, 16
 CARD = Machine.named("p40")
 
 
@@ -52,7 +52,7 @@ def convolutional() -> Trace:
 
 def study(trace: Trace) -> Study:
     case = evaluate.Case.of(trace, CARD, load=trace.peak_load)
-    return Study(case, {"seconds": 4.0, "effort": 0.01}, lambda text: None, lambda text: None, lambda factor: trace)
+    return Study(case, {"seconds": 2.0, "effort": 0.01}, lambda text: None, lambda text: None, lambda factor: trace)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_what_has_to_be_freed_is_what_is_above_the_limit() -> None:
 def test_bench(cli: Cli, tmp_path: Path) -> None:
     path, out = tmp_path / "chain.json", tmp_path / "bench"
     io.write(path, bare())
-    ran = cli("bench", "mosos", path, "--ratios", "0.8", "--seconds", "2", "--effort", "0.01", "--quick", "--out", out)
+    ran = cli("bench", "mosos", path, "--ratios", "0.8", "--seconds", "1", "--effort", "0.01", "--quick", "--out", out)
     assert ran.status == 0
     assert "# workspaces: fastest" in ran.out
     found = json.loads((out / "bench.json").read_text())
