@@ -287,7 +287,8 @@ class _Work:
             found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap)
             if allowed == self.limit:
                 bound = max(bound, found.bound)
-            if found.schedule is None and found.status == INFEASIBLE and best >= FAR and allowed == self.limit:
+            none = near.schedule is None and found.schedule is None and found.status == INFEASIBLE
+            if none and allowed == self.limit:  # not even one that is no better than a known plan, as far as is known
                 return inf
             if found.schedule is None or self.judged(name, found) < FAR:
                 break
