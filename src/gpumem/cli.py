@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             complain(" ".join(wrong.split()))
         stop.end()
         return stop.interrupted() if stop.status else status
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        for note in getattr(stopped, "__notes__", ()):  # how far a planner got
+            complain(note)
         return stop.interrupted()
 
 

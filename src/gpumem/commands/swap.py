@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Any
 
 import gpumem
@@ -53,10 +54,13 @@ def run(args: argparse.Namespace) -> int:
         until = Deadline.within(options.pop("seconds", None))
         case = evaluate.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
         seconds = until.seconds  # of each planner
-        rows, found = [], {}
+        rows, found, proved = [], {}, dict[str, dict[str, Any]]()
         for name, planner in progress.over(planners.items()):
             until = Deadline.within(seconds)
             own = options | {"seconds": until.part(evaluate.PLANNING).seconds}
+            if name in swap.PROGRAMS and case.pool is None:
+                own |= {"start": _start(found.values(), swaps_only=name == "ilp")}
+                planner = _noting(swap.PROGRAMS[name], name, proved)
             row, planned = _try(case, name, planner, own, progress)
             rows.append(row)
             if planned is not None:
@@ -70,8 +74,29 @@ def run(args: argparse.Namespace) -> int:
                 (folder / name).mkdir()
                 planned.write(folder / name, source.name)
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
+    rows = [row | proved.get(row["planner"], {}) for row in rows]
     print(json.dumps(rows) if args.json else _table(case, rows))
     return 0 if found else 3
+
+
+def _start(found: Collection[evaluate.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
+    """The plan of least overhead, which an integer program begins with."""
+    able = [one for one in found if not swaps_only or len(one.plan.swaps) == len(one.plan.decisions)]
+    return min(able, key=lambda one: one.overhead).plan if able else None
+
+
+def _noting(
+    solve: Callable[..., swap.Proof], name: str, proved: dict[str, dict[str, Any]]
+) -> Callable[..., gpumem.Plan]:
+    """Make a planner of an integer program; what it proves is noted."""
+
+    @wraps(solve)
+    def planner(*args: Any, **options: Any) -> gpumem.Plan:
+        proof = solve(*args, **options)
+        proved[name] = {"least_ns": proof.bound, "gap": proof.gap, "proof": proof.status}
+        return proof.plan
+
+    return planner
 
 
 def _try(
@@ -109,4 +134,8 @@ def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
     about = f"{trace.name}: peak load {report.human(trace.peak_load)}, footprint {report.human(case.placement.height)}"
     told = report.unswapped(trace.peak_load, case.placement.height, case.pool, case.load)
     table = f"{about}, on {case.machine.name}, {goal} ({clock} clock)\n\n{report.columns(lines)}"
+    for r in rows:
+        if "gap" in r:
+            least = f"at least {report.human_ns(r['least_ns'])} an iteration, gap {report.percent(r['gap'])}"
+            table += f"\n{r['planner']}: {least}, {r['proof']}"
     return f"{table}\n\n{told}" if told else table

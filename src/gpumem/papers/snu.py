@@ -80,7 +80,7 @@ def ways(study: Study, planners: Planners, rounds: int = 20) -> list[Row]:
     least = swap.least_stall(case.trace, case.machine, limit, rounds=rounds).stall_ns
     rows, best = [_addressed(study)], None
     for name, planner in {**ON_DEMAND, **planners}.items():
-        known: dict[str, Any] = {} if best is None else {"start": best.plan, "bound": least}
+        known: dict[str, Any] = {} if best is None else {"start": best.plan, "bound": case.line.makespan + least}
         found = replace(study, options={**study.options, **known}).at(limit, name, planner)
         rows.append(_row(study, name, None) if found is None else _of(study, name, found.trace, found.after.timeline))
         if found is not None and (best is None or found.overhead < best.overhead):

@@ -12,6 +12,10 @@ clock between its steps, and ends with the best plan that it has, or with `NotRe
 comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible` where
 some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit
 (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
+
+Integer programs (`PROGRAMS`) take a plan to `start` with and a certified least time, `bound`; without `seconds` they do a
+fixed amount of work. Of each there is a `solve_...` that returns a `Proof`: the plan, and how far from the best it may
+be. An interrupt carries a note that says so.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from gpumem.swap.limits import fits as fits
     from gpumem.swap.mosos import mosos as mosos, solve_mosos as solve_mosos
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
-    from gpumem.swap.planners import PLANNERS as PLANNERS
+    from gpumem.swap.planners import PLANNERS as PLANNERS, PROGRAMS as PROGRAMS
     from gpumem.swap.proof import Proof as Proof
     from gpumem.swap.recompute import (
         REASONS as REASONS,

@@ -12,8 +12,10 @@ from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
 from gpumem.swap.plan import Plan
+from gpumem.swap.proof import Proof
 from gpumem.swap.search.planner import search
 from gpumem.swap.snu.heuristic import heuristic
+from gpumem.swap.snu.ilp import ilp, solve_ilp
 from gpumem.swap.snu.on_demand import on_demand
 from gpumem.swap.tensile.planner import tensile
 
@@ -30,4 +32,7 @@ PLANNERS: dict[str, Callable[..., Plan]] = {
     "checkpoint": checkpoint,
     "search": search,
     "tensile": tensile,
+    "ilp": ilp,
 }
+# Integer programs: `start=` is the best plan known, and what they return says beside their own what they proved.
+PROGRAMS: dict[str, Callable[..., Proof]] = {"ilp": solve_ilp}

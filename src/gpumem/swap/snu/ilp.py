@@ -63,9 +63,9 @@ def ilp(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     start : Plan, optional
-        A plan to begin with. Default: the thesis' heuristic.
+        A plan of swaps to begin with. Default: the thesis' heuristic.
     bound : int
-        Nanoseconds by which any plan makes an iteration longer, certified (see `gpumem.swap.least_stall`).
+        Nanoseconds: a certified least time of an iteration (by `gpumem.swap.least_stall`, say).
     gap : float
         How far from the best possible a plan may be, as a fraction of its time.
     seconds : float, optional
@@ -113,7 +113,7 @@ def solve_ilp(
     Raises
     ------
     ValueError
-        A gap outside of [0, 1); a bound below 0.
+        A gap outside of [0, 1); a bound below 0; a start that is above the limit, or has decisions that are no swaps.
 
     Notes
     -----
@@ -146,12 +146,13 @@ def solve_ilp(
     if fits(trace, limit):
         line = simulate(trace, machine, capacity=limit)
         return Proof(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
-    found = _Search(trace, machine, limit, gap, until, progress, bound)
+    found = _Search(trace, machine, limit, gap, until, progress)
+    found.bound = max(bound - found.base, 0)
     found.begin(start)
     try:
         found.run()
-    except KeyboardInterrupt:
-        progress(f"interrupted: {found.told}")
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{trace.name}: {found.told}")
         raise
     return found.proof()
 
@@ -166,7 +167,7 @@ class _Search:
     gap: float
     until: Deadline
     progress: Callable[[str], None]
-    bound: int  # ns of stall that are certain
+    bound: int = 0  # ns of stall that are certain
     judge: Judge = field(init=False)
     base: int = field(init=False)  # ns of an iteration without stalls
     given: Plan | None = None
@@ -178,6 +179,8 @@ class _Search:
 
     def begin(self, start: Plan | None) -> None:
         """Begin with a plan that there is."""
+        if start is not None and len(start.swaps) < len(start.decisions):
+            raise ValueError("start: the program is about swaps alone, and so is what it proves")
         if start is not None and self.judge.offer(start) == FAR:
             raise ValueError(f"start: its load, or what it keeps on the host, is above the limit of {self.limit} bytes")
         if start is None:
