@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
         until = Deadline.within(options.pop("seconds", None))
         case = evaluate.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
         seconds = until.seconds  # of each planner
-        rows, found, proved = [], {}, dict[str, dict[str, Any]]()
+        rows: list[dict[str, Any]] = []
+        found: dict[str, evaluate.Planned] = {}
+        proved: dict[str, dict[str, Any]] = {}
         for name, planner in progress.over(planners.items()):
             until = Deadline.within(seconds)
             own = options | {"seconds": until.part(evaluate.PLANNING).seconds}

@@ -13,9 +13,9 @@ comes out then depends on the machine; without `seconds` a planner is determinis
 some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit
 (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
-Integer programs (`PROGRAMS`) take a plan to `start` with and a certified least time, `bound`; without `seconds` they do a
-fixed amount of work. Of each there is a `solve_...` that returns a `Proof`: the plan, and how far from the best it may
-be. An interrupt carries a note that says so.
+Integer programs (`PROGRAMS`) take a plan to `start` with and a certified least time, `bound`; without `seconds` they do
+a fixed amount of work. Of each there is a `solve_...` that returns a `Proof`: the plan, and how far from the best it
+may be. An interrupt carries a note that says so.
 """
 
 from typing import TYPE_CHECKING

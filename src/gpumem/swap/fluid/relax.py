@@ -54,8 +54,10 @@ class Fluid:
         return when
 
 
-def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
+def relax(trace: Trace, machine: Machine, *, stalls: bool, tiny: float = TINY) -> Fluid:
     """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait.
+
+    The smallest gaps, as far as they add up to `tiny` of the peak load at every op, leave for nothing.
 
     Notes
     -----
@@ -67,8 +69,8 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool) -> Fluid:
     time, held = times.start[: n + 1], _held(trace)
     if not stalls:
         w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
-    tiny = _tiny(w, n, TINY * trace.peak_load)
-    held, w = held - _covered(w.where(tiny), n), w.where(~tiny)
+    free = _tiny(w, n, tiny * trace.peak_load)
+    held, w = held - _covered(w.where(free), n), w.where(~free)
     instants = (2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before)
     fluid = Fluid(n, time, held, w, *instants, machine.duplex, stalls)
     return fluid if stalls else _whole_copies(fluid, times)

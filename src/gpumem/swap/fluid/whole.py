@@ -23,7 +23,20 @@ FEWER = 0.01  # ns that all decisions cost: of equal solutions the one that swap
 
 
 class WholeProgram(FluidProgram):
-    """The program for a limit in whole numbers; gaps are rows of the fluid."""
+    """The program for a limit in whole numbers; gaps are rows of the fluid.
+
+    Parameters
+    ----------
+    host : int64[n], optional
+        Bytes that the host has room for at each op. What is away then is held there.
+    """
+
+    def __init__(self, fluid: Fluid, breaks: I64, peak: int, limit: int, host: I64 | None = None) -> None:
+        super().__init__(fluid, breaks, peak, limit)
+        if host is not None:
+            row, mine = self.rows.add(np.maximum(host, 0) / peak), np.flatnonzero(self.turns[self.place] % 2 == 0)
+            op, size = self.turns[self.place[mine]] // 2 % fluid.n, self.f.w.size[self.gap[mine]]
+            self.rows.put(row[op], self.away[0][0][mine], size / peak)
 
     def in_whole(
         self, until: Deadline = NEVER, *, best: float, gap: float = 0.0, nodes: int | None = None
@@ -57,7 +70,7 @@ class PlacedProgram(WholeProgram):
         The load without swapping: that of a plan is at most the limit at every op.
     """
 
-    def __init__(self, fluid: Fluid, peak: int, limit: int, load: I64) -> None:
+    def __init__(self, fluid: Fluid, peak: int, limit: int, load: I64, host: I64 | None = None) -> None:
         super().__init__(fluid, np.arange(2 * fluid.n), peak, limit)
         w, count = self.f.w, self.f.w.before - self.f.w.after
         self.first = np.cumsum(count) - count  # of each gap: where its ops begin, along `gaps` and `ops`
@@ -68,7 +81,9 @@ class PlacedProgram(WholeProgram):
         self.fetched = self.rows.variables(ones, whole=True)
         self._once(self.first + count - 1)
         self._only_then()
-        self._load((limit - load) / peak)
+        self._held((limit - load) / peak, -1.0)
+        if host is not None:
+            self._held(np.maximum(host, 0) / peak, 1.0)
 
     def _once(self, final: I64) -> None:
         """Neither goes back, the fetch comes with the release or later, and what is released is fetched."""
@@ -88,13 +103,13 @@ class PlacedProgram(WholeProgram):
         self.rows.put(row, self.released[start + end], -1.0)
         self.rows.put(row, self.fetched[start], 1.0)
 
-    def _load(self, room: F64) -> None:
-        """What the plan holds at an op, by the order of issue."""
+    def _held(self, room: F64, sign: float) -> None:
+        """What the plan keeps away at an op, by the order of issue, fits the room of the host, or makes that of the device."""
         row = self.rows.add(room)
         inside = np.flatnonzero(self.ops < self.f.w.before[self.gaps])
-        size, op = self.f.w.size[self.gaps[inside]] / self.peak, self.ops[inside] % self.f.n
-        self.rows.put(row[op], self.released[inside], -size)
-        self.rows.put(row[op], self.fetched[inside], size)
+        size, op = sign * self.f.w.size[self.gaps[inside]] / self.peak, self.ops[inside] % self.f.n
+        self.rows.put(row[op], self.released[inside], size)
+        self.rows.put(row[op], self.fetched[inside], -size)
 
     def said(self, x: F64) -> tuple[I64, I64, I64]:
         """Return what a solution says: the gaps that are swapped, their releases and their fetches."""

@@ -5,7 +5,7 @@
     refine (linear)      breakpoints where they matter, and a bound
     the program          whole buffers, the least stall at the limit: a better bound, and a solution
     realise, the clock   the solution as plans; the best one by the clock is the incumbent
-    again                with breakpoints where a plan was above the limit, or without this solution
+    again                with breakpoints where a plan was above the limit; small: told what the solution took
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import COMPUTE, I64
-from gpumem.deadline import Deadline
+from gpumem.deadline import NEVER, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -31,15 +31,16 @@ from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.proof import START, Proof
 from gpumem.swap.snu.heuristic import heuristic
-from gpumem.swap.snu.realise import Away, all_orders, ways
-from gpumem.swap.windows import Windows, windows
+from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
+from gpumem.swap.windows import windows
 from gpumem.trace import Trace
 from gpumem.units import human_ns, percent
 
-ROUNDS, SIZE = 8, 20_000  # linear programs, and their variables, to find breakpoints
-NODES = 300  # of the search tree in each round, where there is no deadline
+ROUNDS, SIZE = 6, 10_000  # linear programs, and their variables, to find breakpoints
+COARSE, COARSEST = 16, 0.01  # breakpoints, and the least size of a gap by the peak load, of the first program
+NODES = 50  # of the search tree of a program, where there is no deadline
 SMALL = 24  # ops: every instant is a breakpoint up to here
-TURNS = 3_000  # solutions of the exact program that the clock is asked about
+TURNS, FEW = 3_000, 20  # solutions of the exact program that the clock is asked about; without a deadline
 SHARE = 0.3  # of the time that is left, at most, for the linear programs
 SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
 
@@ -136,7 +137,8 @@ def solve_ilp(
     Gaps that together are below 1/2000 of the peak are taken to leave for nothing; in plans they pay. Nothing is proved
     for several compute streams, and where the host needs time.
 
-    Without `seconds` there are at most some programs of `NODES` nodes.
+    The first program has few breakpoints and no small gaps, since one with all of them rarely ends in time. Its plans
+    count, not its bound. Without `seconds` it is the only one, and stops after `NODES` nodes of its tree.
     """
     if not 0 <= gap < 1:
         raise ValueError(f"gap: {gap} is not in [0, 1)")
@@ -217,21 +219,23 @@ class _Search:
 
     def run(self) -> None:
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
+        if self.done:
+            return
         alone = len(np.unique(self.trace.ops.stream)) == 1 and bool((self.trace.ops.role == COMPUTE).all())
         sure = alone and not self.machine.host_ns and not self.trace.ops.blocking.any()
-        f, others = relax(self.trace, self.machine, stalls=True), windows(self.trace, self.machine)
-        if f.n <= SMALL:
-            self.exactly(f, sure)
+        if self.trace.n <= SMALL:
+            self.exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), sure)
             return
-        part = self.until.part(SHARE)
+        f, part = relax(self.trace, self.machine, stalls=True), self.until.part(SHARE)
         value, breaks, _ = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
         self.raise_bound(value, sure)
-        for _ in range(ROUNDS):
-            if self.done or self.until.over():
+        few = np.unique(breaks // 2 * 2)
+        few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
+        self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, self.until.part(SHARE), sure=False)
+        for _ in range(ROUNDS if self.until is not NEVER else 0):
+            if self.done or self.until.over() or not self.left:
                 break
-            more = self.round(f, breaks, others, sure)
-            if not self.left:
-                break
+            more = self.round(f, breaks, self.until.part(0.7), sure=sure)
             breaks = np.union1d(breaks, more)
 
     def raise_bound(self, stall: float, sure: bool) -> None:
@@ -240,35 +244,39 @@ class _Search:
             self.bound = max(self.bound, ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER))
         self.progress(self.told)
 
-    def round(self, f: Fluid, breaks: I64, others: Windows, sure: bool) -> I64:
+    def round(self, f: Fluid, breaks: I64, until: Deadline, *, sure: bool) -> I64:
         """Solve the program once; return instants to look at the next time."""
-        program = WholeProgram(f, breaks, self.trace.peak_load, self.limit)
-        _, solution = self.solve(program, sure)
-        if solution is None:
-            self.left = False
-            return breaks[:0]
-        return self.large(Away.of(f, breaks, solution), others)
+        program = WholeProgram(f, breaks, self.trace.peak_load, self.limit, self.host)
+        _, solution = self.solve(program, until, sure)
+        self.left = solution is not None
+        return breaks[:0] if solution is None else self.large(Away.of(f, breaks, solution))
+
+    @property
+    def host(self) -> I64 | None:
+        """Bytes that the host has room for at each op; None where it has room for all that can be swapped."""
+        room = self.machine.pinned - self.trace.load(host=True)
+        return room if room.min() < self.trace.buffers.size.sum() else None
 
     def most(self, program: WholeProgram) -> float:
         """No solution need stall for longer, in ns: all copies one after the other."""
         w = program.f.w
         return float(w.out_ns.sum() + w.in_ns.sum()) + self.base
 
-    def solve(self, program: WholeProgram, sure: bool) -> tuple[Solved, Solution | None]:
+    def solve(self, program: WholeProgram, until: Deadline, sure: bool) -> tuple[Solved, Solution | None]:
         """Solve the program for what is better than the incumbent; note what that proves."""
         best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
-        nodes = None if self.until.seconds is not None else NODES
-        found, solution = program.in_whole(self.until.part(0.7), best=best, gap=self.gap, nodes=nodes)
+        nodes = NODES if self.until is NEVER else None
+        found, solution = program.in_whole(until, best=best, gap=self.gap, nodes=nodes)
         self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
         return found, solution
 
     def exactly(self, f: Fluid, sure: bool) -> None:
         """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
-        program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load())
-        for _ in range(TURNS):
+        program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load(), self.host)
+        for _ in range((FEW if self.until is NEVER else TURNS) if sure else COARSE):
             if self.done or self.until.over() or not self.left:
                 break
-            found, _ = self.solve(program, sure)
+            found, _ = self.solve(program, self.until, sure)
             if found.x is None:
                 break
             said = program.said(found.x)
@@ -276,12 +284,12 @@ class _Search:
             least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
             program.forbid(*said, min(least - self.base, 2 * self.most(program)))
 
-    def large(self, away: Away, others: Windows) -> I64:
+    def large(self, away: Away) -> I64:
         """Look at some ways to carry the solution out; return the instants where these are above the limit."""
         load, before = away.load(self.trace, self.trace.n), self.stall
-        over = np.flatnonzero(load > self.limit)
+        over, others = np.flatnonzero(load > self.limit), windows(self.trace, self.machine)
         away = away.also(self.trace, self.limit, others).needed(self.trace, self.limit)
-        for swaps in ways(self.trace, self.limit, away):
+        for swaps in (overlapped(self.trace, self.machine, self.limit, away), *ways(self.trace, self.limit, away)):
             self.judge.offer(Plan.of(self.trace, swaps))
         self.progress(self.told)
         worst = over[np.argsort(-load[over], kind="stable")][:8]

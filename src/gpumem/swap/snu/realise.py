@@ -9,10 +9,13 @@ from itertools import permutations, product
 import numpy as np
 
 from gpumem.columns import I64, Bool
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.fluid import Fluid, Solution
-from gpumem.swap.gaps import around
+from gpumem.swap.gaps import around, gaps, without
 from gpumem.swap.plan import Swap
+from gpumem.swap.snu.overlap import overlap
 from gpumem.swap.windows import Windows
 from gpumem.trace import Trace
 
@@ -85,6 +88,16 @@ class Away:
         release = np.hstack([self.release, np.tile(extra.after + 1, (2, 1))])[:, order]
         fetch = np.hstack([self.fetch, np.tile(extra.before, (2, 1))])[:, order]
         return Away(Windows(**columns), release, fetch)
+
+
+def overlapped(trace: Trace, machine: Machine, limit: int, away: Away) -> list[Swap]:
+    """The gaps of a solution, with their copies where the thesis' heuristic would put them."""
+    found, line = gaps(trace), simulate(trace, machine)
+    row, w = found.rows(trace.n), away.w
+    mine = sorted(row[key] for key in zip(w.buffer.tolist(), (w.after % trace.n).tolist()))
+    chosen = found.where(np.array(mine, np.int64))
+    load = without(trace.load(), chosen, trace.buffers.size[chosen.buffer])
+    return overlap(trace, machine, chosen, load, limit, line)
 
 
 def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:
