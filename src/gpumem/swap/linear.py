@@ -188,23 +188,20 @@ class _Worker:
         Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
+        """Pass answers on until the process ends; only this thread touches its output."""
         assert self.process.stdout is not None
-        try:
+        with self.process.stdout as answers, suppress(Exception):  # whatever it is that cannot be read
             while True:
-                self.answers.put(pickle.load(self.process.stdout))
-        except (EOFError, OSError, pickle.UnpicklingError):
-            status = self.process.wait()
-            what = f"signal {-status}; was there too little memory?" if status < 0 else f"status {status}"
-            self.answers.put(RuntimeError(f"the solver's process ended with {what}"))
+                self.answers.put(pickle.load(answers))
+        self.answers.put(RuntimeError("the process of the solver has ended"))
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
 
     def ask(self, question: dict[str, Any], until: Deadline) -> Any:
         """Return the answer; None where it is long past its time."""
@@ -249,6 +246,8 @@ def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
 
     An interrupt is heard at once, and ends that process.
     """
+    if until.over():
+        return None
     worker = _some_worker()
     try:
         said = worker.ask(question, until)

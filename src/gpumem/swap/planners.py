@@ -11,6 +11,7 @@ from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.mosos.planners import FAMILY, checkmate, checkmate_auto, mosos, solve_mosos, str_, str_auto
 from gpumem.swap.plan import Plan
 from gpumem.swap.proof import Proof
 from gpumem.swap.search.planner import search
@@ -33,6 +34,13 @@ PLANNERS: dict[str, Callable[..., Plan]] = {
     "search": search,
     "tensile": tensile,
     "ilp": ilp,
+    "mosos": mosos,
+    "checkmate": checkmate,
+    "checkmate-auto": checkmate_auto,
+    "str": str_,
+    "str-auto": str_auto,
 }
 # Integer programs: `start=` is the best plan known, and what they return says beside their own what they proved.
-PROGRAMS: dict[str, Callable[..., Proof]] = {"ilp": solve_ilp}
+PROGRAMS: dict[str, Callable[..., Proof]] = {"ilp": solve_ilp} | {
+    kind: partial(solve_mosos, kind=kind) for kind in FAMILY
+}

@@ -104,7 +104,7 @@ class PlacedProgram(WholeProgram):
         self.rows.put(row, self.fetched[start], 1.0)
 
     def _held(self, room: F64, sign: float) -> None:
-        """What the plan keeps away at an op, by the order of issue, fits the room of the host, or makes that of the device."""
+        """What a plan keeps away at an op, by the order of issue: the host has room for it, the device for the rest."""
         row = self.rows.add(room)
         inside = np.flatnonzero(self.ops < self.f.w.before[self.gaps])
         size, op = sign * self.f.w.size[self.gaps[inside]] / self.peak, self.ops[inside] % self.f.n

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem._strict import strict
 from gpumem.columns import I64
-from gpumem.deadline import Deadline
+from gpumem.deadline import LATE as OUT_OF_TIME, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -183,12 +183,14 @@ def solve_mosos(
         time = simulate(trace, machine, capacity=limit).makespan
         return Proof(Plan.of(trace), time, time, OPTIMAL)
     fits(lean(trace, machine, menu).apply(trace), limit)
+    if start is None and until.over():
+        raise NotReached(trace.peak_load, limit, hint=OUT_OF_TIME)
     work = _Work(trace, machine, limit, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
     if start is not None:
         work.judge.offer(start)
     work.offer(FAMILY[kind], Plan.of(trace))
     if kind == "mosos" and start is None:
-        for other in ("str-auto", "checkmate-auto"):
+        for other in until.each(("str-auto", "checkmate-auto")):
             work.run(other, until.part(RESTRICTED))
     proved = work.run(kind, until)
     if work.judge.best is None and FAMILY[kind].copies:
@@ -273,11 +275,15 @@ class _Work:
         A rounded solution of the linear program comes first; then, if there is a deadline, a part of the time goes to
         schedules that run nodes again in the backward pass alone, for that program is much smaller.
         """
+        if until.over():
+            return float(self.least)
         nodes, rules = self.program(FAMILY[name])
         near = rounded(nodes, self.limit, rules, until=until.part(ROUNDING))
         allowed, bound = self.limit, max(float(self.least), near.bound)
         if near.schedule is not None:
             self.judged(name, near)
+        if until.over():
+            return bound
         free = FAMILY[name].operators == FREE
         if free and until.seconds is not None:
             late = replace(rules, since=self.net.stage(backward_start(self.trace)))
