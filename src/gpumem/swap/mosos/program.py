@@ -38,8 +38,10 @@ class StageProgram:
     stage in which it ends, (7) and (17). Of (17) only `Free <= 1 - h` is stated, for each term of h by itself and with
     the F of an output summed, since it is freed once in a stage: that is tighter than the paper's division by max(h),
     and F needs to be no whole number. The other half, that what is dead is freed, follows from what memory is worth.
-    A node does not run again where its output is there, and nothing is kept that nobody can read any more. S needs to
-    be no whole number either: the least S for given R, O and P is 0 or 1, and takes no more memory.
+    That what is copied out comes back, (8), follows from what a copy costs. A node does not run again where its output
+    is there, and nothing is freed behind a node that does not run: both follow too, and make the linear program
+    tighter. Nothing is kept that nobody can read any more. S needs to be no whole number either: the least S for given
+    R, O and P is 0 or 1, and takes no more memory.
 
     With `since` and few nodes marked `again` there are fewer R, which is what makes 50 nodes solvable.
 
@@ -128,10 +130,9 @@ class StageProgram:
             say([(self.p[t, j], 1.0), *((self.o[x, j], -1.0) for x in begun)])
         for j in np.flatnonzero(scope.out.any(axis=0)).tolist():
             out = [(column, 1.0) for column in self.o[:, j]]
-            back = [(column, 1.0) for column in self.p[:, j]]
             say(out, 1.0)
-            say(out + [(column, -1.0) for column, _ in back])
             if self.rules.fetches is not None:
+                back = [(column, 1.0) for column in self.p[:, j]]
                 say(back + [(column, -float(self.rules.fetches)) for column, _ in out])
         for t in range(self.n):
             out = [term for j in range(self.n) for term in self._out_in(t, j)]
