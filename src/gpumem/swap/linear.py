@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import F64, I64, Bool
 from gpumem.deadline import NEVER, Deadline
 from gpumem.swap import _solver
@@ -28,8 +29,8 @@ STEP = 0.05  # seconds between looks for an interrupt
 GRACE = 5.0  # seconds that a solver may be late, before nobody waits for it any more
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Relaxed:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Relaxed(Shown):
     """A linear program solved, whole numbers or not.
 
     `x`: the variables; `price`: of each row, what a unit of its right side is worth; `dual`: a value that no solution
@@ -41,8 +42,8 @@ class Relaxed:
     dual: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solved:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solved(Shown):
     """What became of an integer program.
 
     `status`: `optimal` within the gap that was asked for, `infeasible` (nothing is below `best`, where that was given),

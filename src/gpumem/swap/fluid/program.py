@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import F64, I64, Bool
 from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solution:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solution(Shown):
     """A solved program.
 
     `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpumem._show import Shown
+from gpumem._strict import strict
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.times import Times
@@ -22,8 +24,8 @@ from gpumem.trace import Trace
 TINY = 5e-4  # gaps that add up to less than this part of the peak load at every op leave for nothing
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fluid:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fluid(Shown):
     """What the program is made from.
 
     `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and
@@ -54,6 +56,7 @@ class Fluid:
         return when
 
 
+@strict
 def relax(trace: Trace, machine: Machine, *, stalls: bool, tiny: float = TINY) -> Fluid:
     """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait.
 

@@ -10,8 +10,8 @@ from gpumem.swap.mosos.nodes import Schedule
 from gpumem.units import percent
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rules:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rules(Shown):
     """What a schedule may do; left as it is, all that MO-SOS may.
 
     Parameters
