@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gpumem import Infeasible, Machine, NotReached, Plan, Swap, Variant, check, simulate
+from gpumem import Infeasible, Machine, NotReached, Plan, Swap, Variant, bundled, check, simulate
 from gpumem.columns import Buffers, Ops
+from gpumem.deadline import Deadline
 from gpumem.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
 from gpumem.swap.mosos.planners import FAMILY
+from gpumem.swap.mosos.stages import Stages
 from gpumem.trace import Trace
 
 from .strategies import nets
@@ -90,3 +92,30 @@ def test_a_start_and_a_deadline_are_heard() -> None:
     proof = solve_mosos(trace, CARD, 80, start=start, seconds=20, algorithms=ways, progress=told.append)
     assert proof.value == simulate(start.apply(trace), CARD, capacity=80).makespan and proof.status == "optimal"
     assert all(line.startswith("mosos: ") for line in told)
+
+
+@pytest.mark.parametrize("kind", ["mosos", "str", "str-auto"])
+def test_a_planner_that_may_copy_has_a_plan_however_late_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, ways = chain()
+    looks = iter([0.0, 0.0])
+    monkeypatch.setattr("gpumem.deadline.now", lambda: next(looks, 1e6))
+    proof = solve_mosos(trace, CARD, 60, kind=kind, algorithms=ways, seconds=1)
+    assert proof.plan.apply(trace).peak_load == 60 and proof.status == "late"
+
+
+def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    trace, ways = chain(workspace=25)
+    start = str_(trace, CARD, 80, algorithms=ways)
+    monkeypatch.setattr("gpumem.swap.linear._Worker.ask", stop)
+    for known, note in ((None, "no plan yet, at least 250 ns"), (start, "300 ns an iteration, at least 250 ns")):
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            mosos(trace, CARD, 80, algorithms=ways, start=known)
+        assert stopped.value.__notes__[0].startswith(f"{trace.name}: {note}")
+
+
+def test_merging_stops_when_the_time_is_up() -> None:
+    trace, card = bundled("mlp3"), Machine.named("p40")
+    assert len(Stages.of(trace, card, most=5).nodes) < len(Stages.of(trace, card, most=5, until=Deadline(0, 1)).nodes)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem.columns import I64, Bool
+from gpumem.deadline import NEVER, Deadline
 from gpumem.kinds import WORKSPACE
 from gpumem.swap.gaps import gaps
 from gpumem.swap.recompute import backward_start
@@ -92,19 +93,22 @@ def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = ()) -> Groups:
+def merged(
+    trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = (), until: Deadline = NEVER
+) -> Groups:
     """Merge neighbours where that costs little, and leave small outputs undecided, until there are `most` groups.
 
     Outputs are buffers with `AWAY` ops or more between two accesses, for there is little to decide about others; and
-    what is dead by then but needed to make those of the forward pass again. None of `away` is one.
+    what is dead by then but needed to make those of the forward pass again. None of `away` is one. There
+    are more groups where the time is up.
     """
     worth = _worth(trace, least)
     worth[list(away)] = False
     least = max(least, trace.peak_load // 1000)
     while True:
         groups = Groups.of(trace, least, worth)
-        done = _Merging.of(trace, duration, groups).run(most)
-        if len(done.first) - 1 <= most or not len(groups.outputs):
+        done = _Merging.of(trace, duration, groups).run(most, until)
+        if len(done.first) - 1 <= most or not len(groups.outputs) or until.over():
             return done
         least = int(least * GROWTH) + 1
 
@@ -204,11 +208,11 @@ class _Merging:
         for column in (self.first, self.base, self.time, self.made, self.touched):
             del column[k + 1]
 
-    def run(self, most: int) -> Groups:
+    def run(self, most: int, until: Deadline) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
         slack, much = self.trace.peak_load * SLACK, self.trace.peak_load / 20
         costs = [self.cost(k) for k in range(len(self.first) - 1)]
-        while costs and min(costs) <= (much if len(self.first) > most else slack):
+        while costs and min(costs) <= (much if len(self.first) > most else slack) and not until.over():
             k = costs.index(min(costs))
             self.merge(k)
             del costs[k]

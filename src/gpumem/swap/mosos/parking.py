@@ -11,7 +11,7 @@ from gpumem.swap.gaps import Gaps, gaps, without
 from gpumem.swap.plan import Swap
 from gpumem.trace import Trace
 
-TINY = 50_000  # of the peak load: what is smaller stays
+TINY = 50_000  # of the peak load: what is smaller stays, unless ops need all of the limit
 
 
 def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: float) -> list[Swap]:
@@ -41,7 +41,7 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     free, bytes_ = found.where(mine), size[found.buffer]
     needs = without(trace.load(), free, size[free.buffer])
     tight, chosen = needs > room * limit, np.zeros(len(found), np.bool_)
-    may = ~mine & (bytes_ >= trace.peak_load // TINY)
+    may = ~mine & (bytes_ >= (trace.peak_load // TINY if room < 1 else 1))
     while needs.max() > room * limit:
         around = may & ~chosen & _around(found, int(np.argmax(needs)), n)
         if not around.any():

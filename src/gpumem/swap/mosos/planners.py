@@ -43,10 +43,12 @@ from gpumem.trace import Trace
 from gpumem.units import human_ns, percent
 
 MOST = 50  # nodes that the program is solved for
+FEWER = 24  # nodes where there is no deadline
 GAP = 0.002  # of the best possible time: what a schedule may be above it
 RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begins with
 ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding
 BACKWARD = 0.5  # of what is left then, for reruns in the backward pass alone
+WORK = 10_000  # nodes of the search tree, over n^2 for n nodes of the net, where there is no deadline
 TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
 ROOMS = (0.97, 0.9, 0.8)  # of the limit: what ops may need beside outputs, if there is no schedule else
 FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
@@ -169,11 +171,15 @@ def solve_mosos(
 
     Notes
     -----
-    A trace is cut into 50 nodes at most; see `Stages`. The program's schedules are `plain`, those that a plan can say.
+    A trace is cut into 50 nodes at most, without `seconds` into 24; see `Stages`. The program's schedules are `plain`,
+    those that a plan can say.
+    Without `seconds` the solver's search tree is small as well (`WORK`), so the work is the same on every machine.
     The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
     and the better of the two is kept. It begins with a choice of operators that moves nothing. Where no schedule fits,
     buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do; and
-    where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits.
+    where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits. So a
+    planner that copies ends with a plan wherever the pinned budget has room for what is swapped so. An interrupt
+    carries what is known by then as a note.
     """
     one_of("kind", kind, FAMILY)
     if not 0 <= gap < 1:
@@ -185,23 +191,18 @@ def solve_mosos(
     fits(lean(trace, machine, menu).apply(trace), limit)
     if start is None and until.over():
         raise NotReached(trace.peak_load, limit, hint=OUT_OF_TIME)
-    work = _Work(trace, machine, limit, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
-    if start is not None:
-        work.judge.offer(start)
-    work.offer(FAMILY[kind], Plan.of(trace))
-    if kind == "mosos" and start is None:
-        for other in until.each(("str-auto", "checkmate-auto")):
-            work.run(other, until.part(RESTRICTED))
-    proved = work.run(kind, until)
-    if work.judge.best is None and FAMILY[kind].copies:
-        work.swap_all(FAMILY[kind])
+    work = _Work(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
+    try:
+        proved = work.all(start, until)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{trace.name}: {work.told}")
+        raise
     plan = work.judge.best
     if plan is None or work.judge.line is None:
         reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
         raise NotReached(reached, limit, hint=until.hint("a planner that may wait for copies may get lower"))
     value = work.judge.line.makespan
-    moved = 4 * MOVED * float(work.net.nodes.size.sum())  # what the objective has beside time, at most
-    least = min(int(proved), value) if proved <= value + moved else work.least
+    least = work.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
     return Proof(plan, value, least, status)
 
@@ -221,21 +222,55 @@ class _Work:
     trace: Trace
     machine: Machine
     limit: int
+    kind: str  # asked for
     menu: Menu
     least: int  # ns that no plan is below
     gap: float
     progress: Progress
     judge: Judge = field(init=False)
     net: Stages = field(init=False)
+    proved: float = field(default=0.0, init=False)  # ns: the bound of the program that was solved last, 0 at first
 
     def __post_init__(self) -> None:
         self.judge = Judge(self.trace, self.machine, self.limit)
-        self.net = self.cut(())
 
-    def cut(self, parked: Sequence[Swap]) -> Stages:
+    def all(self, start: Plan | None, until: Deadline) -> float:
+        """Judge a plan to begin with, those of the programs, and that which swaps all; return the bound in ns."""
+        if start is not None:
+            self.judge.offer(start)
+        kind = FAMILY[self.kind]
+        self.offer(kind, Plan.of(self.trace))
+        self.net = self.cut((), until)
+        if self.kind == "mosos" and start is None:
+            for other in until.each(("str-auto", "checkmate-auto")):
+                self.run(other, until.part(RESTRICTED))
+        proved = self.run(self.kind, until)
+        if self.judge.best is None and kind.copies:
+            self.swap_all(kind, until)
+        return proved
+
+    @property
+    def told(self) -> str:
+        """The best plan's time, what no plan is below, and the gap."""
+        value = self.known
+        if value == FAR:
+            return f"no plan yet, at least {human_ns(self.least)} an iteration"
+        bound = self.below(self.proved, value)
+        gap = percent((value - bound) / max(value, 1))
+        return f"{human_ns(value)} an iteration, at least {human_ns(bound)}, gap {gap}"
+
+    def below(self, proved: float, value: int) -> int:
+        """The bound of a plan: the program's, unless the plan is better than that, by more than the cost of moves."""
+        if not proved:
+            return self.least
+        moved = 4 * MOVED * float(self.net.nodes.size.sum())  # what the objective has beside time, at most
+        return min(int(proved), value) if proved <= value + moved else self.least
+
+    def cut(self, parked: Sequence[Swap], until: Deadline) -> Stages:
         """Cut the trace into nodes: ops as they are where there are few."""
-        most = MOST if self.trace.n > MOST else None
-        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked)
+        few = MOST if until.seconds is not None else FEWER
+        most = few if self.trace.n > few else None
+        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked, until=until)
 
     def offer(self, kind: Family, plan: Plan) -> int:
         """Judge a plan with its own operators, where it may choose, and with those of free memory."""
@@ -253,17 +288,22 @@ class _Work:
         bound, small = self.solved(name, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
         for room in ROOMS if FAMILY[name].copies and bound == inf else ():
             parked = parking(small, self.machine, self.net.outputs.idx, self.limit, room=room)
-            self.net = self.cut(parked)
+            self.net = self.cut(parked, until)
             bound = self.solved(name, until)
             if bound < inf:
                 break
         return bound if bound < inf else self.least
 
-    def swap_all(self, kind: Family) -> None:
-        """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them."""
+    def swap_all(self, kind: Family, until: Deadline) -> None:
+        """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them.
+
+        The first is within the limit wherever that is possible at all, so it is judged however late it is.
+        """
         small = lean(self.trace, self.machine, self.menu)
         none = np.zeros(0, np.int64)
         for room in (1.0, *ROOMS):
+            if room < 1 and until.over():
+                return
             swaps = parking(small.apply(self.trace), self.machine, none, self.limit, room=room)
             plan = Plan.of(self.trace, [*swaps, *small.decisions])
             if min(self.judge.offer(plan), self.offer(kind, plan)) < FAR:
@@ -280,17 +320,19 @@ class _Work:
         nodes, rules = self.program(FAMILY[name])
         near = rounded(nodes, self.limit, rules, until=until.part(ROUNDING))
         allowed, bound = self.limit, max(float(self.least), near.bound)
+        self.proved = bound if name == self.kind else 0.0
         if near.schedule is not None:
             self.judged(name, near)
         if until.over():
             return bound
         free = FAMILY[name].operators == FREE
+        tree = WORK // len(nodes) ** 2 + 1 if until.seconds is None else None
         if free and until.seconds is not None:
             late = replace(rules, since=self.net.stage(backward_start(self.trace)))
             near = self.better(name, nodes, late, near, until.part(BACKWARD))
         for _ in until.each(range(TRIES)):
             best = float(self.known if free else FAR)
-            found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap)
+            found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap, tree=tree)
             if allowed == self.limit:
                 bound = max(bound, found.bound)
             none = near.schedule is None and found.schedule is None and found.status == INFEASIBLE

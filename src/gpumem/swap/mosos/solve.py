@@ -25,6 +25,7 @@ def solve(
     until: Deadline = NEVER,
     best: float = inf,
     gap: float = 0.0,
+    tree: int | None = None,
 ) -> Proved:
     """Return the schedule of least time within `limit` bytes, as far as it is found until the deadline.
 
@@ -42,6 +43,8 @@ def solve(
         ns: a value that a schedule has to be below to be of use.
     gap : float
         How far from the best possible a schedule may be, as a fraction of its value.
+    tree : int, optional
+        How many nodes the solver's search tree may have: a measure of work that is the same on every machine.
 
     Notes
     -----
@@ -70,7 +73,7 @@ def solve(
     cutoff, allowed, bound = min(best, known.value), limit, -inf
     for _ in range(TRIES):
         program = StageProgram(nodes, rules, allowed)
-        found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap)
+        found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap, nodes=tree)
         bound = max(bound, found.bound * program.time_unit) if allowed == limit else bound
         if found.x is None:
             break

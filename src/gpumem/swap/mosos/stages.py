@@ -17,6 +17,7 @@ import numpy as np
 from gpumem._show import Shown
 from gpumem._strict import strict
 from gpumem.columns import I64, Bool, Csr
+from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.menu import Menu, menu_of
@@ -59,6 +60,7 @@ class Stages(Shown):
         least: int = 0,
         most: int | None = None,
         parked: Sequence[Swap] = (),
+        until: Deadline = NEVER,
     ) -> Stages:
         """Cut `trace` into nodes.
 
@@ -76,6 +78,8 @@ class Stages(Shown):
             out, an op and what changes its output in place right after it are a node.
         parked : sequence of Swap
             Swaps to begin with: their buffers are no outputs, and not held in between (see `parking`).
+        until : Deadline
+            When to stop merging, so that there are more nodes than `most`.
 
         Notes
         -----
@@ -95,7 +99,7 @@ class Stages(Shown):
         groups = (
             Groups.of(trace, least, _others(trace, away))
             if most is None
-            else merged(trace, duration, least, most, away)
+            else merged(trace, duration, least, most, away, until)
         )
         return _Builder(trace, machine, groups, ways, duration, tuple(parked)).net()
 
