@@ -12,6 +12,7 @@ from gpumem.columns import Buffers, Ops
 from gpumem.deadline import Deadline
 from gpumem.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
+from gpumem.swap.mosos.parking import crowded
 from gpumem.swap.mosos.planners import FAMILY
 from gpumem.swap.mosos.stages import Stages
 from gpumem.trace import Trace
@@ -119,3 +120,12 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_merging_stops_when_the_time_is_up() -> None:
     trace, card = bundled("mlp3"), Machine.named("p40")
     assert len(Stages.of(trace, card, most=5).nodes) < len(Stages.of(trace, card, most=5, until=Deadline(0, 1)).nodes)
+
+
+def test_what_cannot_be_back_in_time_beside_a_full_op_waits() -> None:
+    ops = Ops.make([[], [0], [1], [2], [0, 3]], [[0], [1], [2], [3], []], duration=[50] * 5, name=["load"] * 5)
+    trace = Trace(Buffers.make([40, 30, 50, 40, 10], [0, 1, 2, 3, 4], [5, 3, 4, 5, 5]), ops)
+    assert crowded(trace, 90, room=0.97).tolist() == [0] and not crowded(trace, 93, room=0.97).size
+    proof = solve_mosos(trace, CARD, 90, kind="str", algorithms={})
+    (swap,) = proof.plan.decisions
+    assert isinstance(swap, Swap) and swap.buffer == 0 and proof.value > 250

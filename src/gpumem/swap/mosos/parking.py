@@ -52,6 +52,19 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     return _timed(trace, machine, found.where(chosen), tight)
 
 
+def crowded(trace: Trace, limit: int, *, room: float) -> I64:
+    """Return the buffers with a gap around an op that needs more than a part of the limit, whatever is swapped.
+
+    Beside such an op there is no memory to bring them back in time, so that some op has to wait for them.
+    """
+    found, size = gaps(trace), trace.buffers.size
+    full = without(trace.load(), found, size[found.buffer]) > room * limit
+    inside = np.zeros(len(found), np.bool_)
+    for op in np.flatnonzero(full).tolist():
+        inside |= _around(found, op, trace.n)
+    return np.unique(found.buffer[inside])
+
+
 def _around(found: Gaps, op: int, n: int) -> Bool:
     """Which gaps have `op` inside, in this iteration or behind the boundary."""
     inside: Bool = ((found.after < op) & (op < found.before)) | ((found.before >= n) & (op + n < found.before))

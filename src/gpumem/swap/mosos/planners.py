@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -29,7 +30,7 @@ from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.mosos.auto import lean, operators
 from gpumem.swap.mosos.nodes import Implementation, Nodes
-from gpumem.swap.mosos.parking import parking
+from gpumem.swap.mosos.parking import crowded, parking
 from gpumem.swap.mosos.program import MOVED
 from gpumem.swap.mosos.rounding import rounded
 from gpumem.swap.mosos.rules import Proved, Rules
@@ -176,7 +177,8 @@ def solve_mosos(
     Without `seconds` the solver's search tree is small as well (`WORK`), so the work is the same on every machine.
     The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
     and the better of the two is kept. It begins with a choice of operators that moves nothing. Where no schedule fits,
-    buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do; and
+    buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do, then
+    outputs around ops that need almost all of the limit (`crowded`); `bound` is that beside those swaps. And
     where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits. So a
     planner that copies ends with a plan wherever the pinned budget has room for what is swapped so. An interrupt
     carries what is known by then as a note.
@@ -283,15 +285,17 @@ class _Work:
     def run(self, name: str, until: Deadline) -> float:
         """Solve the program and judge its plan; return its bound in ns.
 
-        Where no schedule fits, more and more of what the program does not decide about is swapped beside it.
+        Where no schedule fits, more and more of what the program does not decide about is swapped beside it; then also
+        outputs that cannot be back in time for an op that takes almost all of the limit, so that something waits.
         """
         bound, small = self.solved(name, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
-        for room in ROOMS if FAMILY[name].copies and bound == inf else ():
-            parked = parking(small, self.machine, self.net.outputs.idx, self.limit, room=room)
-            self.net = self.cut(parked, until)
-            bound = self.solved(name, until)
+        crowd = crowded(small, self.limit, room=ROOMS[0])
+        for but, room in product((crowd[:0], crowd), ROOMS) if FAMILY[name].copies else ():
             if bound < inf:
                 break
+            mine = np.setdiff1d(self.net.outputs.idx, but)
+            self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room), until)
+            bound = self.solved(name, until)
         return bound if bound < inf else self.least
 
     def swap_all(self, kind: Family, until: Deadline) -> None:
