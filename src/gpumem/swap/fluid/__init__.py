@@ -13,5 +13,6 @@ if TYPE_CHECKING:
     from gpumem.swap.fluid.refine import refine as refine
     from gpumem.swap.fluid.relax import Fluid as Fluid, relax as relax
     from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
+    from gpumem.swap.linear import Solved as Solved
 
 face(__name__)
