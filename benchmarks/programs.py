@@ -5,9 +5,9 @@
 Of each trace at a load limit, a part of its peak load (or what some op must hold at least, where that is more): the
 overhead of the heuristic and of `search`, the certified least overhead, and of the swapping program alone (started from
 the heuristic) and from `search`'s plan: overhead, gap and status. `gap` is what the plan may be above the best possible
-iteration, as a part of its time; the bound is the program's own, no certified figure is handed to it. `--started` leaves
-out the bound and the program alone. With `--mosos` the program of MO-SOS takes that plan to start from; its gap holds
-for schedules of its nodes.
+iteration, as a part of its time; the bound is the program's own, no certified figure is handed to it. `--started`
+leaves out the bound and the program alone. With `--mosos` the program of MO-SOS takes that plan to start from; its gap
+holds for schedules of its nodes.
 """
 
 from __future__ import annotations

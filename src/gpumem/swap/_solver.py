@@ -14,8 +14,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
-PRESOLVE = {"presolve": False}  # of whole numbers: that of HiGHS 1.12 to 1.15 may lose the optimum, and says nothing
-
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Solve what was asked for; the answer has the solver's fields as plain values."""
@@ -26,7 +24,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         rows = [optimize.LinearConstraint(question["matrix"], least, right)] if len(right) else []
         if question["best"] is not None:
             rows.append(optimize.LinearConstraint(question["cost"][None], -float("inf"), question["best"]))
-        box, options = optimize.Bounds(lower, upper), PRESOLVE | question["options"]
+        box, options = optimize.Bounds(lower, upper), question["options"]
         found = optimize.milp(
             question["cost"], integrality=question["whole"], bounds=box, constraints=rows, options=options
         )

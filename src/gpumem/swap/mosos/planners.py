@@ -355,7 +355,7 @@ class _Work:
     def better(self, name: str, nodes: Nodes, rules: Rules, near: Proved, until: Deadline) -> Proved:
         """Return a better schedule than `near`, which stays where none is found, with the same bound."""
         best = float(self.known)
-        found = solve(nodes, self.limit, rules, start=near.schedule, until=until, best=best, gap=self.gap)
+        found = solve(nodes, self.limit, rules, start=near.schedule, until=until, best=best, gap=self.gap, sure=False)
         if found.schedule is None or found.value >= near.value:
             return near
         self.judged(name, found)

@@ -26,6 +26,7 @@ def solve(
     best: float = inf,
     gap: float = 0.0,
     tree: int | None = None,
+    sure: bool = True,
 ) -> Proved:
     """Return the schedule of least time within `limit` bytes, as far as it is found until the deadline.
 
@@ -45,6 +46,8 @@ def solve(
         How far from the best possible a schedule may be, as a fraction of its value.
     tree : int, optional
         How many nodes the solver's search tree may have: a measure of work that is the same on every machine.
+    sure : bool
+        Whether what is proved is of use; see `Rows.solve`.
 
     Notes
     -----
@@ -73,7 +76,7 @@ def solve(
     cutoff, allowed, bound = min(best, known.value), limit, -inf
     for _ in range(TRIES):
         program = StageProgram(nodes, rules, allowed)
-        found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap, nodes=tree)
+        found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap, nodes=tree, sure=sure)
         bound = max(bound, found.bound * program.time_unit) if allowed == limit else bound
         if found.x is None:
             break

@@ -266,7 +266,7 @@ class _Search:
         """Solve the program for what is better than the incumbent; note what that proves."""
         best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
         nodes = NODES if self.until is NEVER else None
-        found, solution = program.in_whole(until, best=best, gap=self.gap, nodes=nodes)
+        found, solution = program.in_whole(until, best=best, gap=self.gap, nodes=nodes, sure=sure)
         self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
         return found, solution
 
