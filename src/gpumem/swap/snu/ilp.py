@@ -131,8 +131,8 @@ def solve_ilp(
 
     A solution becomes plans (`realise`), and the clock says how long these take. Breakpoints are added where a plan is
     above the limit. Up to `SMALL` ops every instant is a breakpoint and all orders of copies are looked at, so that the
-    solution's time by the clock is known, and the program is told not to propose it for less: it ends with the optimum.
-    Longer traces have some breakpoints, and end at a gap.
+    solution's time by the clock is known, and the program is told not to propose it for less: it ends with the optimum,
+    given the `seconds`; without, after `FEW` solutions. Longer traces have some breakpoints, and end at a gap.
 
     Gaps that together are below 1/2000 of the peak are taken to leave for nothing; in plans they pay. Nothing is proved
     for several compute streams, and where the host needs time.
