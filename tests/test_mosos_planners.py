@@ -13,8 +13,8 @@ from gpumem.deadline import Deadline
 from gpumem.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
 from gpumem.swap.mosos.parking import crowded
-from gpumem.swap.mosos.planners import FAMILY
 from gpumem.swap.mosos.stages import Stages
+from gpumem.swap.mosos.work import FAMILY
 from gpumem.trace import Trace
 
 from .strategies import nets

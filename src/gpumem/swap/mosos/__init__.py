@@ -4,8 +4,8 @@ Read `nodes` first: what the program decides about, and what it decides. Then `r
 is known of one that was found. `program` states the paper's (1)-(18), over the variables that `scope` leaves; `solve`
 solves it, `rounding` finds a schedule near its linear relaxation; `schedule` is what a solution says, in whole bytes.
 
-Real traces: `stages` cuts them into nodes, `translate` makes a plan of a schedule, `planners` has `mosos`
-and its restrictions, Checkmate and STR.
+Real traces: `stages` cuts them into nodes, `translate` makes a plan of a schedule, `planners` has `mosos` and its
+restrictions, Checkmate and STR; `work` is what these do one after the other.
 """
 
 from typing import TYPE_CHECKING

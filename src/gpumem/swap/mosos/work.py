@@ -1,0 +1,248 @@
+"""What a planner of MO-SOS' family does one after the other: cut, round, solve, judge, and again with more parked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import inf
+
+import numpy as np
+
+from gpumem.columns import I64
+from gpumem.deadline import Deadline
+from gpumem.machine import Machine
+from gpumem.swap.judge import FAR, Judge
+from gpumem.swap.linear import INFEASIBLE
+from gpumem.swap.menu import Menu
+from gpumem.swap.mosos.auto import lean, operators
+from gpumem.swap.mosos.nodes import Implementation, Nodes
+from gpumem.swap.mosos.parking import crowded, parking
+from gpumem.swap.mosos.program import MOVED
+from gpumem.swap.mosos.rounding import rounded
+from gpumem.swap.mosos.rules import Proved, Rules
+from gpumem.swap.mosos.solve import solve
+from gpumem.swap.mosos.stages import Stages
+from gpumem.swap.mosos.translate import plan_of
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.recompute import backward_start
+from gpumem.trace import Trace
+from gpumem.units import human_ns, percent
+
+MOST = 50  # nodes that the program is solved for
+FEWER = 24  # nodes where there is no deadline
+RESTRICTED = 0.25  # of the time, for each of the restrictions that MO-SOS begins with
+ROUNDING = 0.3  # of the time, at most, for the linear program and its rounding
+BACKWARD = 0.5  # of what is left then, for reruns in the backward pass alone
+WORK = 10_000  # nodes of the search tree, over n^2 for n nodes of the net, where there is no deadline
+TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
+ROOMS = (0.97, 0.9, 0.8)  # of the limit: what ops may need beside outputs, if there is no schedule else
+FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
+Progress = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing of the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a planner of this family may do: copy, and choose operators how."""
+
+    copies: bool
+    operators: str
+
+
+FAMILY = {
+    "mosos": Family(True, FREE),
+    "checkmate": Family(False, FIXED),
+    "checkmate-auto": Family(False, AUTO),
+    "str": Family(True, FIXED),
+    "str-auto": Family(True, AUTO),
+}
+
+
+@dataclass(slots=True)
+class Working:
+    """The plans that came of one planner's programs so far, and the nodes that these are about."""
+
+    trace: Trace
+    machine: Machine
+    limit: int
+    kind: str  # asked for
+    menu: Menu
+    least: int  # ns that no plan is below
+    gap: float
+    progress: Progress
+    judge: Judge = field(init=False)
+    net: Stages = field(init=False)
+    proved: float = field(default=0.0, init=False)  # ns: the bound of the program that was solved last, 0 at first
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.trace, self.machine, self.limit)
+
+    def all(self, start: Plan | None, until: Deadline) -> float:
+        """Judge a plan to begin with, those of the programs, and that which swaps all; return the bound in ns."""
+        if start is not None:
+            self.judge.offer(start)
+        kind = FAMILY[self.kind]
+        self.offer(kind, Plan.of(self.trace))
+        self.net = self.cut((), until)
+        if self.kind == "mosos" and start is None:
+            for other in until.each(("str-auto", "checkmate-auto")):
+                self.run(other, until.part(RESTRICTED))
+        proved = self.run(self.kind, until)
+        if self.judge.best is None and kind.copies:
+            self.swap_all(kind, until)
+        return proved
+
+    @property
+    def told(self) -> str:
+        """The best plan's time, what no plan is below, and the gap."""
+        value = self.known
+        if value == FAR:
+            return f"no plan yet, at least {human_ns(self.least)} an iteration"
+        bound = self.below(self.proved, value)
+        gap = percent((value - bound) / max(value, 1))
+        return f"{human_ns(value)} an iteration, at least {human_ns(bound)}, gap {gap}"
+
+    def below(self, proved: float, value: int) -> int:
+        """The bound of a plan: the program's, unless the plan is better than that, by more than the cost of moves."""
+        if not proved:
+            return self.least
+        moved = 4 * MOVED * float(self.net.nodes.size.sum())  # what the objective has beside time, at most
+        return min(int(proved), value) if proved <= value + moved else self.least
+
+    def cut(self, parked: Sequence[Swap], until: Deadline) -> Stages:
+        """Cut the trace into nodes: ops as they are where there are few."""
+        few = MOST if until.seconds is not None else FEWER
+        most = few if self.trace.n > few else None
+        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked, until=until)
+
+    def offer(self, kind: Family, plan: Plan) -> int:
+        """Judge a plan with its own operators, where it may choose, and with those of free memory."""
+        time = self.judge.offer(plan) if kind.operators != AUTO else FAR
+        if kind.operators != FIXED:
+            more = operators(self.trace, self.machine, plan, self.limit, algorithms=self.menu)
+            time = min(time, self.judge.offer(more))
+        return time
+
+    def run(self, name: str, until: Deadline) -> float:
+        """Solve the program and judge its plan; return its bound in ns.
+
+        Where no schedule fits, more and more of what the program does not decide about is swapped beside it; then also
+        outputs that cannot be back in time for an op that takes almost all of the limit, so that something waits.
+        """
+        bound, small = self.solved(name, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
+        crowd = crowded(small, self.limit, room=ROOMS[0])
+        for but, room in product((crowd[:0], crowd), ROOMS) if FAMILY[name].copies else ():
+            if bound < inf:
+                break
+            mine = np.setdiff1d(self.net.outputs.idx, but)
+            self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room), until)
+            bound = self.solved(name, until)
+        return bound if bound < inf else self.least
+
+    def swap_all(self, kind: Family, until: Deadline) -> None:
+        """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them.
+
+        The first is within the limit wherever that is possible at all, so it is judged however late it is.
+        """
+        small = lean(self.trace, self.machine, self.menu)
+        none = np.zeros(0, np.int64)
+        for room in (1.0, *ROOMS):
+            if room < 1 and until.over():
+                return
+            swaps = parking(small.apply(self.trace), self.machine, none, self.limit, room=room)
+            plan = Plan.of(self.trace, [*swaps, *small.decisions])
+            if min(self.judge.offer(plan), self.offer(kind, plan)) < FAR:
+                return
+
+    def solved(self, name: str, until: Deadline) -> float:
+        """Solve the program for the nodes as they are and judge its plans; infinite where no schedule fits.
+
+        A rounded solution of the linear program comes first; then, if there is a deadline, a part of the time goes to
+        schedules that run nodes again in the backward pass alone, for that program is much smaller.
+        """
+        if until.over():
+            return float(self.least)
+        nodes, rules = self.program(FAMILY[name])
+        near = rounded(nodes, self.limit, rules, until=until.part(ROUNDING))
+        allowed, bound = self.limit, max(float(self.least), near.bound)
+        self.proved = bound if name == self.kind else 0.0
+        if near.schedule is not None:
+            self.judged(name, near)
+        if until.over():
+            return bound
+        free = FAMILY[name].operators == FREE
+        tree = WORK // len(nodes) ** 2 + 1 if until.seconds is None else None
+        if free and until.seconds is not None:
+            late = replace(rules, since=self.net.stage(backward_start(self.trace)))
+            near = self.better(name, nodes, late, near, until.part(BACKWARD))
+        for _ in until.each(range(TRIES)):
+            best = float(self.known if free else FAR)
+            found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap, tree=tree)
+            if allowed == self.limit:
+                bound = max(bound, found.bound)
+            none = near.schedule is None and found.schedule is None and found.status == INFEASIBLE
+            if none and allowed == self.limit:  # not even one that is no better than a known plan, as far as is known
+                return inf
+            if found.schedule is None or self.judged(name, found) < FAR:
+                break
+            allowed -= self.limit // 1000
+        return bound
+
+    @property
+    def known(self) -> int:
+        """The time of the best plan, ns."""
+        return FAR if self.judge.line is None else self.judge.line.makespan
+
+    def better(self, name: str, nodes: Nodes, rules: Rules, near: Proved, until: Deadline) -> Proved:
+        """Return a better schedule than `near`, which stays where none is found, with the same bound."""
+        best = float(self.known)
+        found = solve(nodes, self.limit, rules, start=near.schedule, until=until, best=best, gap=self.gap, sure=False)
+        if found.schedule is None or found.value >= near.value:
+            return near
+        self.judged(name, found)
+        return replace(found, bound=near.bound)
+
+    def judged(self, name: str, found: Proved) -> int:
+        """Judge the plan of a schedule; return its time, `FAR` where it is above the limit."""
+        assert found.schedule is not None
+        time = self.offer(FAMILY[name], plan_of(self.net, found.schedule))
+        told = human_ns(time) if time < FAR else "above the limit"
+        least = human_ns(round(max(found.bound, self.least)))
+        self.progress(f"{name}: {told}, at least {least} ({percent(found.gap)}), {found.status}")
+        return time
+
+    def program(self, kind: Family) -> tuple[Nodes, Rules]:
+        """The nodes and the rules of a kind."""
+        nodes, rules = self.net.nodes, Rules(copies=kind.copies, plain=True, duplex=self.machine.duplex)
+        if kind.operators == FREE:
+            return nodes, rules
+        if kind.operators == FIXED:
+            return nodes, replace(rules, by=fastest_that_fit(nodes, self.limit))
+        rows = tuple(
+            (Implementation("", min(x.time for x in row), min(x.workspace for x in row)),)
+            for row in nodes.implementations
+        )
+        return replace(nodes, implementations=rows), rules
+
+
+def fastest_that_fit(nodes: Nodes, limit: int) -> I64:
+    """Return of each node the fastest implementation with which its stage fits beside what it reads; int64[n].
+
+    >>> from gpumem.columns import Csr
+    >>> ways = (Implementation("fast", 1, 9), Implementation("slow", 5))
+    >>> none, true = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    >>> nodes = Nodes((ways,), Csr.of([[]]), none + 4, none, true, true, none, none)
+    >>> fastest_that_fit(nodes, 12), fastest_that_fit(nodes, 13)
+    (array([1]), array([0]))
+    """
+    chosen = []
+    for t, row in enumerate(nodes.implementations):
+        used = int(nodes.held[t] + nodes.size[t] + nodes.size[np.unique(nodes.deps[t])].sum())
+        order = sorted(range(len(row)), key=lambda v: (row[v].time, row[v].workspace))
+        small = min(order, key=lambda v: row[v].workspace)
+        chosen.append(next((v for v in order if used + row[v].workspace <= limit), small))
+    return np.array(chosen, np.int64)
