@@ -205,7 +205,9 @@ class _Worker:
         with self.process.stdout as answers, suppress(Exception):  # whatever it is that cannot be read
             while True:
                 self.answers.put(pickle.load(answers))
-        self.answers.put(RuntimeError("the process of the solver has ended"))
+        status = self.process.wait()
+        what = f"signal {-status}; was there too little memory?" if status < 0 else f"status {status}"
+        self.answers.put(RuntimeError(f"the solver's process ended with {what}"))
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
