@@ -127,6 +127,15 @@ def test_a_machine_by_hand() -> None:
     assert proof.plan.decisions == (Swap(0, 0, 2, 1, 2),)
 
 
+def test_of_two_copies_from_one_place_the_right_one_is_first() -> None:
+    machine = GTX.with_(launch_ns=0, out=Link(0, 1.0), into=Link(3, 0.5), duplex=True)
+    ops = Ops.make([[], [], [1], [0]], [[0, 1], [2], [], []], duration=[2, 17, 7, 2])
+    trace = Trace(Buffers.make([7, 1, 4], [0, 0, 1], [4, 3, 2]), ops)
+    proof = solve_ilp(trace, machine, 11, seconds=60)
+    assert proof.value == proof.bound == brute_force(trace, machine, 11) == 29
+    assert [d.buffer for d in proof.plan.swaps] == [1, 0]  # the small one, so that op 1 may start
+
+
 def test_limits_that_nothing_meets() -> None:
     with pytest.raises(Infeasible):
         ilp(line(), GTX, 8)
