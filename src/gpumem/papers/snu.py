@@ -161,17 +161,6 @@ def moved(study: Study) -> list[Row]:
     return rows
 
 
-def slower(machine: Machine, times: float) -> Machine:
-    """A link that takes so many times as long."""
-    out, into = (Link(x.latency_ns * times, x.ns_per_byte * times) for x in (machine.out, machine.into))
-    return machine.with_(out=out, into=into)
-
-
-def faster(machine: Machine, times: float) -> Machine:
-    """A card that computes so many times as fast."""
-    return machine.with_(flops=machine.flops * times, bandwidth=machine.bandwidth * times)
-
-
 def _link(machine: Machine, times: float) -> Machine:
     """A link that takes so many times as long."""
     out, into = (Link(x.latency_ns * times, x.ns_per_byte * times) for x in (machine.out, machine.into))

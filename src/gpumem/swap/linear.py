@@ -194,8 +194,8 @@ def _limits(until: Deadline) -> dict[str, float]:
 class _Worker:
     """A process that solves programs, and the thread that waits for its answers."""
 
-    def __init__(self) -> None:
-        self.process = Popen([sys.executable, str(_solver.__file__)], stdin=PIPE, stdout=PIPE)
+    def __init__(self) -> None:  # -P: no module of this room is found by a name of the solver's libraries
+        self.process = Popen([sys.executable, "-P", str(_solver.__file__)], stdin=PIPE, stdout=PIPE)
         self.answers: SimpleQueue[Any] = SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
 

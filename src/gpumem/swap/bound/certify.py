@@ -10,14 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor
 
-import numpy as np
-
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
-from gpumem.columns import COMPUTE
 from gpumem.errors import Infeasible
 from gpumem.machine import Machine
-from gpumem.swap.fluid import refine, relax
+from gpumem.swap.fluid import in_a_row, refine, relax
 from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace
 from gpumem.units import human, human_ns, percent
@@ -115,7 +112,7 @@ def zero_stall_limit(
     (0.998, True)
     """
     peak, least = trace.peak_load, static_floor(trace)[1]
-    if not peak or not _in_a_row(trace, machine):
+    if not peak or not in_a_row(trace, machine):
         return Bound(least, 0, peak, 0, False)
     value, breaks, settled = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
     limit = ceil(value * peak * (1 - SAFETY))
@@ -152,13 +149,7 @@ def least_stall(
     peak, (op, needs) = trace.peak_load, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)
-    if peak <= limit or not _in_a_row(trace, machine):
+    if peak <= limit or not in_a_row(trace, machine):
         return Bound(limit, 0, peak, 0, peak <= limit)
     value, breaks, settled = refine(relax(trace, machine, stalls=True), peak, limit, rounds, size, progress)
     return Bound(limit, max(floor(value * (1 - SAFETY) + 1e-6), 0), peak, len(breaks), settled)
-
-
-def _in_a_row(trace: Trace, machine: Machine) -> bool:
-    """Whether unswapped ops follow one another without a wait, be it for another stream or for the host."""
-    alone = len(np.unique(trace.ops.stream)) == 1 and bool((trace.ops.role == COMPUTE).all())
-    return alone and not machine.host_ns

@@ -11,7 +11,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.swap.fluid.program import FluidProgram as FluidProgram, Solution as Solution
     from gpumem.swap.fluid.refine import refine as refine
-    from gpumem.swap.fluid.relax import Fluid as Fluid, relax as relax
+    from gpumem.swap.fluid.relax import Fluid as Fluid, in_a_row as in_a_row, relax as relax
     from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
     from gpumem.swap.linear import Solved as Solved
 

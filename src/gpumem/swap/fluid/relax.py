@@ -14,7 +14,7 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import I64, Bool
+from gpumem.columns import COMPUTE, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import around
@@ -54,6 +54,16 @@ class Fluid(Shown):
         turn, within = np.divmod(instant, 2 * self.n)
         when: I64 = turn * self.time[-1] + self.time[(within + 1) // 2]
         return when
+
+
+@strict
+def in_a_row(trace: Trace, machine: Machine) -> bool:
+    """Whether unswapped ops follow one another without a wait, be it for another stream or for the host.
+
+    The fluid bounds nothing where they do not.
+    """
+    alone = len(np.unique(trace.ops.stream)) == 1 and bool((trace.ops.role == COMPUTE).all())
+    return alone and not machine.host_ns
 
 
 @strict

@@ -7,7 +7,7 @@ import numpy as np
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts import Times
-from gpumem.swap.gaps import Gaps, gaps, without
+from gpumem.swap.gaps import Gaps, gaps, straddle, without
 from gpumem.swap.plan import Swap
 from gpumem.trace import Trace
 
@@ -43,7 +43,7 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     tight, chosen = needs > room * limit, np.zeros(len(found), np.bool_)
     may = ~mine & (bytes_ >= (trace.peak_load // TINY if room < 1 else 1))
     while needs.max() > room * limit:
-        around = may & ~chosen & _around(found, int(np.argmax(needs)), n)
+        around = may & ~chosen & straddle(found, np.arange(n) == np.argmax(needs))
         if not around.any():
             break
         k = int(np.argmax(np.where(around, bytes_, -1)))
@@ -59,16 +59,7 @@ def crowded(trace: Trace, limit: int, *, room: float) -> I64:
     """
     found, size = gaps(trace), trace.buffers.size
     full = without(trace.load(), found, size[found.buffer]) > room * limit
-    inside = np.zeros(len(found), np.bool_)
-    for op in np.flatnonzero(full).tolist():
-        inside |= _around(found, op, trace.n)
-    return np.unique(found.buffer[inside])
-
-
-def _around(found: Gaps, op: int, n: int) -> Bool:
-    """Which gaps have `op` inside, in this iteration or behind the boundary."""
-    inside: Bool = ((found.after < op) & (op < found.before)) | ((found.before >= n) & (op + n < found.before))
-    return inside
+    return np.unique(found.buffer[straddle(found, full)])
 
 
 def _timed(trace: Trace, machine: Machine, chosen: Gaps, tight: Bool) -> list[Swap]:

@@ -18,12 +18,12 @@ from math import ceil
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import COMPUTE, I64
+from gpumem.columns import I64
 from gpumem.deadline import NEVER, Deadline
 from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
-from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, refine, relax
+from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits
@@ -221,8 +221,7 @@ class _Search:
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
         if self.done:
             return
-        alone = len(np.unique(self.trace.ops.stream)) == 1 and bool((self.trace.ops.role == COMPUTE).all())
-        sure = alone and not self.machine.host_ns and not self.trace.ops.blocking.any()
+        sure = in_a_row(self.trace, self.machine) and not self.trace.ops.blocking.any()
         if self.trace.n <= SMALL:
             self.exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), sure)
             return
