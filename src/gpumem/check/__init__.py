@@ -1,4 +1,4 @@
-"""Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs right?
+"""Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs, trace of several jobs right?
 
 Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with what it judges.
 All return None, or raise a `CheckError` that says which of the `RULES` is broken, and names the op or the buffer.
@@ -13,12 +13,24 @@ from gpumem.check.jobs import jobs
 from gpumem.check.log import LoggedEvent
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
+from gpumem.check.together import together
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
-__all__ = ["RULES", "LoggedEvent", "budget", "data_flow", "everything", "jobs", "naive_clock", "placement", "timeline"]
+__all__ = [
+    "RULES",
+    "LoggedEvent",
+    "budget",
+    "data_flow",
+    "everything",
+    "jobs",
+    "naive_clock",
+    "placement",
+    "timeline",
+    "together",
+]
 
 
 @strict

@@ -23,6 +23,9 @@ RULES = {
     "cause": "an op that waits says for what: the host, or the copy that held it, where its issue came last",
     "cycle": "the steady state repeats where the timeline says so",
     "makespan": "the makespan is that of the steady state",
+    # several jobs in one trace
+    "dependence": "of two ops of a job that touch one buffer, one of them writing, the first one stays first",
+    "slot": "an op starts when all ops of earlier slots have ended, on every stream",
     # the log of jobs
     "time": "time does not run backwards",
     "event": "an event is of a known kind, of a known job and buffer, and has that buffer's size",

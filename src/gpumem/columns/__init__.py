@@ -10,7 +10,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.columns.buffers import SPACES as SPACES, Buffer as Buffer, Buffers as Buffers, Shape as Shape
-    from gpumem.columns.csr import Csr as Csr
+    from gpumem.columns.csr import Csr as Csr, joined as joined
     from gpumem.columns.numbers import (
         F64 as F64,
         I64 as I64,

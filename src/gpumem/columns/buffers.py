@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem._show import Facts, Shown, frame
-from gpumem.columns.csr import taken
+from gpumem.columns.csr import joined, taken
 from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, dimensions, int_column, position
 from gpumem.units import human
 
@@ -99,6 +99,19 @@ class Buffers(Shown):
         """
         fresh = Buffers.make([0], [0], [0], of=[UNKNOWN], shape=[None], dtype=[""])
         return Buffers(*(taken(getattr(self, c), getattr(fresh, c), rows) for c in self.__slots__))
+
+    @classmethod
+    def joined(cls, tables: Sequence[Buffers]) -> Buffers:
+        """Return the rows of several tables, one behind the other; what one of them does not tell is unknown there.
+
+        >>> Buffers.joined([Buffers.make([8], [0], [1]), Buffers.make([4], [0], [1], dtype=["f4"])]).dtype
+        ('', 'f4')
+        """
+        rows: dict[str, list[Any]] = {c: [getattr(t, c) for t in tables] for c in cls.__slots__}
+        for c, nothing in (("shape", None), ("dtype", "")):
+            if any(column is not None for column in rows[c]):
+                rows[c] = [column or (nothing,) * len(t) for column, t in zip(rows[c], tables)]
+        return cls(*(joined(columns) for columns in rows.values()))
 
     def extended(
         self, size: ArrayLike, start: ArrayLike, end: ArrayLike, *, kind: str, name: Sequence[str] | None = None

@@ -96,3 +96,22 @@ def taken(values: Any, fresh: Any, rows: I64) -> Any:
         more = (*values, *fresh)
         return tuple(more[k] for k in rows.tolist())
     return np.append(values, fresh)[rows]
+
+
+def joined(columns: Sequence[Any]) -> Any:
+    """Return the rows of several columns of one kind, or of none, one behind the other.
+
+    >>> joined([Csr.of([[0], [1]]), Csr.of([[0, 1]])]).tolist()
+    [[0], [1], [0, 1]]
+    >>> joined([("a",), ("b", "c")])
+    ('a', 'b', 'c')
+    """
+    if all(column is None for column in columns):
+        return None
+    if isinstance(columns[0], Csr):
+        ends = np.cumsum([0, *(len(c.idx) for c in columns)])
+        ptr = np.concatenate([[0], *(c.ptr[1:] + end for c, end in zip(columns, ends))])
+        return Csr(ptr.astype(np.int64), np.concatenate([c.idx for c in columns]))
+    if isinstance(columns[0], tuple):
+        return tuple(value for column in columns for value in column)
+    return np.concatenate(columns)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem._show import Facts, Shown, clipped, frame
-from gpumem.columns.csr import Csr, taken
+from gpumem.columns.csr import Csr, joined, taken
 from gpumem.columns.numbers import F64, I64, UNKNOWN, Bool, column, int_column, position
 
 if TYPE_CHECKING:
@@ -123,6 +123,23 @@ class Ops(Shown):
             None if attributes is None else _mappings(attributes),
             None if module is None else tuple(module),
         )
+
+    @classmethod
+    def joined(cls, tables: Sequence[Ops]) -> Ops:
+        """Return the ops of several tables, one behind the other, as if all named streams and hosts as the first does.
+
+        They touch what they touched, so their ids are those of tables of buffers of their own. What one table does not
+        tell is unknown there; statistics must be told of all or of none.
+
+        >>> a, b = Ops.make([[0]], [[]], name=["a"]), Ops.make([[1]], [[]], name=["b"], module=["net"])
+        >>> Ops.joined([a, b]).name, Ops.joined([a, b]).reads.tolist(), Ops.joined([a, b]).module
+        (('a', 'b'), [[0], [1]], ('', 'net'))
+        """
+        rows = {c: [getattr(t, c) for t in tables] for c in cls.__slots__}
+        for c, nothing in (("attributes", None), ("module", "")):
+            if any(column is not None for column in rows[c]):
+                rows[c] = [column or (nothing,) * len(t) for column, t in zip(rows[c], tables)]
+        return cls(*(columns[0] if c in NAMES else joined(columns) for c, columns in rows.items()))
 
     def take(self, rows: I64) -> Ops:
         """Return ops `rows[0]`, `rows[1]`, ...; -1 stands for a new one that touches nothing.

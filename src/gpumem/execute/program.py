@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ class Views:
     spare: Block | None
     generators: dict[int, Any]  # recorded op -> its draw counter; one dict for all ops of a program
     first: int  # what a counter begins with
+    draws: int  # the recorded op whose counter it is
 
     def __call__(self, buffer: int, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return the array over recorded buffer `buffer`."""
@@ -46,6 +47,11 @@ class Views:
             hint = "; it runs again, and so leaves its statistics alone" if again else ""
             raise ValueError(f"{where}: does not touch recorded buffer {buffer}{hint}")
         return self.backend.view(self.blocks[buffer], dtype, shape)
+
+    def renumbered(self, op: Op, first: int) -> Views:
+        """Return the views for a launch that knows the op as `op`, and recorded buffer `first` as its buffer 0."""
+        blocks = {of - first: block for of, block in self.blocks.items()}
+        return replace(self, op=op, blocks=blocks, written=tuple(of - first for of in self.written))
 
     def bytes(self, buffer: int) -> Any:
         """Return all bytes of recorded buffer `buffer`."""
@@ -69,9 +75,9 @@ class Views:
         counter is memory of the device outside the slabs and no part of the state: it counts on from iteration to
         iteration, also where a captured iteration is replayed.
         """
-        if self.op.of not in self.generators:
-            self.generators[self.op.of] = self.backend.counter(self.first)
-        return self.generators[self.op.of]
+        if self.draws not in self.generators:
+            self.generators[self.draws] = self.backend.counter(self.first)
+        return self.generators[self.draws]
 
 
 Launch = Callable[[Op, Views], Call | None]
@@ -260,7 +266,7 @@ def _call(
     touched = {block.of: block for block in (*reads, *writes) if block.of != UNKNOWN}
     spare = next((x for x in writes if trace.buffers.kind[x.buffer] == WORKSPACE), None)
     written = tuple(block.of for block in writes)
-    return launch(op, Views(backend, op, touched, written, spare, generators, first))
+    return launch(op, Views(backend, op, touched, written, spare, generators, first, op.of))
 
 
 @strict

@@ -1,0 +1,173 @@
+"""Several jobs in one trace: each runs as it does alone, and no slot begins before the one before has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import I64
+from gpumem.errors import CheckError
+from gpumem.trace import Trace
+
+SAME = ("name", "duration", "flops", "moved", "role", "rng")  # of an op, alone and beside others
+KEPT = ("size", "host", "kind")  # of a buffer
+
+
+@strict
+def together(jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, lag: I64, slot: I64) -> None:
+    """Check one trace made of several jobs' iterations that run side by side in slots.
+
+    Parameters
+    ----------
+    jobs : sequence of Trace
+        Each as it runs alone.
+    trace : Trace
+        One round of all of them.
+    job, turn, op : int64[n]
+        Of each of its ops: the job, the iteration (a round may have several of a job; all are numbered, those of a
+        job in turn), and the op in the job's trace. -1 for what orders the streams and belongs to none.
+    lag : int64[n]
+        How many rounds ago the iteration began that the op belongs to.
+    slot : int64[n]
+        In which part of the round it runs.
+
+    Raises
+    ------
+    CheckError
+        `ops`: an iteration lacks an op, or has one twice. `value`: an op touches other buffers than its original.
+        `held`: a lifetime that is not that of the original. `dependence`: two ops of a job that conflict change places.
+        `slot`: an op does not wait for all of an earlier slot.
+
+    Notes
+    -----
+    O(n * streams + touches of a buffer squared).
+    """
+    position = np.arange(trace.n) + lag * trace.n  # since the start of the round in which its iteration began
+    for j, alone in enumerate(jobs):
+        where: list[dict[int, int]] = []  # of each iteration of the job: op -> op of the round
+        for t in sorted({int(x) for x in turn[job == j]}):
+            mine = np.flatnonzero(turn == t)
+            if sorted(op[mine].tolist()) != list(range(alone.n)):
+                raise CheckError(
+                    "ops", f"job {j}: its iteration has {len(mine)} ops that are not its {alone.n}, each once"
+                )
+            where.append({int(op[x]): int(x) for x in mine})
+        if not where:
+            raise CheckError("ops", f"job {j}: it does not run")
+        _Job(j, alone, trace, where, position).check()
+    _slots(trace, slot)
+
+
+class _Job:
+    def __init__(self, j: int, alone: Trace, trace: Trace, where: list[dict[int, int]], position: I64) -> None:
+        self.j, self.alone, self.trace, self.where, self.position = j, alone, trace, where, position
+        self.image: dict[tuple[int, int], int] = {}  # buffer and the iteration in which it began -> buffer of the round
+
+    def check(self) -> None:
+        for k, found in enumerate(self.where):
+            for i, x in found.items():
+                self.same(i, x)
+                for what in ("reads", "writes"):
+                    self.touches(k, i, x, what)
+        if len(set(self.image.values())) < len(self.image):
+            raise CheckError("value", f"job {self.j}: two of its buffers are one")
+        for (b, k), y in self.image.items():
+            self.lives(b, k, y)
+        self.in_turn()
+
+    def same(self, i: int, x: int) -> None:
+        """An op is what it is alone."""
+        for column in SAME:
+            mine, theirs = getattr(self.alone.ops, column)[i], getattr(self.trace.ops, column)[x]
+            if mine != theirs:
+                raise CheckError(
+                    "ops", f"op {x}: {column} is {theirs}, that of op {i} of job {self.j} is {mine}", ops=[x]
+                )
+
+    def touches(self, k: int, i: int, x: int, what: str) -> None:
+        """It touches the images of what it touches alone; one buffer has one image."""
+        mine, theirs = (getattr(t.ops, what)[at].tolist() for t, at in ((self.alone, i), (self.trace, x)))
+        if len(mine) != len(theirs):
+            raise CheckError(
+                "value", f"op {x}: {what} {len(theirs)} buffers, op {i} of job {self.j} {len(mine)}", ops=[x]
+            )
+        b = self.alone.buffers
+        for buffer, image in zip(mine, theirs):
+            forever = b.persistent[buffer] and b.end[buffer] - b.start[buffer] == self.alone.n
+            began = 0 if forever else (k - (i < b.start[buffer])) % len(self.where)
+            if self.image.setdefault((buffer, began), image) != image:
+                raise CheckError(
+                    "value", f"op {x}: {what} buffer {image}, which is not {buffer} of job {self.j}", ops=[x]
+                )
+
+    def lives(self, b: int, k: int, y: int) -> None:
+        """An image is as large as its original, and lives from the op that starts it through the one that ends it."""
+        old, new, n = self.alone.buffers, self.trace.buffers, self.trace.n
+        for column in KEPT:
+            if getattr(old, column)[b] != getattr(new, column)[y]:
+                raise CheckError(
+                    "held", f"buffer {y}: its {column} is not that of buffer {b} of job {self.j}", buffers=[y]
+                )
+        if old.persistent[b] and old.end[b] - old.start[b] == self.alone.n:
+            if not (new.persistent[y] and new.end[y] - new.start[y] == n):
+                raise CheckError("held", f"buffer {y}: does not live for ever as {b} of job {self.j} does", buffers=[y])
+            return
+        first = self.at(k, int(old.start[b]))
+        last = self.at(k + int(old.end[b] > self.alone.n), int(old.end[b] - 1) % self.alone.n)
+        if (new.start[y], new.end[y] - new.start[y]) != (first % n, last + 1 - first):
+            told = f"lives during [{new.start[y]}, {new.end[y]}), its ops are {first} to {last}"
+            raise CheckError("held", f"buffer {y}: {told}", buffers=[y])
+
+    def at(self, k: int, i: int) -> int:
+        """Where op `i` of the job's k-th iteration comes, those behind its last one in a round included."""
+        turn, k = divmod(k, len(self.where))
+        return int(self.position[self.where[k][i]]) + turn * self.trace.n
+
+    def in_turn(self) -> None:
+        """Of two ops that conflict the first stays first, also where it belongs to the iteration before."""
+        touches: dict[int, list[tuple[int, bool]]] = {}
+        for i in range(self.alone.n):
+            written = set(self.alone.ops.writes[i].tolist())
+            for b in written | set(self.alone.ops.reads[i].tolist()):
+                touches.setdefault(b, []).append((i, b in written))
+        for found in touches.values():
+            for k in range(len(self.where)):
+                row = [(self.at(k + later, i), w) for later in (0, 1) for i, w in found]
+                for p, (x, writes) in enumerate(row[: len(found)]):
+                    for y, too in row[p + 1 : p + len(found) + 1]:
+                        if (writes or too) and y <= x:
+                            n = self.trace.n
+                            raise CheckError(
+                                "dependence", f"ops {x % n} and {y % n}: change places", ops=[x % n, y % n]
+                            )
+
+
+def _slots(trace: Trace, slot: I64) -> None:
+    """Each op comes after all of earlier slots, on every stream: by its own stream, or by what it touches."""
+    streams = len(trace.ops.streams)
+    last, before = [-1] * streams, [-1] * streams  # of each stream: its last op so far, and that of earlier slots
+    known: list[list[int]] = []  # of each op: the last op of each stream that has ended when it ends
+    wrote: dict[int, int] = {}
+    read: dict[int, list[int]] = {}
+    for x in range(trace.n):
+        if x and slot[x] < slot[x - 1]:
+            raise CheckError("slot", f"op {x}: of slot {slot[x]}, behind one of slot {slot[x - 1]}", ops=[x])
+        if x and slot[x] > slot[x - 1]:
+            before = [*last]
+        mine, written = int(trace.ops.stream[x]), trace.ops.writes[x].tolist()
+        waits = [last[mine]] if last[mine] >= 0 else []
+        for b in {*trace.ops.reads[x].tolist(), *written}:
+            waits += [wrote[b]] if b in wrote else []
+            waits += read.get(b, []) if b in written else []
+        has = [max([known[y][s] for y in waits], default=-1) for s in range(streams)]
+        if trace.ops.role[x] == 0 and any(has[s] < before[s] for s in range(streams)):
+            raise CheckError("slot", f"op {x}: does not wait for all of the slots before {slot[x]}", ops=[x])
+        has[mine] = x
+        known.append(has)
+        last[mine] = x
+        for b in written:
+            wrote[b], read[b] = x, []
+        for b in trace.ops.reads[x].tolist():
+            read.setdefault(b, []).append(x)

@@ -1,0 +1,220 @@
+"""Node groups: a job's ops in runs that take about as much memory as one another, or give it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.columns import I64, Bool
+from gpumem.jobs.waterwave.order import by_depth, reordered
+from gpumem.machine import Machine
+from gpumem.names import choice
+from gpumem.trace import Trace
+from gpumem.units import human
+
+ORDERS: dict[str, Callable[[Trace], I64]] = {"recorded": lambda trace: np.arange(trace.n), "depth": by_depth}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """One node group: ops `[first, last)` of its job, in the order in which they run.
+
+    Parameters
+    ----------
+    first, last : int
+    net : int
+        Bytes taken less bytes given back; above 0 it is an allocation node group (ANG), below it a deallocation one.
+    inside : int
+        By how many bytes it is above what is held at its start, at most.
+    ns : int
+        What its ops take, one after another.
+    """
+
+    first: int
+    last: int
+    net: int
+    inside: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Partition(Shown):
+    """A job in node groups: `angs` of them that take memory, then others that give it back.
+
+    Parameters
+    ----------
+    trace : Trace
+        The job's iteration, ops in the order in which they run.
+    order : int64[n]
+        Which op of the job's own trace each of them is.
+    cuts : int64[k + 1]
+        Group `k` is ops `[cuts[k], cuts[k + 1])`.
+    angs : int
+        Groups that come before the point at which most is held between two ops.
+    held : int64[k + 1]
+        Bytes held at each cut; `held[0]`, equal to `held[-1]`, is what the job holds between its iterations.
+    inside : int64[k]
+        By how many bytes each group is above what is held at its start, at most.
+    ns : int64[k]
+        What the ops of each group take, one after another.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> parts = partition(bundled("vgg16"), Machine.named("v100"), 100 * 2**20)
+    >>> parts
+    Partition(vgg16_cifar_b100: 7 groups, 4 of allocation, at rest 114.42 MiB, peak load 462.03 MiB)
+    >>> [parts[k].net // 2**20 for k in range(len(parts))]
+    [107, 109, 100, 24, -109, -125, -109]
+    """
+
+    trace: Trace
+    order: I64
+    cuts: I64
+    angs: int
+    held: I64
+    inside: I64
+    ns: I64
+
+    @classmethod
+    @strict
+    def at(
+        cls, trace: Trace, machine: Machine, cuts: Sequence[int], angs: int, *, order: I64 | None = None
+    ) -> Partition:
+        """Make one of a trace whose ops are in the order in which they run, cut before the ops `cuts`.
+
+        Raises
+        ------
+        ValueError
+            Cuts that do not ascend from 0 to `n`, more groups of allocation than groups, an op that is a copy.
+        """
+        at = np.array(cuts, np.int64)
+        if len(at) < 2 or at[0] != 0 or at[-1] != trace.n or (np.diff(at) < 1).any():
+            raise ValueError(
+                f"cuts: {list(cuts)!r:.60} do not ascend from 0 to {trace.n}, the ops of {trace.name!r:.60}"
+            )
+        if not 0 <= angs < len(at):
+            raise ValueError(f"angs: {angs} is not in [0, {len(at) - 1}], the groups of {trace.name!r:.60}")
+        if len(copies := np.flatnonzero(trace.ops.copies)):
+            raise ValueError(f"op {copies[0]} of {trace.name!r:.60} is a copy; share the unswapped trace, then swap")
+        held = between(trace)[at]
+        most, work = np.maximum.reduceat(trace.load(), at[:-1]), np.add.reduceat(machine.durations(trace), at[:-1])
+        mine = np.arange(trace.n) if order is None else order
+        return cls(trace, mine, at, angs, held, np.maximum(most - held[:-1], 0), work)
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+    def __getitem__(self, k: int) -> NodeGroup:
+        first, last = self.cuts[k : k + 2].tolist()
+        return NodeGroup(first, last, int(self.held[k + 1] - self.held[k]), int(self.inside[k]), int(self.ns[k]))
+
+    @property
+    def rest(self) -> int:
+        """Bytes that the job holds between its iterations."""
+        return int(self.held[0])
+
+    @property
+    def peak(self) -> int:
+        """The largest load, in bytes."""
+        return int((self.held[:-1] + self.inside).max())
+
+    def _facts(self) -> Facts:
+        most = {"at rest": human(self.rest), "peak load": human(self.peak)}
+        return {"": self.trace.name, "groups": len(self), "of allocation": self.angs, **most}
+
+
+def between(trace: Trace) -> I64:
+    """Return the bytes that a trace holds before each op, and behind the last one, int64[n + 1]."""
+    b, n = trace.buffers, trace.n
+    mine = ~b.host & ~trace.eternal
+    freed = np.zeros(n, np.int64)
+    np.add.at(freed, (b.end[mine] - 1) % n, b.size[mine])
+    behind = trace.load() - freed
+    return np.append(behind[-1], behind)
+
+
+@strict
+def partition(
+    trace: Trace, machine: Machine, split: int, *, order: str = "recorded", keep: Sequence[tuple[int, int]] = ()
+) -> Partition:
+    """Cut a job's iteration into node groups of about `split` bytes.
+
+    Parameters
+    ----------
+    trace : Trace
+        One iteration; no copies.
+    machine : Machine
+        Says what ops take.
+    split : int
+        Bytes, 1 and more. A group ends with the op at which it has taken so much, or given it back. An op that alone
+        takes more is in a group that does.
+    order : str
+        `recorded`, or `depth`: the longest path to an op decides (the paper's, see `by_depth`).
+    keep : sequence of (int, int)
+        Ranges `[first, last)` of ops of `trace` that no cut divides, as the loop of a recurrent net.
+
+    Returns
+    -------
+    Partition
+        Groups before the peak hold no less at their end than at their start, groups behind it no more: no group mixes
+        both. The peak is where most is held between two ops that may be divided.
+
+    Raises
+    ------
+    ValueError
+        A split below 1, a range that is none, a trace without ops or with copies, an order that is none of `ORDERS`.
+
+    Notes
+    -----
+    The paper says a group of similar size; what is left over before the peak and at the end is a smaller group. Before
+    the peak only growth ends a group, else a deallocation group could come first and algorithm 1 would not know it.
+    O(accesses + n).
+
+    References
+    ----------
+    Shi et al., Waterwave, section 4.4.
+    """
+    if split < 1:
+        raise ValueError(f"split: {split} bytes is below 1")
+    if not len(trace.ops):
+        raise ValueError(f"trace {trace.name!r:.60}: no ops, a bare instance has no node groups")
+    row = choice(order, ORDERS, "order")(trace)
+    ordered = reordered(trace, row)
+    held = between(ordered)
+    free = np.flatnonzero(_divisible(row, keep))  # where cuts may be
+    peak = int(free[np.argmax(held[free])])
+    up, down = free[free <= peak], free[free >= peak]
+    rising = _cuts(held[up], split)
+    falling = _cuts(-held[down], split)
+    cuts = [*up[rising].tolist(), *down[falling][1:].tolist()]
+    return Partition.at(ordered, machine, cuts, len(rising) - 1, order=row)
+
+
+def _cuts(level: I64, split: int) -> list[int]:
+    """Where to cut what rises from one end to its highest point: after `split` more each, no piece falling."""
+    found = [0]
+    for k, value in enumerate(level.tolist()):
+        if value - level[found[-1]] >= split:
+            found.append(k)
+    if found[-1] != len(level) - 1:
+        found.append(len(level) - 1)
+    while len(found) > 2 and level[found[-1]] < level[found[-2]]:  # the rest falls: one piece with what is before it
+        del found[-2]
+    return found
+
+
+def _divisible(order: I64, keep: Sequence[tuple[int, int]]) -> Bool:
+    """Where a cut may be, before which op in the order or behind the last, bool[n + 1]."""
+    n = len(order)
+    free, pos = np.ones(n + 1, np.bool_), np.argsort(order)
+    for first, last in keep:
+        if not 0 <= first < last <= n:
+            raise ValueError(f"keep: [{first}, {last}) is no range of {n} ops")
+        mine = pos[first:last]
+        free[mine.min() + 1 : mine.max() + 1] = False
+    return free

@@ -1,0 +1,255 @@
+"""The pipeline of node groups: which of them run side by side, slot by slot, so that their memory fits.
+
+::
+
+    slot       0     1     2     3     4     5   | 0     1     2
+    stream 0   A1    A2    A3    B1    B2    B3  | A1    A2    ...    A1-A3, B1-B3 take memory
+    stream 1   B4    B5    B6    A4    A5    A6  | B4    B5           A4-A6, B4-B6 give it back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.columns import I64
+from gpumem.errors import Infeasible
+from gpumem.jobs.waterwave.algorithm1 import Row
+from gpumem.jobs.waterwave.groups import Partition
+from gpumem.units import human
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One iteration of a job in the pipeline: in which slot each of its node groups runs, and on which stream.
+
+    Slots count from the round in which the turn begins; those from the pipeline's period on are in the next round.
+    """
+
+    job: int
+    slot: tuple[int, ...]
+    stream: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Pipeline(Shown):
+    """Node groups of several jobs on two streams, round after round.
+
+    Parameters
+    ----------
+    parts : tuple of Partition
+        The jobs.
+    turns : tuple of Turn
+        What a round has begun when the next one begins, in the order in which turns begin; those of one job in turn.
+    period : int
+        Slots of a round.
+
+    Notes
+    -----
+    All streams wait for one another between two slots. What runs in one slot runs side by side, in whatever order the
+    host comes to it; `bound` holds whatever that is.
+    """
+
+    parts: tuple[Partition, ...]
+    turns: tuple[Turn, ...]
+    period: int
+
+    def rows(self) -> tuple[Row, Row]:
+        """Return what runs in each slot of a round on stream 0, and on stream 1: (job, group) or None."""
+        found: tuple[Row, Row] = [None] * self.period, [None] * self.period
+        for turn in self.turns:
+            for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
+                found[stream][slot % self.period] = turn.job, group
+        return found
+
+    def bound(self) -> I64:
+        """Return for each slot the bytes that are held in it at most, in whatever order its ops are handed over.
+
+        What all jobs hold at its start, and by how much the two groups may be above that, each by itself. Memory that a
+        group gives back serves the other one in the next slot, so no stream waits for another in the middle of a slot.
+        """
+        held = np.full(self.period, sum(part.rest for part in self.parts), np.int64)
+        for turn in self.turns:
+            slots = np.arange(turn.slot[0], turn.slot[-1] + 1)
+            np.add.at(held, slots % self.period, _above_rest(self.parts[turn.job], turn.slot)[slots])
+        return held
+
+    def _facts(self) -> Facts:
+        both = sum(a is not None and b is not None for a, b in zip(*self.rows()))
+        most = human(int(self.bound().max()))
+        return {"jobs": len(self.parts), "turns": len(self.turns), "slots": self.period, "pairs": both, "at most": most}
+
+
+def _above_rest(part: Partition, slot: Sequence[int]) -> I64:
+    """What a turn holds in each slot at most above what its job holds at rest; 0 before and behind it."""
+    found = np.zeros(slot[-1] + 1, np.int64)
+    for k, at in enumerate(slot):
+        found[at] = part.held[k] + part.inside[k]
+        if k + 1 < len(slot):
+            found[at + 1 : slot[k + 1]] = part.held[k + 1]
+    found[slot[0] :] -= part.rest
+    return found
+
+
+@strict
+def pipeline(
+    parts: Sequence[Partition],
+    limit: int | None = None,
+    *,
+    turns: Sequence[int] | None = None,
+    overlap: int | None = None,
+    wrap: bool = True,
+) -> Pipeline:
+    """Put the node groups of jobs into slots: algorithm 1, mended, with a bound on each pair.
+
+    Parameters
+    ----------
+    parts : sequence of Partition
+        The jobs, one and more.
+    limit : int, optional
+        Bytes that all jobs together may hold; without it they hold what they hold.
+    turns : sequence of int, optional
+        Which jobs run an iteration in a round, in this order; a job may come more than once. By default each comes
+        once, those with most groups first, as in the paper.
+    overlap : int, optional
+        How many groups of the second turn run at most beside those of the first that still take memory (the paper's
+        `p`); by default as many as the limit allows.
+    wrap : bool
+        Whether a round begins before the last groups of the one before have run, in slots that these leave free.
+        Without it, as in the paper, all jobs end an iteration together.
+
+    Returns
+    -------
+    Pipeline
+
+    Raises
+    ------
+    Infeasible
+        A job cannot run while all others rest: none of its kind can exist. The error says which, in a note.
+    ValueError
+        No jobs, turns of others than these or without one of them.
+
+    Notes
+    -----
+    Groups that take memory go on stream 0, the others on stream 1, each behind what is there. So far it is the printed
+    algorithm. A group comes no earlier than right behind the job's last one, which the printed form forgets, and waits
+    for a slot from which on the bound holds, the job keeping what it then holds. So whatever was put first can always
+    end, and all that comes later too. The last turn's groups of deallocation go on stream 0 where that is earlier.
+    Any number of jobs; O(groups * slots).
+
+    References
+    ----------
+    Shi et al., Waterwave, section 4.4, algorithm 1 and figure 5.
+
+    Examples
+    --------
+    >>> from gpumem import Machine, bundled
+    >>> from gpumem.jobs.waterwave import partition
+    >>> job = partition(bundled("vgg16"), Machine.named("v100"), 100 * 2**20)
+    >>> pipeline([job, job], limit=1100 * 2**20)
+    Pipeline(2 jobs, 2 turns, 7 slots, 7 pairs, at most 924.06 MiB)
+    """
+    if not parts:
+        raise ValueError("pipeline: no jobs")
+    _feasible(parts, limit)
+    order = sorted(range(len(parts)), key=lambda j: -len(parts[j])) if turns is None else list(turns)
+    if set(order) != set(range(len(parts))):
+        raise ValueError(
+            f"turns: {order!r:.60} are not of the {len(parts)} jobs 0 to {len(parts) - 1}, each at least once"
+        )
+    second = parts[order[1]].angs if len(order) > 1 else 0
+    most = min(parts[order[0]].angs, second) if overlap is None else min(overlap, parts[order[0]].angs, second)
+    flat = next(found for p in range(max(most, 0), -1, -1) if (found := _Flat(parts, limit).all(order, p)) is not None)
+    return _folded(flat, limit) if wrap else flat
+
+
+def _feasible(parts: Sequence[Partition], limit: int | None) -> None:
+    rest = sum(part.rest for part in parts)
+    for j, part in enumerate(parts):
+        needs = rest - part.rest + part.peak
+        if limit is not None and needs > limit:
+            error = Infeasible(int(part.order[int(np.argmax(part.trace.load()))]), needs, limit)
+            others = f", beside {human(rest - part.rest)} that the others keep" if len(parts) > 1 else ""
+            error.add_note(f"job {j} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
+            raise error
+
+
+class _Flat:
+    """Slots of one round that starts with nothing running, filled turn by turn."""
+
+    def __init__(self, parts: Sequence[Partition], limit: int | None) -> None:
+        self.parts, self.turns = parts, list[Turn]()
+        self.room = None if limit is None else limit - sum(part.rest for part in parts)
+        self.next = [0, 0]  # of each stream: behind the last group on it
+        self.held = np.zeros(0, np.int64)  # in each slot, above what all jobs hold at rest, by turns that have been put
+
+    def all(self, order: Sequence[int], p: int) -> Pipeline | None:
+        """Put all turns; None where the first `p` groups of the second one do not fit where they should."""
+        self.held = np.zeros(2 * sum(len(self.parts[j]) for j in order) + 2, np.int64)  # more than can be needed
+        for k, job in enumerate(order):
+            if not self.put(job, p if k == 1 else 0, last=k == len(order) - 1):
+                return None
+        return Pipeline(tuple(self.parts), tuple(self.turns), 1 + max(turn.slot[-1] for turn in self.turns))
+
+    def put(self, job: int, p: int, last: bool) -> bool:
+        """Put the groups of a turn, the first `p` of them beside the first turn's last groups of allocation."""
+        part = self.parts[job]
+        slots, streams = list[int](), list[int]()
+        ready = max((turn.slot[-1] + 1 for turn in self.turns if turn.job == job), default=0)
+        beside = self.parts[self.turns[0].job].angs - p if p else 0  # where they begin
+        for k in range(len(part)):
+            stream = 1 if k < p or k >= part.angs else 0
+            at = beside + k if k < p else max(self.next[stream], ready)
+            if last and k >= part.angs and max(self.next[0], ready) < at:
+                stream, at = 0, max(self.next[0], ready)
+            slot = self.safe(part, k, at)
+            if k < p and (slot != at or slot < ready):
+                return False
+            self.next[stream], ready = max(self.next[stream], slot + 1), slot + 1
+            slots.append(slot)
+            streams.append(stream)
+        self.held[: slots[-1] + 1] += _above_rest(part, slots)
+        self.turns.append(Turn(job, tuple(slots), tuple(streams)))
+        return True
+
+    def safe(self, part: Partition, k: int, at: int) -> int:
+        """The first slot from `at` on in which group `k` fits, and behind which its job can keep what it then holds."""
+        if self.room is None:
+            return at
+        during, behind = part.held[k] + part.inside[k] - part.rest, part.held[k + 1] - part.rest
+        while self.held[at] + during > self.room or self.held[at + 1 :].max(initial=0) + behind > self.room:
+            at += 1
+        return at
+
+
+def _folded(flat: Pipeline, limit: int | None) -> Pipeline:
+    """The shortest period at which rounds may follow each other: no slot taken twice, jobs in turn, the bound kept."""
+    shortest = max(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns)
+    for period in range(shortest, flat.period):
+        folded = _rounds(flat, period)
+        if _apart(folded) and (limit is None or int(folded.bound().max()) <= limit):
+            return folded
+    return flat
+
+
+def _rounds(flat: Pipeline, period: int) -> Pipeline:
+    """Begin a round every `period` slots: a turn that begins later than that is one of the round before."""
+    back = [turn.slot[0] // period * period for turn in flat.turns]
+    turns = [replace(turn, slot=tuple(at - by for at in turn.slot)) for turn, by in zip(flat.turns, back)]
+    return replace(flat, turns=tuple(sorted(turns, key=lambda turn: turn.slot[0])), period=period)
+
+
+def _apart(folded: Pipeline) -> bool:
+    """Whether each slot of a stream has one group at most, and the turns of each job follow one another."""
+    taken = [(slot % folded.period, stream) for turn in folded.turns for slot, stream in zip(turn.slot, turn.stream)]
+    if len(set(taken)) < len(taken):
+        return False
+    for job in range(len(folded.parts)):
+        mine = [turn.slot for turn in folded.turns if turn.job == job]
+        if mine[-1][-1] >= mine[0][0] + folded.period:
+            return False
+    return True

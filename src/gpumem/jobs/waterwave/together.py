@@ -1,0 +1,265 @@
+"""A pipeline of node groups as one trace: two compute streams, sync ops between slots, the buffers of all jobs.
+
+::
+
+    slot          0           1
+    stream 0  s w [ A's ops ] s w [ ...     s: all before on this stream is done     (writes this stream's token)
+    stream 1  s w [ B's ops ] s w [ ...     w: all before on any stream is done      (reads every stream's token)
+
+The tokens are buffers of no bytes, so the one ordering rule gives the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpumem._show import Facts, Shown
+from gpumem._strict import strict
+from gpumem.columns import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, joined
+from gpumem.execute.program import Launch, Views
+from gpumem.jobs.waterwave.pipeline import Pipeline
+from gpumem.machine import Machine
+from gpumem.trace import Trace
+from gpumem.units import human
+
+STREAMS = ("compute 0", "compute 1")
+TOKEN = "token"  # the kind of what orders streams
+
+
+class _Issue(NamedTuple):
+    """What is issued, in issue order: an op of a turn's job, or a sync op (turn -1; op 0 signals, 1 waits)."""
+
+    turn: I64
+    op: I64  # in the order in which its job runs
+    stream: I64
+    slot: I64  # of the round
+    lag: I64  # rounds since its turn began
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Together(Shown):
+    """Several jobs as one trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        One round. `of` counts through the jobs: that of the ops of job `j` from `ops[j]` on, of its buffers from
+        `buffers[j]` on.
+    pipeline : Pipeline
+    turn : int64[n]
+        The turn of the pipeline that each op belongs to; -1 for sync ops.
+    op : int64[n]
+        Which op of its job's own trace it is; -1 for sync ops.
+    slot : int64[n]
+        The slot of the round in which it runs.
+    lag : int64[n]
+        How many rounds before this one its turn has begun.
+    ops, buffers : tuple of int
+        Where those of each job begin.
+    """
+
+    trace: Trace
+    pipeline: Pipeline
+    turn: I64
+    op: I64
+    slot: I64
+    lag: I64
+    ops: tuple[int, ...]
+    buffers: tuple[int, ...]
+
+    @property
+    def job(self) -> I64:
+        """The job that each op belongs to, int64[n]; -1 for sync ops."""
+        return np.append([turn.job for turn in self.pipeline.turns], UNKNOWN)[self.turn]
+
+    def _facts(self) -> Facts:
+        syncs = int((self.turn < 0).sum())
+        most = {"peak load": human(self.trace.peak_load), "bound": human(int(self.pipeline.bound().max()))}
+        return {"": self.trace.name, "jobs": len(self.ops), "ops": self.trace.n - syncs, "sync ops": syncs, **most}
+
+    def launch(self, launches: Sequence[Launch]) -> Launch:
+        """Return one `launch` for the trace of all, made of one for each job's own trace."""
+
+        def both(op: Any, views: Views) -> Any:
+            j = int(np.searchsorted(self.ops, op.of, side="right")) - 1
+            mine = replace(op, of=op.of - self.ops[j])
+            return launches[j](mine, views.renumbered(mine, self.buffers[j]))
+
+        return both
+
+
+@strict
+def together(pipeline: Pipeline, machine: Machine, *, hosts: int = 1, pace: float = 1.0) -> Together:
+    """Make one trace of a pipeline: a round.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+    machine : Machine
+        Says what ops take, and so how the ops of a pair follow one another in issue order.
+    hosts : int
+        1: one host thread hands over everything; 2: each stream has its own.
+    pace : float
+        How fast stream 1 is handed over, in units of stream 0's pace: within a slot, ops are issued in the order in
+        which they would start if both groups began at once. At one instant what gives memory back comes first.
+
+    Returns
+    -------
+    Together
+
+    Raises
+    ------
+    ValueError
+        Neither 1 nor 2 hosts, a pace that is not above 0.
+
+    Notes
+    -----
+    Before each slot every stream signals what it has done and waits for all others: four sync ops of no time and no
+    bytes, asynchronous to the host. A buffer starts and ends with the same ops as in its job, so its load is that of
+    the job. Persistent buffers that live for ever are there once, whatever the number of turns; others once a turn.
+    O(ops + accesses).
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> from gpumem.jobs.waterwave import partition, pipeline
+    >>> machine = Machine.named("v100")
+    >>> job = partition(bundled("vgg16"), machine, 100 * 2**20)
+    >>> together(pipeline([job, job], 640 * 2**20), machine)
+    Together(vgg16_cifar_b100 + vgg16_cifar_b100: 2 jobs, 630 ops, 40 sync ops, peak load 576.44 MiB, bound 581.69 MiB)
+
+    References
+    ----------
+    Shi et al., Waterwave, section 4.3.
+    """
+    if hosts not in (1, 2):
+        raise ValueError(f"hosts: {hosts} is neither 1 nor 2")
+    if not 0 < pace < np.inf:
+        raise ValueError(f"pace: {pace} is not finite and above 0")
+    issue = _issued(pipeline, machine, pace)
+    ops, first_op = _ops(pipeline, issue, hosts)
+    table, ids, first_buffer = _buffers(pipeline, issue)
+    reads, writes, kept = (_touched(pipeline, issue, ids, what) for what in ("reads", "writes", "statistics"))
+    trace = Trace(
+        table,
+        replace(ops, reads=reads, writes=writes, statistics=kept),
+        name=" + ".join(part.trace.name for part in pipeline.parts),
+    )
+    own = np.concatenate([part.order for part in pipeline.parts] + [np.array([-1])])[_row(pipeline, issue)]
+    return Together(trace, pipeline, issue.turn, own, issue.slot, issue.lag, first_op, first_buffer)
+
+
+def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
+    """The issue order: slot by slot the sync ops, then the ops of its groups, merged by when they would start."""
+    signals = np.tile([0, 0, 1, 1], pipeline.period)
+    slot, stream = np.repeat(np.arange(pipeline.period), 4), np.tile([0, 1], 2 * pipeline.period)
+    rows = [(np.full(len(slot), -1), signals, stream, slot, 0 * slot, signals - 2.0, stream)]
+    for t, turn in enumerate(pipeline.turns):
+        part = pipeline.parts[turn.job]
+        ns, size = machine.durations(part.trace), np.diff(part.cuts)
+        before = np.cumsum(ns) - ns
+        slot, stream = (np.repeat(np.array(column), size) for column in (turn.slot, turn.stream))
+        at = (before - np.repeat(before[part.cuts[:-1]], size)) / np.where(stream, pace, 1.0)
+        takes = np.repeat(np.arange(len(part)) < part.angs, size)
+        lag, slot = np.divmod(slot, pipeline.period)
+        rows.append((np.full(len(at), t), np.arange(len(at)), stream, slot, lag, at, takes))
+    *columns, at, later = (np.concatenate(column) for column in zip(*rows))
+    order = np.lexsort((later, at, columns[3]))
+    return _Issue(*(column[order].astype(np.int64) for column in columns))
+
+
+def _row(pipeline: Pipeline, issue: _Issue) -> I64:
+    """Where each op is in the columns of all jobs, one behind the other; -1 for sync ops."""
+    base = np.cumsum([0, *(part.trace.n for part in pipeline.parts)])
+    jobs = np.append([turn.job for turn in pipeline.turns], UNKNOWN)[issue.turn]
+    return np.where(issue.turn < 0, -1, issue.op + base[jobs])
+
+
+def _numbered(tables: Sequence[Ops] | Sequence[Buffers]) -> tuple[list[Any], tuple[int, ...]]:
+    """Let `of` count through all tables; return them, and where each begins."""
+    found, first = list[Any](), [0]
+    for table in tables:
+        of = np.where(table.of < 0, table.of, table.of + first[-1])
+        found.append(replace(table, of=of))
+        first.append(max(int(of.max(initial=-1)) + 1, first[-1]))
+    return found, tuple(first[:-1])
+
+
+def _ops(pipeline: Pipeline, issue: _Issue, hosts: int) -> tuple[Ops, tuple[int, ...]]:
+    """The columns of all ops but what they touch, and where those of each job begin."""
+    tables, first = _numbered([part.trace.ops for part in pipeline.parts])
+    ops = Ops.joined([replace(table, statistics=None) for table in tables]).take(_row(pipeline, issue))
+    sync = issue.turn < 0
+    name = np.array(ops.name, object)
+    name[sync] = np.array(["signal", "wait"])[issue.op[sync]]
+    who = (THE_HOST,) if hosts == 1 else tuple(f"{THE_HOST} {k}" for k in range(2))
+    host = issue.stream if hosts == 2 else np.zeros(len(sync), np.int64)
+    role = np.where(sync, SYNC, ops.role)
+    named = replace(ops, name=tuple(name.tolist()), stream=issue.stream, streams=STREAMS, host=host, hosts=who)
+    return replace(named, role=role), first
+
+
+def _buffers(pipeline: Pipeline, issue: _Issue) -> tuple[Buffers, list[I64], tuple[int, ...]]:
+    """The buffers of all turns, then the tokens; of each turn the ids of its job's; where those of each job begin."""
+    n, places = len(issue.turn), _places(pipeline, issue)
+    all_of, first = _numbered([part.trace.buffers for part in pipeline.parts])
+    ids, tables, count = [np.zeros(0, np.int64)] * len(places), list[Buffers](), 0
+    for j, (part, b) in enumerate(zip(pipeline.parts, all_of)):
+        forever = part.trace.eternal
+        mine = [t for t, turn in enumerate(pipeline.turns) if turn.job == j]
+        always, mortal = np.flatnonzero(forever), np.flatnonzero(~forever)
+        tables.append(replace(b.take(always), start=np.zeros(len(always), np.int64), end=np.full(len(always), n)))
+        mapped = np.cumsum(forever) - 1 + count
+        count += len(always)
+        following = [places[t] for t in mine[1:]] + [places[mine[0]] + n]
+        for t, behind in zip(mine, following):
+            mapped = mapped.copy()
+            mapped[mortal] = np.arange(len(mortal)) + count
+            ids[t], count = mapped, count + len(mortal)
+            tables.append(_during(b.take(mortal), np.append(places[t], behind), n))
+    tokens = Buffers.make([0] * 2, [0] * 2, [n] * 2, persistent=[True] * 2, kind=[TOKEN] * 2, of=[UNKNOWN] * 2)
+    return Buffers.joined([*tables, tokens]), ids, first
+
+
+def _places(pipeline: Pipeline, issue: _Issue) -> list[I64]:
+    """For each turn, where each op of its job comes, counted from the start of the round in which the turn begins."""
+    found = []
+    for t in range(len(pipeline.turns)):
+        mine = np.flatnonzero(issue.turn == t)
+        at = np.empty(len(mine), np.int64)
+        at[issue.op[mine]] = mine + issue.lag[mine] * len(issue.turn)
+        found.append(at)
+    return found
+
+
+def _during(b: Buffers, place: I64, n: int) -> Buffers:
+    """Give buffers their lifetimes in a round of `n` ops; `place`: where the ops of their turn and the next one are."""
+    start, last = place[b.start], place[b.end - 1]
+    end = start % n + last + 1 - start
+    persistent = b.persistent & (end > n)  # the round's boundary is not the job's
+    return replace(b, start=start % n, end=end, persistent=persistent)
+
+
+def _touched(pipeline: Pipeline, issue: _Issue, ids: Sequence[I64], what: str) -> Csr:
+    """What each op reads, writes or keeps statistics in, by the new ids; sync ops write their token or read all."""
+    token = 1 + max(int(row.max(initial=-1)) for row in ids)
+    tokens: dict[str, list[list[int]]] = {"reads": [[], [token, token + 1]], "writes": [[token], [token + 1], []]}
+    which = {"reads": issue.op, "writes": np.where(issue.op, 2, issue.stream)}.get(what, 0 * issue.op)
+    rows = [Csr.of(tokens.get(what, [[]]))]
+    at, base = np.where(issue.turn < 0, which, issue.op), len(rows[0])
+    for t, turn in enumerate(pipeline.turns):
+        trace = pipeline.parts[turn.job].trace
+        row = trace.statistics if what == "statistics" else getattr(trace.ops, what)
+        mine = [k for k, other in enumerate(pipeline.turns) if other.job == turn.job]
+        earlier = ids[mine[mine.index(t) - 1]]  # what is touched before it starts: the job's turn before started it
+        rows.append(
+            Csr(row.ptr, np.where(row.rows() < trace.buffers.start[row.idx], earlier[row.idx], ids[t][row.idx]))
+        )
+        at[issue.turn == t] += base
+        base += trace.n
+    found: Csr = joined(rows)
+    return found.take(at)
