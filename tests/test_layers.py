@@ -63,7 +63,7 @@ WINGS = {
         ["planners"],
     ],
     "pool": [["_index", "online"], ["smartpool"], ["allocators"], ["runtime", "search"], ["planners"]],
-    "jobs": [["job", "outcome"], ["policy", "metrics"], ["planners"], ["runtime"], ["worlds"]],
+    "jobs": [["job", "outcome"], ["policy", "metrics"], ["planners"], ["runtime", "waterwave"], ["worlds"]],
 }
 CUDA = {"cuda", "numba_cuda", "cupy"}
 CUDA_ROOMS = ("execute/cuda/", "kernels/", "live/emm.py")
