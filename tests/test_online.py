@@ -76,31 +76,44 @@ def test_what_wraps_is_made_in_the_order_of_the_iteration_before() -> None:
     assert late.log[:2] == [("+", 8, 0), ("+", 4, 0)]
 
 
-def naive_log(trace: Trace, iterations: int) -> list[tuple[str, int, int]]:
-    """Step by step over all buffers: what comes (size, stream) and what goes (id, stream)."""
+def naive_log(trace: Trace, iterations: int, uses: bool = False) -> list[tuple[str, int, int]]:
+    """Step by step over all buffers: what comes and what goes (id, stream), and whose reads nothing orders."""
     n, b = trace.n, trace.buffers
     stream = trace.ops.stream.tolist() or [0] * n
     mine = [x for x in b if x.space == "device" and x.size]
     whole = [x for x in mine if x.end - x.start == n]
     parts = [x for x in mine if x.end - x.start < n]
 
-    def last(x: int) -> int:
+    def touching(x: int) -> list[int]:
         steps = [t % n for t in range(b[x].start, b[x].end)]
-        touching = [t for t in steps if len(trace.ops) and x in {*trace.ops[t].reads, *trace.ops[t].writes}]
-        return stream[touching[-1] if touching else b[x].start]
+        return [t for t in steps if len(trace.ops) and x in {*trace.ops[t].reads, *trace.ops[t].writes}]
 
-    log = [("+", x.id, stream[x.start]) for x in whole]
+    def first(x: int) -> int:
+        return stream[(touching(x) or [b[x].start])[0]]
+
+    def last(x: int) -> int:
+        return stream[(touching(x) or [b[x].start])[-1]]
+
+    def also(x: int, step: int) -> bool:
+        """Whether an op reads it that the last one to touch it does not wait for."""
+        at = touching(x)
+        later = at[at.index(step) :] if step in at else []
+        return bool(later) and stream[step] != last(x) and not any(x in trace.ops[t].writes for t in later)
+
+    log = [("+", x.id, first(x.id)) for x in whole]
     wrapping = sorted((x for x in parts if x.end > n), key=lambda x: (x.start, x.id))
-    log += [("+", x.id, stream[x.start]) for x in wrapping]
+    log += [("+", x.id, first(x.id)) for x in wrapping]
     born = {x.id for x in wrapping}
     for time in range(iterations * n + 1):
+        if uses and time:
+            log += [("=", x, stream[(time - 1) % n]) for x in sorted(born) if also(x, (time - 1) % n)]
         gone = [x for x in parts if x.end % n == time % n and x.id in born]
         log += [("-", x.id, last(x.id)) for x in gone]
         born -= {x.id for x in gone}
         if time == iterations * n:
             break
         fresh = [x for x in parts if x.start == time % n]
-        log += [("+", x.id, stream[x.start]) for x in fresh]
+        log += [("+", x.id, first(x.id)) for x in fresh]
         born |= {x.id for x in fresh}
     return log
 
@@ -122,12 +135,19 @@ def test_requests_are_those_of_a_naive_script(trace: Trace, iterations: int) -> 
             self.log.append(("+", who, stream))
             return offsets[who]
 
-    expected = naive_log(named, iterations + 1)
-    diary = Numbered()
-    replay(named, diary, iterations=iterations)
-    done = len(diary.log)
-    assert diary.log == expected[:done]
-    assert done in {len(naive_log(named, iterations + more)) for more in (0, 1)}
+    class Told(Numbered):
+        """Wants to know who else uses a buffer."""
+
+        def use(self, offset: int, *, stream: int = 0) -> None:
+            self.log.append(("=", offset // 1000, stream))
+
+    for diary in (Numbered(), Told()):
+        uses = isinstance(diary, Told)
+        expected = naive_log(named, iterations + 1, uses)
+        replay(named, diary, iterations=iterations)
+        done = len(diary.log)
+        assert diary.log == expected[:done]
+        assert done in {len(naive_log(named, iterations + more, uses)) for more in (0, 1)}
 
 
 @given(traces(), st.sampled_from(sorted(ALLOCATORS)))

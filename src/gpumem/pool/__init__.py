@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.pool.allocators import BFC as BFC, Buddy as Buddy, Caching as Caching, CnMem as CnMem, Native as Native
+    from gpumem.pool.allocators import (
+        BFC as BFC,
+        Buddy as Buddy,
+        Caching as Caching,
+        CnMem as CnMem,
+        MultiStream as MultiStream,
+        Native as Native,
+    )
     from gpumem.pool.online import Allocator as Allocator, Pool as Pool, replay as replay
     from gpumem.pool.planners import ALLOCATORS as ALLOCATORS, PLANNERS as PLANNERS
     from gpumem.pool.runtime import SmartPool as SmartPool

@@ -3,11 +3,16 @@
 What an allocator owes its user (`gpumem.testing.check_allocator` holds it to that):
 
 - `allocate` returns the first of `size >= 1` bytes that no other live block has, a multiple of `alignment`
-  where the allocator has that attribute.
+  where the allocator has that attribute. `stream` is the one that uses the bytes first.
 - `free` takes an offset that `allocate` returned and that is still live; `stream` is the one that used the bytes
   last. They may serve requests on that stream at once, on another one only after `synchronize()`.
 - An allocator that reuses bytes across streams has an attribute `synchronize`, a function without arguments that
   it calls before it does so. It waits for all streams; whoever executes puts the real one there.
+- What streams did with a block comes before the last use that `free` names, for instance since that one writes. Where
+  it does not, as with two that read, an allocator may want to know: one with a method `use(offset, *, stream)` is
+  told, after `stream` was given its work and before `free`, and counts that stream among the last users, up to the
+  next `synchronize()`. Whoever has one without has to let the last stream wait for the others.
+- One with a method `sync_and_coalesce()` lets whoever executes ask for a `synchronize()`, where jobs change turns.
 - `MemoryError` where there is no room, `ValueError` for a size below 1 or an offset that is not live. Either
   leaves everything as it was.
 """
@@ -117,8 +122,9 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     Notes
     -----
     The requests are those of `stepwise`: those of its head once, as the iteration before the first would have made
-    them. A request is on the stream of the op at which the buffer starts, a free on that of the last op that touches
-    it; 0 without ops. O(iterations * B) requests.
+    them. A request is on the stream of the first op that touches the buffer, a free on that of the last; where none
+    does, on that of the op at which it starts; 0 without ops. Of streams that only read after the last write, an
+    allocator with `use` is told at the op. O(iterations * (B + accesses)) requests.
 
     Examples
     --------
@@ -174,12 +180,12 @@ class _Script:
 
     def __init__(self, trace: Trace, allocator: Allocator) -> None:
         b = trace.buffers
-        self._allocator, self._size, self._start = allocator, b.size.tolist(), b.start.tolist()
+        self._allocator, self._size = allocator, b.size.tolist()
+        self._n, self._start, self._end = trace.n, b.start.tolist(), ((b.end - 1) % trace.n + 1).tolist()
         self.at = np.where(b.host, NOWHERE, 0)
-        self._first = self._last = [0] * len(b)  # streams: of the op where a buffer starts, of the last that touches it
-        if len(trace.ops):
-            stream, last = trace.ops.stream, np.maximum(trace.last_touch(), 0)
-            self._first, self._last = stream[b.start].tolist(), stream[(b.start + last) % trace.n].tolist()
+        self._first, self._last, self._told = _streams(trace)
+        if not hasattr(allocator, "use"):
+            self._told = []
         requests, head = stepwise(trace)
         self._cycle = requests[head:]
         for i in requests[:head]:
@@ -187,14 +193,48 @@ class _Script:
 
     def iterate(self) -> None:
         """Make the requests of one iteration."""
+        told = 0
         for r in self._cycle:
+            told = self._tell(told, self._start[r] if r >= 0 else self._end[~r])
             if r >= 0:
                 self._request(r, f"step {self._start[r]}")
             else:
                 self._allocator.free(int(self.at[~r]), stream=self._last[~r])
+        self._tell(told, self._n)
+
+    def _tell(self, done: int, step: int) -> int:
+        """Tell who else used a buffer before this step, from entry `done` on; return how many are told."""
+        while done < len(self._told) and self._told[done][0] < step:
+            _, i, stream = self._told[done]
+            self._allocator.use(int(self.at[i]), stream=stream)  # type: ignore[attr-defined]
+            done += 1
+        return done
 
     def _request(self, i: int, when: str) -> None:
         try:
             self.at[i] = self._allocator.allocate(self._size[i], stream=self._first[i])
         except MemoryError as error:
             raise MemoryError(f"buffer {i}, {when}: {error}") from error
+
+
+def _streams(trace: Trace) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
+    """Return the streams that touch each buffer first and last, and which others still read it, by step.
+
+    The others are (step, buffer, stream): reads that no write follows, of buffers that are freed at some time.
+    """
+    b, n = trace.buffers, trace.n
+    if not len(trace.ops):
+        return [0] * len(b), [0] * len(b), []
+    touched, stream = trace.accesses(), trace.ops.stream
+    ptr, row = touched.op.ptr, touched.op.rows()
+    order = np.lexsort(((touched.op.idx - b.start[row]) % n, row))  # of each buffer from its start on
+    op, writes, place = touched.op.idx[order], touched.writes[order], np.arange(len(order))
+    any_, first = np.flatnonzero(np.diff(ptr)), stream[b.start]
+    last = first.copy()
+    first[any_], last[any_] = stream[op[ptr[any_]]], stream[op[ptr[any_ + 1] - 1]]
+    written = np.full(len(b), -1)
+    np.maximum.at(written, row[writes], place[writes])
+    freed = ~b.host & (b.size > 0) & (b.end - b.start < n)
+    others = freed[row] & (place > written[row]) & (stream[op] != last[row])
+    told = zip(op[others].tolist(), row[others].tolist(), stream[op[others]].tolist())
+    return first.tolist(), last.tolist(), sorted(told)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpumem.placement import Placement
-from gpumem.pool.allocators import BFC, Buddy, Caching, CnMem, Native
+from gpumem.pool.allocators import BFC, Buddy, Caching, CnMem, MultiStream, Native
 from gpumem.pool.online import Pool
 from gpumem.pool.search import exact, greedy, search
 from gpumem.pool.smartpool import best_fit, first_fit
@@ -25,4 +25,5 @@ ALLOCATORS: dict[str, Callable[..., Pool]] = {
     "caching": Caching,
     "expandable": partial(Caching, expandable_segments=True),
     "buddy": Buddy,
+    "streams": MultiStream,
 }

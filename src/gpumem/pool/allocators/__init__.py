@@ -1,7 +1,8 @@
 """Online allocators as the frameworks have them: a file each, all under the protocol of `pool.online`.
 
 `native` is cudaMalloc, `cnmem` the pool of Theano and SINGA, `bfc` TensorFlow's, `caching` PyTorch's, `buddy` a binary
-buddy system. Read `native` first. `_blocks` and `_last_use` are what they share, `_segments` is `caching`'s.
+buddy system, `streams` Waterwave's for several streams. Read `native` first. `_blocks` and `_last_use` are what they
+share, `_regions` what `bfc` and `streams` do, `_segments` is `caching`'s.
 """
 
 from typing import TYPE_CHECKING
@@ -14,5 +15,6 @@ if TYPE_CHECKING:
     from gpumem.pool.allocators.caching import Caching as Caching
     from gpumem.pool.allocators.cnmem import CnMem as CnMem
     from gpumem.pool.allocators.native import Native as Native
+    from gpumem.pool.allocators.streams import MultiStream as MultiStream
 
 face(__name__)

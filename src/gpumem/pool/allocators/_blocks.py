@@ -61,6 +61,9 @@ class FreeRanges:
         self._by_end: dict[int, int] = {}  # end -> first byte
         self._order: list[tuple[int, int]] = []  # (bytes, first byte), ascending
 
+    def __len__(self) -> int:
+        return len(self._order)
+
     def open(self, start: int, size: int) -> None:
         """Add a segment, all of it free."""
         self.segments[start] = size
@@ -88,6 +91,13 @@ class FreeRanges:
         left = self._remove(start) - size
         if left:
             self._insert(start + size, left)
+
+    def clear(self) -> list[tuple[int, int]]:
+        """Remove all ranges, but no segment; return them as `ranges` does."""
+        found = self.ranges()
+        for books in (self._size, self._by_end, self._order):
+            books.clear()
+        return found
 
     def best(self, size: int) -> int | None:
         """Return the smallest range that fits, the lowest of several."""

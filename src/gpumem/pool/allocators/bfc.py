@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
+from gpumem.pool.allocators._blocks import Granted, Live, checked, rounded
 from gpumem.pool.allocators._last_use import LastUse
-from gpumem.pool.allocators.native import Native, OnDevice, full
+from gpumem.pool.allocators._regions import MIN_ALLOCATION, Regions
+from gpumem.pool.allocators.native import Native, full
 
-# tensorflow/core/common_runtime/bfc_allocator.h at 0854f7c and bfc_allocator.cc at 010f3ed; tsl has the same ones
-MIN_ALLOCATION = 256  # kMinAllocationSize
-FIRST_REGION = 2 << 20  # "2MiB smallest initial allocation"
 MAX_INTERNAL_FRAGMENTATION = 128 << 20  # kMaxInternalFragmentation
 
 
-class BFC(OnDevice):
+class BFC(Regions):
     """TensorFlow's and JAX's allocator.
 
     Parameters
@@ -62,14 +60,7 @@ class BFC(OnDevice):
         garbage_collection: bool = True,
         device: Native | None = None,
     ) -> None:
-        super().__init__(capacity, device, MIN_ALLOCATION)
-        total = self.device.capacity
-        if total is None and not allow_growth:
-            raise ValueError("allow_growth: False, but there is no capacity to take as a whole")
-        first = FIRST_REGION if total is None else min(total, FIRST_REGION) if allow_growth else total
-        self._next_region = max(rounded(first, MIN_ALLOCATION), MIN_ALLOCATION)
-        self._collects = garbage_collection
-        self._free = FreeRanges()
+        super().__init__(capacity, allow_growth, garbage_collection, device)
         self._live: Live[None] = Live(self.statistics)
         self._last_use = LastUse(lambda: self.synchronize())
 
@@ -79,7 +70,7 @@ class BFC(OnDevice):
         needed = rounded(asked, MIN_ALLOCATION)
         start = self._free.best(needed)
         if start is None:
-            if not self._extend(needed) and not (self._collect(needed) and self._extend(needed)):
+            if not self._grow(needed):
                 raise full(asked, self.device)
             start = self._free.best(needed)
             assert start is not None  # the new region's
@@ -95,27 +86,5 @@ class BFC(OnDevice):
         self._last_use.freed(offset, block.size, stream)
         self._free.put(offset, block.size)
 
-    def _extend(self, size: int) -> bool:
-        """Add a region that has `size` bytes; the next one is to be twice as large."""
-        available = self.device.available // MIN_ALLOCATION * MIN_ALLOCATION
-        if size > available:
-            return False
-        grown = size > self._next_region
-        while size > self._next_region:
-            self._next_region *= 2
-        region = min(self._next_region, available)
-        self._free.open(self.device.allocate(region), region)
-        if not grown:
-            self._next_region *= 2
-        return True
-
-    def _collect(self, size: int) -> bool:
-        """Give the regions back that are wholly free, if that makes room for `size` bytes."""
-        idle = self._free.whole()
-        if not self._collects or not idle or size > self.device.available + sum(bytes_ for _, bytes_ in idle):
-            return False
-        for start, _ in idle:
-            self._free.close(start)
-            self.device.free(start)
-        self._last_use.clear()  # giving back waits for all streams
-        return True
+    def _waited(self) -> None:
+        self._last_use.clear()
