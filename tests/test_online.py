@@ -77,9 +77,14 @@ def test_what_wraps_is_made_in_the_order_of_the_iteration_before() -> None:
 
 
 def naive_log(trace: Trace, iterations: int, uses: bool = False) -> list[tuple[str, int, int]]:
-    """Step by step over all buffers: what comes and what goes (id, stream), and whose reads nothing orders."""
+    """What comes and what goes (id, stream), and whose reads nothing orders."""
+    return [event for _, event in timed_log(trace, iterations, uses)]
+
+
+def timed_log(trace: Trace, iterations: int, uses: bool = False) -> list[tuple[int, tuple[str, int, int]]]:
+    """The same, after how many ops; step by step over all buffers."""
     n, b = trace.n, trace.buffers
-    stream = trace.ops.stream.tolist() or [0] * n
+    stream: list[int] = trace.ops.stream.tolist() or [0] * n
     mine = [x for x in b if x.space == "device" and x.size]
     whole = [x for x in mine if x.end - x.start == n]
     parts = [x for x in mine if x.end - x.start < n]
@@ -100,20 +105,20 @@ def naive_log(trace: Trace, iterations: int, uses: bool = False) -> list[tuple[s
         later = at[at.index(step) :] if step in at else []
         return bool(later) and stream[step] != last(x) and not any(x in trace.ops[t].writes for t in later)
 
-    log = [("+", x.id, first(x.id)) for x in whole]
+    log = [(0, ("+", x.id, first(x.id))) for x in whole]
     wrapping = sorted((x for x in parts if x.end > n), key=lambda x: (x.start, x.id))
-    log += [("+", x.id, first(x.id)) for x in wrapping]
+    log += [(0, ("+", x.id, first(x.id))) for x in wrapping]
     born = {x.id for x in wrapping}
     for time in range(iterations * n + 1):
         if uses and time:
-            log += [("=", x, stream[(time - 1) % n]) for x in sorted(born) if also(x, (time - 1) % n)]
+            log += [(time, ("=", x, stream[(time - 1) % n])) for x in sorted(born) if also(x, (time - 1) % n)]
         gone = [x for x in parts if x.end % n == time % n and x.id in born]
-        log += [("-", x.id, last(x.id)) for x in gone]
+        log += [(time, ("-", x.id, last(x.id))) for x in gone]
         born -= {x.id for x in gone}
         if time == iterations * n:
             break
         fresh = [x for x in parts if x.start == time % n]
-        log += [("+", x.id, first(x.id)) for x in fresh]
+        log += [(time, ("+", x.id, first(x.id))) for x in fresh]
         born |= {x.id for x in fresh}
     return log
 

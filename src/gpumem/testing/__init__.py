@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     )
     from gpumem.testing.history import Player as Player, play as play
     from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES, check_planner as check_planner
-    from gpumem.testing.request import Allocate as Allocate, Free as Free, Request as Request, WrongFree as WrongFree
+    from gpumem.testing.request import (
+        Allocate as Allocate,
+        Free as Free,
+        Request as Request,
+        Sync as Sync,
+        Use as Use,
+        WrongFree as WrongFree,
+    )
     from gpumem.testing.stateful import allocator_machine as allocator_machine
     from gpumem.testing.strategies import lifetimes as lifetimes, requests as requests, traces as traces
     from gpumem.testing.training import plans as plans, steps as steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Used:
     """Free bytes `[low, high)`, last used on `stream` until the request of number `until`."""
 
     low: int
@@ -34,10 +34,17 @@ class StreamOrder:
         self._at[offset] = {**self._known.get(stream, {}), stream: self.now}
 
     def freed(self, offset: int, stream: int) -> None:
-        mine = self._known.setdefault(stream, {})
-        for other, last in self._at.pop(offset).items():
-            mine[other] = max(mine.get(other, -1), last)
+        self._learns(stream, self._at.pop(offset))
 
-    def before(self, use: Use, stream: int) -> bool:
+    def shared(self, offset: int, stream: int) -> None:
+        """`stream` works on the block as well, so it has waited for the same."""
+        self._learns(stream, self._at[offset])
+
+    def before(self, use: Used, stream: int) -> bool:
         """Whether what `stream` does next comes after the use."""
         return use.stream == stream or use.until <= self._known.get(stream, {}).get(use.stream, -1)
+
+    def _learns(self, stream: int, known: dict[int, int]) -> None:
+        mine = self._known.setdefault(stream, {})
+        for other, last in known.items():
+            mine[other] = max(mine.get(other, -1), last)

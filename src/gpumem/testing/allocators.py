@@ -12,7 +12,7 @@ from gpumem._strict import expect, strict
 from gpumem.testing.contract import ContractError, Witness, optional
 from gpumem.testing.history import Player
 from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source
-from gpumem.testing.request import Allocate, Free, Request
+from gpumem.testing.request import Allocate, Free, Request, Sync, Use, renumbered
 from gpumem.testing.shrink import shrink
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WINDOW, WINDOWS = 4, 8  # rounds in which the highest address may rise; so many times in a row it may not
 LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity
 WRONG = 0.1  # how often a request that must be refused comes in between
+SHARED = 0.3  # how often one about streams does, where the allocator has `use`
 
 
 @strict
@@ -184,13 +185,12 @@ def _settles(player: Player, history: Sequence[Request]) -> None:
 
 def _blocks(history: Iterable[Request]) -> int:
     """Return one more than the highest number of a block."""
-    return max((request.block for request in history), default=-1) + 1
+    return max((request.block for request in history if not isinstance(request, Sync)), default=-1) + 1
 
 
 def _renumbered(history: Iterable[Request], first: int) -> Iterator[Request]:
     """Yield the same requests for blocks from `first` on."""
-    for request in history:
-        yield request if request.block < 0 else replace(request, block=request.block + first)
+    return (renumbered(request, lambda block: block + first) for request in history)
 
 
 def _recovers(player: Player, largest: int) -> None:
@@ -214,10 +214,9 @@ def _shortest(trial: Trial, history: list[Request], error: ContractError) -> Con
     fails = partial(trial.error, rule=error.rule)
     whole = list(error.requests)  # as performed: cut off after the error, and with all rounds before it
     error = shrink(whole if fails(whole) else history, error, fails, _simpler)
-    number: dict[int, int] = {-1: -1}
-    for request in error.requests:
-        number.setdefault(request.block, len(number) - 1)
-    return fails([replace(request, block=number[request.block]) for request in error.requests]) or error
+    number: dict[int, int] = {}
+    found = [renumbered(request, lambda block: number.setdefault(block, len(number))) for request in error.requests]
+    return fails(found) or error
 
 
 def _generate(
@@ -231,6 +230,8 @@ def _generate(
             player.perform(request)
             if random.random() < WRONG:
                 player.perform(source.wrong())
+            if streams > 1 and player.witness.listens and random.random() < SHARED:
+                player.perform(source.shared())
     except ContractError as broken:
         return player.done, broken
     return player.done, None
@@ -245,6 +246,6 @@ def _simpler(request: Request) -> list[Request]:
         found += [Allocate(request.block, s, request.stream) for s in sorted(smaller) if 1 <= s < size]
         if request.stream:
             found.append(Allocate(request.block, size))
-    elif isinstance(request, Free) and request.stream:
-        found.append(Free(request.block))
+    elif isinstance(request, Free | Use) and request.stream:
+        found.append(replace(request, stream=0))
     return found

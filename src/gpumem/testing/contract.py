@@ -10,13 +10,14 @@ The model keeps the live blocks and who used the free bytes last, and knows noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpumem._strict import strict
-from gpumem.testing._streams import StreamOrder, Use
+from gpumem.testing._streams import StreamOrder, Used
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
@@ -30,7 +31,7 @@ RULES = {
     "overlap": "no byte belongs to two live blocks",
     "double free": "freeing a block twice is refused with ValueError and changes nothing",
     "unknown free": "freeing what was never handed out is refused with ValueError and changes nothing",
-    "stream": "bytes freed on one stream go to another one only after a call of `synchronize`",
+    "stream": "bytes that one stream used go to another one only after a call of `synchronize`",
     "capacity": "live blocks have `capacity` bytes at most",
     "statistics": "`statistics` agree with what was asked for and freed",
     "service": "a new allocator has a byte to give",
@@ -95,6 +96,8 @@ class Witness:
         Highest byte handed out so far, plus one.
     synchronises : bool
         Whether the allocator has `synchronize`, so that it may reuse bytes across streams.
+    listens, coalesces : bool
+        Whether it has `use`, and `sync_and_coalesce`.
 
     Raises
     ------
@@ -126,12 +129,14 @@ class Witness:
         self.live: dict[int, int] = {}
         self.top = 0
         self.synchronises = hasattr(allocator, "synchronize")
-        self._used: list[Use] = []  # free bytes that a stream may still be using
+        self.listens, self.coalesces = hasattr(allocator, "use"), hasattr(allocator, "sync_and_coalesce")
+        self._used: list[Used] = []  # free bytes that a stream may still be using
+        self._users: dict[int, dict[int, int]] = {}  # of a live block: streams told of by `use`, the last request
         self._order = StreamOrder()
         self._once: set[int] = set()  # offsets that were handed out at some time
         self._blocks, self._bytes = [0, 0, 0], [0, 0, 0]  # current, peak, total
         if self.synchronises:
-            allocator.synchronize = self._used.clear  # type: ignore[attr-defined]
+            allocator.synchronize = self._synchronised  # type: ignore[attr-defined]
 
     @property
     def capacity(self) -> int | None:
@@ -185,12 +190,40 @@ class Witness:
         for count, change in ((self._blocks, 1), (self._bytes, size)):
             count[0] -= change
         self._order.freed(offset, stream)
-        self._used.append(Use(offset, offset + size, stream, self._order.now))  # before the call, which may synchronise
+        users = {**self._users.pop(offset, {}), stream: self._order.now}
+        self._used += [Used(offset, offset + size, s, until) for s, until in users.items()]  # the call may synchronise
         try:
             self.allocator.free(offset, stream=stream)
         except Exception as refused:
             raise ContractError("error", f"{call} of a live block raised {refused!r}") from refused
         self._agrees(call)
+
+    def use(self, offset: int, *, stream: int = 0) -> None:
+        """Pass on that `stream` works on a live block too; where nobody listens, the last stream waits for it."""
+        call = f"use({offset})"
+        self._order.now += 1
+        self._order.shared(offset, stream)
+        if not self.listens:
+            return
+        self._users.setdefault(offset, {})[stream] = self._order.now
+        self._tells(call, partial(self.allocator.use, offset, stream=stream))  # type: ignore[attr-defined]
+
+    def sync_and_coalesce(self) -> None:
+        """Pass the request on to one that has it."""
+        if self.coalesces:
+            self._tells("sync_and_coalesce()", self.allocator.sync_and_coalesce)  # type: ignore[attr-defined]
+
+    def _tells(self, call: str, request: Callable[[], None]) -> None:
+        try:
+            request()
+        except Exception as refused:
+            raise ContractError("error", f"{call} raised {refused!r}") from refused
+        self._agrees(call)
+
+    def _synchronised(self) -> None:
+        """All that streams have been given so far comes before what they are given next."""
+        self._used.clear()
+        self._users.clear()
 
     def _refuses(self, call: str, offset: int, stream: int) -> NoReturn:
         rule = "double free" if offset in self._once else "unknown free"
@@ -229,7 +262,7 @@ class Witness:
                 left.append(use)
                 continue
             if not self._order.before(use, stream) and "stream" not in self.skip:
-                got = f"bytes [{max(use.low, offset)}, {min(use.high, end)}), freed on stream {use.stream}"
+                got = f"bytes [{max(use.low, offset)}, {min(use.high, end)}), used on stream {use.stream}"
                 self._broken("stream", f"{call} for stream {stream} got {got} and not synchronised")
             left += [replace(use, low=a, high=b) for a, b in ((use.low, offset), (end, use.high)) if a < b]
         self._used[:] = left

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumem._strict import strict
 from gpumem.testing.contract import ContractError, Witness
-from gpumem.testing.request import Allocate, Free, Request, WrongFree
+from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
@@ -55,6 +55,13 @@ class Player:
             elif isinstance(request, Free):
                 if request.block in self.live:
                     self._free(request)
+            elif isinstance(request, Use):
+                if request.block in self.live and self.witness.listens:
+                    self._use(request)
+            elif isinstance(request, Sync):
+                if self.witness.coalesces:
+                    self._write(request, "a.sync_and_coalesce()")
+                    self.witness.sync_and_coalesce()
             elif (offset := self._wrong(request)) is not None:
                 self._refused(request, offset)
         except ContractError as broken:
@@ -87,6 +94,10 @@ class Player:
         self._write(request, f"a.free(p{request.block}{_on(request.stream)})")
         offset = self.gone[request.block] = self.live.pop(request.block)
         self.witness.free(offset, stream=request.stream)
+
+    def _use(self, request: Use) -> None:
+        self._write(request, f"a.use(p{request.block}{_on(request.stream)})")
+        self.witness.use(self.live[request.block], stream=request.stream)
 
     def _wrong(self, request: WrongFree) -> int | None:
         """Return the offset that it means, None where there is nothing wrong with it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gpumem.testing.history import Player
-from gpumem.testing.request import Allocate, Free, Request, WrongFree
+from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 
 UNITS = (1, 2, 4, 8, 64, 256, 512, 4096, 2**20, 2 * 2**20, 10 * 2**20, 20 * 2**20)  # to which allocators round
 
@@ -54,6 +54,12 @@ class Source:
     def stream(self) -> int:
         """Return any stream, mostly the first."""
         return max(0, self.random.randint(1 - self.streams, self.streams - 1))
+
+    def shared(self) -> Request:
+        """Tell of another stream that uses a block, most of the time; or ask for a sync."""
+        if self.player.live and self.random.random() < 0.75:
+            return Use(self.random.choice(sorted(self.player.live)), self.random.randrange(self.streams))
+        return Sync()
 
     def wrong(self) -> Request:
         """Return a request that must be refused."""

@@ -15,7 +15,7 @@ from gpumem._strict import strict
 from gpumem.testing.allocators import Trial
 from gpumem.testing.contract import ContractError
 from gpumem.testing.history import Player
-from gpumem.testing.request import Allocate, Free, Request, WrongFree
+from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.online import Allocator
@@ -137,6 +137,22 @@ def allocator_machine(
         def teardown(self) -> None:
             if not self.broken:
                 trial.run(self.player.done)
+
+    if trial.witness().listens:
+
+        class Shared(AllocatorMachine):
+            """And tells of streams that use a block too, and asks for syncs."""
+
+            @rule(number=any_number, stream=stream)
+            def use(self, number: int, stream: int) -> None:
+                if blocks := self.player.blocks():
+                    self.perform(Use(blocks[number % len(blocks)], stream))
+
+            @rule()
+            def sync(self) -> None:
+                self.perform(Sync())
+
+        AllocatorMachine = Shared  # type: ignore[misc]
 
     name = getattr(factory, "__name__", type(factory).__name__)
     AllocatorMachine.__name__ = AllocatorMachine.__qualname__ = f"AllocatorMachine[{name}]"

@@ -10,7 +10,7 @@ from gpumem.pool.allocators.native import Native, full
 
 
 class MultiStream(Regions):
-    """Waterwave's asynchronous multi-stream allocator: memory comes back when the work is handed over, not when it ends.
+    """Waterwave's asynchronous multi-stream allocator: chunks are free once the work on them is handed over.
 
     ::
 
