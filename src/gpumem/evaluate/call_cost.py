@@ -77,7 +77,7 @@ def costs(
     >>> from gpumem.io import bundled
     >>> from gpumem.pool import ALLOCATORS
     >>> [cost.pairs for cost in costs(bundled("mlp3"), ALLOCATORS, replays=1)]
-    [22, 22, 22, 22, 22, 22]
+    [22, 22, 22, 22, 22, 22, 22]
     """
     if replays < 1:
         raise ValueError(f"replays: {replays}, time at least one")
