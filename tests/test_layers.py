@@ -38,7 +38,7 @@ LAYERS = [
     ],
     ["trace"],
     ["recording", "recorder", "machine", "period", "hazards", "timeline", "placement", "batch", "workspaces"],
-    ["simulate", "_clock", "_hosts", "check"],
+    ["simulate", "_clock", "_hosts", "sharing", "_sharing", "check"],
     ["pool", "swap", "io", "execute"],
     ["models", "testing", "report"],
     ["latency"],

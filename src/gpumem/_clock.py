@@ -59,6 +59,14 @@ class Reservations(NamedTuple):
         return self._replace(time=np.concatenate([time[due:], room]), bytes=np.concatenate([size[due:], room]))
 
 
+def engines(trace: Trace, machine: Machine) -> I64:
+    """Return the engine of each op: its stream, or behind all streams the one copy engine of a half-duplex link."""
+    engine = trace.ops.stream.copy()
+    if not machine.duplex:  # both directions queue there in issue order
+        engine[trace.ops.copies] = len(trace.ops.streams)
+    return engine
+
+
 class Steps(NamedTuple):
     """The ops of an iteration and what they wait for; when they ran last, and all else that the next one depends on."""
 
@@ -83,9 +91,7 @@ class Steps(NamedTuple):
     def make(cls, trace: Trace, machine: Machine, placement: Placement | None) -> Steps:
         """Set the clock to 0, before the first iteration."""
         ops, order = trace.ops, hazards(trace, placement)
-        engine = ops.stream.copy()
-        if not machine.duplex:  # one copy engine: both directions queue there in issue order
-            engine[ops.copies] = len(ops.streams)
+        engine = engines(trace, machine)
         busy = np.zeros(len(ops.streams) + 1, np.bool_)
         busy[engine] = True
         waits = (order.after.ptr, order.after.idx, order.cause)
@@ -95,22 +101,44 @@ class Steps(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class Regime:
+    """Sees when iterations repeat: what all that later ones depend on was after each."""
+
+    turn: int = 0
+    coupled: int = 0  # the last iteration in which a host delayed an op, or could
+    seen: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # states, with their iterations and leads
+
+    def cycle(self, state: bytes, hosts: Hosts, origin: int) -> int:
+        """Take in the state after one more iteration, apart from the lead of the hosts at `origin`, the latest end.
+
+        Return after how many iterations it is there again, 0 where it is new. While nobody blocks and no op is issued
+        too late, neither the hosts nor the device knows of the other, and how far the hosts are ahead makes no
+        difference. If that is no less than when all else was the same, it will be no less the next time, so it never
+        will.
+        """
+        self.turn += 1
+        if not hosts.free:
+            self.coupled = self.turn
+        lead = hosts.lead(origin)
+        state += (f"free since {self.coupled}" if hosts.free else f"{lead}").encode()
+        before, then = self.seen.setdefault(state, (self.turn, lead))
+        return self.turn - before if lead >= then else 0
+
+
+@dataclass(slots=True, eq=False)
 class Clock:
     """Times of the last iteration, all that the next one depends on, and what that was after earlier ones."""
 
     steps: Steps
     memory: Reservations
     hosts: Hosts
-    turn: int = 0
-    coupled: int = 0  # the last iteration in which a host delayed an op, or could
-    seen: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # states, with their iterations and leads
+    regime: Regime = field(default_factory=Regime)
 
     def advance(self) -> None:
         """Run one more iteration."""
         self.steps.before[:] = self.steps.end
         _advance(self.steps, self.memory, self.hosts)
         self.memory = self.memory.settled(self._now)
-        self.turn += 1
 
     @property
     def _now(self) -> int:
@@ -118,18 +146,8 @@ class Clock:
         return int(self.steps.ready[self.steps.busy].min())
 
     def cycle(self, origin: int) -> int:
-        """Return after how many iterations the last one repeats, 0 where it is new; `origin` is the latest end so far.
-
-        While nobody blocks and no op is issued too late, neither the hosts nor the device knows of the other, and how
-        far the hosts are ahead makes no difference. If that is no less than when all else was the same, it will be no
-        less the next time, so it never will.
-        """
-        if not self.hosts.free:
-            self.coupled = self.turn
-        lead = self.hosts.lead(origin)
-        state = self._state(origin) + (f"free since {self.coupled}" if self.hosts.free else f"{lead}").encode()
-        before, then = self.seen.setdefault(state, (self.turn, lead))
-        return self.turn - before if lead >= then else 0
+        """Return after how many iterations the last one repeats, 0 where it is new; `origin` is the latest end."""
+        return self.regime.cycle(self._state(origin), self.hosts, origin)
 
     def _state(self, origin: int) -> bytes:
         """Return all that later iterations depend on, relative to `origin`, but for the lead of the hosts."""

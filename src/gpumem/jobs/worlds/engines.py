@@ -5,9 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
-from math import inf, lcm
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from gpumem._hosts import Hosts
 from gpumem.jobs.runtime.executor import Executor
 from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.machine import Machine
+from gpumem.sharing import rates
 from gpumem.trace import Trace
 
 
@@ -69,19 +68,13 @@ class Kernel:
 
 
 class Kernels:
-    """The multiprocessors, shared: of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
+    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.sharing.rates` says.
 
-    Exact: work is counted in parts of a nanosecond of which every rate is a whole number. A kernel ends at the first
-    whole nanosecond at which its work is done.
+    A kernel ends at the first whole nanosecond at which its work is done.
     """
 
     def __init__(self, slowdown: float, jobs: int) -> None:
-        if not 0 <= slowdown < inf:
-            raise ValueError(f"slowdown: {slowdown} is not finite and >= 0")
-        s = Fraction(str(slowdown))
-        slower = [1 + s * (k - 1) for k in range(1, jobs + 1)]
-        self.unit = lcm(*(x.numerator for x in slower))
-        self.rate = [0, *(int(self.unit / x) for x in slower)]  # by how many kernels run
+        self.unit, self.rate = rates(slowdown, jobs)
         self.running: dict[int, Kernel] = {}
         self.since = 0
 

@@ -1,0 +1,203 @@
+"""The streams of a trace as they run beside one another: their state, and the compiled loop over its events.
+
+The clock goes through ops in issue order, which is enough while an op takes as long whatever runs beside it. Here that
+depends on what does, so time passes from event to event for all streams together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem._clock import Regime, engines
+from gpumem._hosts import LAST, LATE, Hosts
+from gpumem._jit import inner, jit
+from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool, Csr
+from gpumem.hazards import hazards
+from gpumem.machine import Machine
+from gpumem.placement import Placement
+from gpumem.trace import Trace
+
+IDLE = -1
+FAR = 2**63 - 1
+NOW, TURN, HANDED, KERNELS = range(4)  # entries of `Streams.state`
+
+
+class Streams(NamedTuple):
+    """The ops of an iteration, and how far each engine is. Rings have a row for each iteration that overlaps."""
+
+    work: I64  # of each op, ns
+    kernel: Bool  # of each op: it shares the GPU with other kernels
+    after_ptr: I64  # by op
+    after: I64  # the ops that it waits for, those of the iteration before as `op - n`
+    order_ptr: I64  # by engine
+    order: I64  # its ops in issue order
+    rate: I64  # what each of k kernels does of its work in a ns, by k, in units; of one kernel it is the unit
+    begun: I64  # of each engine: ops begun since the start
+    running: I64  # of each engine: the op, or IDLE
+    left: I64  # of each engine: units of work that its kernel has left
+    until: I64  # of each engine: when what is no kernel ends
+    ended: I64  # of each op: how often
+    waits: Bool  # of each host: an op that it waits for has not ended
+    given: I64  # of each host: ops that it has handed over and that have not ended
+    start: I64  # by iteration and op
+    end: I64
+    issued: I64
+    state: I64  # the time, iterations that have ended, ops handed over since the start, kernels that run
+
+    @classmethod
+    def make(
+        cls, trace: Trace, machine: Machine, rate: list[int], placement: Placement | None, hosts: Hosts
+    ) -> Streams:
+        """Set the clock to 0, before the first iteration."""
+        after = hazards(trace, placement).after
+        _, engine = np.unique(engines(trace, machine), return_inverse=True)  # each of them has ops
+        order = Csr.grouped(engine.astype(np.int64), np.arange(trace.n), int(engine.max()) + 1)
+        ops = (machine.durations(trace), kernels(trace), after.ptr, after.idx, order.ptr, order.idx, np.array(rate))
+        begun, left, until = np.zeros((3, len(order)), np.int64)
+        running, ended = np.full(len(order), IDLE), np.zeros(trace.n, np.int64)
+        waits, given = np.zeros(len(hosts.clock), np.bool_), np.zeros(len(hosts.clock), np.int64)
+        # A wait reaches back by less than an iteration, and so does the way on that stream to an op that waits in turn.
+        # So where all streams wait for one another, be it by way of others, the end of the ring holds nobody.
+        start, end, issued = np.zeros((3, 2 * len(order), trace.n), np.int64)
+        state = np.zeros(4, np.int64)
+        return cls(*ops, begun, running, left, until, ended, waits, given, start, end, issued, state)
+
+
+def kernels(trace: Trace) -> Bool:
+    """Return which ops are kernels: they compute, for the first time or again."""
+    role = trace.ops.role
+    found: Bool = (role == COMPUTE) | (role == RECOMPUTE)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class SharedClock:
+    """The streams and the hosts between two iterations."""
+
+    streams: Streams
+    hosts: Hosts
+    regime: Regime = field(default_factory=Regime)
+
+    def advance(self) -> tuple[I64, I64]:
+        """Go on until one more iteration has ended; return when its ops started and ended."""
+        x = self.streams
+        _advance(x, self.hosts)
+        row = (x.state[TURN] - 1) % len(x.start)
+        return x.start[row].copy(), x.end[row].copy()
+
+    def cycle(self) -> int:
+        """Return after how many iterations what is now repeats, 0 where it is new."""
+        now = int(self.streams.state[NOW])
+        return self.regime.cycle(self._state(now), self.hosts, now)
+
+    def _state(self, now: int) -> bytes:
+        """Return all that comes after depends on, relative to now, but for the lead of the hosts."""
+        x, h = self.streams, self.hosts
+        runs = x.running != IDLE
+        kernel = runs & x.kernel[x.running]
+        parts = [
+            x.begun - x.state[TURN] * np.diff(x.order_ptr),
+            x.running,
+            np.where(kernel, x.left, np.where(runs, x.until - now, 0)),
+        ]
+        if len(h.cost):
+            first, last = int(x.state[TURN]) * len(x.work), int(x.state[HANDED])
+            rows, ops = np.divmod(np.arange(first, last), len(x.work))
+            issued = x.issued[rows % len(x.issued), ops]
+            parts += [[last - first], np.maximum(issued - now, 0), x.waits, x.given, h.apart(now, now), h.ended - now]
+        return b"".join(np.asarray(p, np.int64).tobytes() for p in parts)
+
+
+@jit
+def _advance(x: Streams, hosts: Hosts) -> None:
+    """Go from event to event until one more iteration has ended."""
+    work, kernel, after_ptr, after, order_ptr, order = x.work, x.kernel, x.after_ptr, x.after, x.order_ptr, x.order
+    begun, running, left, until, ended, rate = x.begun, x.running, x.left, x.until, x.ended, x.rate
+    n, window, unit, hosted = len(work), len(x.start), rate[1], len(hosts.cost) > 0
+    now, turn, count = x.state[NOW], x.state[TURN], x.state[KERNELS]
+    todo = 0
+    for i in range(n):
+        todo += ended[i] <= turn
+    if hosted:
+        hosts.state[LATE] = 0
+    while True:
+        for e in range(len(running)):
+            i = running[e]
+            if i != IDLE and (left[e] <= 0 if kernel[i] else until[e] <= now):
+                x.end[ended[i] % window, i] = now
+                todo -= ended[i] == turn
+                ended[i] += 1
+                running[e] = IDLE
+                count -= kernel[i]
+                if hosted:
+                    _release(x, hosts, i, now)
+        if todo == 0:
+            break
+        then = FAR
+        for e in range(len(running)):
+            size = order_ptr[e + 1] - order_ptr[e]
+            k = begun[e] // size
+            if running[e] != IDLE or k >= turn + window:
+                continue
+            i = order[order_ptr[e] + begun[e] % size]
+            ready = True
+            for j in range(after_ptr[i], after_ptr[i + 1]):
+                y = after[j]
+                if (ended[y] <= k) if y >= 0 else (ended[y + n] < k):
+                    ready = False
+                    break
+            if not ready:
+                continue
+            if hosted:
+                at = _hand_over(x, hosts, k * n + i)
+                if at > now:
+                    then = min(then, at)
+                    hosts.state[LATE] += 1
+                    continue
+            x.start[k % window, i] = now
+            begun[e] += 1
+            running[e], left[e], until[e] = i, work[i] * unit, now + work[i]
+            count += kernel[i]
+        for e in range(len(running)):
+            i = running[e]
+            if i != IDLE:
+                then = min(then, now - (-left[e] // rate[count]) if kernel[i] else until[e])
+        for e in range(len(running)):
+            if running[e] != IDLE:
+                left[e] -= (then - now) * rate[count]
+        now = then
+    x.state[NOW], x.state[TURN], x.state[KERNELS] = now, turn + 1, count
+
+
+@inner
+def _hand_over(x: Streams, hosts: Hosts, position: int) -> int:
+    """Return when the op at a position since the start is handed over; FAR where that is not known yet."""
+    n, window = len(x.work), len(x.start)
+    while x.state[HANDED] <= position:
+        row, i = x.state[HANDED] // n % window, x.state[HANDED] % n
+        h = hosts.host[i]
+        if x.waits[h] or (hosts.drains[i] and x.given[h] > 0):
+            return FAR
+        if hosts.drains[i]:
+            hosts.clock[h] = max(hosts.clock[h], hosts.ended[h])
+        hosts.state[LAST] = max(hosts.state[LAST], hosts.clock[h] + hosts.cost[i])
+        x.issued[row, i] = hosts.clock[h] = hosts.state[LAST]
+        x.waits[h] = hosts.blocks[i]
+        x.given[h] += 1
+        x.state[HANDED] += 1
+    at: int = x.issued[position // n % window, position % n]
+    return at
+
+
+@inner
+def _release(x: Streams, hosts: Hosts, i: int, now: int) -> None:
+    """An op has ended: its host goes on, if it has waited for it."""
+    h = hosts.host[i]
+    x.given[h] -= 1
+    hosts.ended[h] = now
+    if hosts.blocks[i]:
+        x.waits[h] = False
+        hosts.clock[h] = now
