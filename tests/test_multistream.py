@@ -9,7 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from gpumem import bundled, check
 from gpumem.columns import Buffers, Ops
+from gpumem.jobs.waterwave import partition, pipeline, together
+from gpumem.machine import Machine
 from gpumem.pool.allocators._blocks import FreeRanges
 from gpumem.pool.allocators.streams import MultiStream
 from gpumem.pool.online import replay
@@ -414,6 +417,17 @@ def test_ten_thousand_random_runs(streams: int) -> None:
 
 
 # Under a trace
+
+
+def test_jobs_in_turn_wait_between_slots_and_nowhere_else() -> None:
+    machine = Machine.named("v100")
+    trace = bundled("mlp3")
+    job = partition(trace, machine, 16 * MIB)
+    pair = together(pipeline([job, job], 2 * trace.peak_load), machine)
+    pool = MultiStream(capacity=2 * pair.trace.peak_load, allow_growth=False)
+    placed = replay(pair.trace, Witness(pool), iterations=3)
+    check.placement(pair.trace, placed)
+    assert 1 < pool.syncs <= 20 * pair.pipeline.period
 
 
 class Watched(MultiStream):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
+from gpumem.columns import COMPUTE, SYNC, Buffers, Ops
 from gpumem.io import BUNDLED, bundled, load
 from gpumem.placement import NOWHERE
 from gpumem.pool import ALLOCATORS, best_fit
@@ -74,6 +74,28 @@ def test_what_wraps_is_made_in_the_order_of_the_iteration_before() -> None:
     late = Diary({4: [0], 8: [16]})
     replay(Trace.from_lifetimes([4, 8], [3, 2], [5, 5], n=4), late, iterations=1)
     assert late.log[:2] == [("+", 8, 0), ("+", 4, 0)]
+
+
+def test_what_streams_do_is_told_at_their_ops() -> None:
+    class Told(Diary):
+        def use(self, offset: int, *, stream: int = 0) -> None:
+            self.log.append(("=", offset, stream))
+
+        def sync_and_coalesce(self) -> None:
+            self.log.append(("|", 0, 0))
+
+    # 10: read on stream 0 by op 1, then on stream 1 by op 4, which does not wait for that; ops 2, 3 and 5 are sync ops
+    buffers = Buffers.make([10, 20], [0, 0], [5, 6])
+    reads = [[], [0], [], [], [0], []]
+    role = [COMPUTE, COMPUTE, SYNC, SYNC, COMPUTE, SYNC]
+    ops = Ops.make(reads, [[0], [], [], [], [], []], stream=[0, 0, 0, 1, 1, 0], streams=["a", "b"], role=role)
+    told = Told({10: [0], 20: [100]})
+    replay(Trace(buffers, ops), told, iterations=2)
+    iteration = [("+", 10, 0), ("=", 0, 0), ("|", 0, 0), ("-", 0, 1), ("|", 0, 0)]
+    assert told.log == [("+", 20, 0), *iteration, *iteration]
+    deaf = Diary({10: [0], 20: [100]})
+    replay(Trace(buffers, ops), deaf, iterations=2)
+    assert deaf.log == [entry for entry in told.log if entry[0] in "+-"]
 
 
 def naive_log(trace: Trace, iterations: int, uses: bool = False) -> list[tuple[str, int, int]]:

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Protocol
+from itertools import chain, count
+from typing import Any, Protocol
 
 import numpy as np
 
 from gpumem._strict import strict
+from gpumem.columns import SYNC
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -124,7 +125,8 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     The requests are those of `stepwise`: those of its head once, as the iteration before the first would have made
     them. A request is on the stream of the first op that touches the buffer, a free on that of the last; where none
     does, on that of the op at which it starts; 0 without ops. Of streams that only read after the last write, an
-    allocator with `use` is told at the op. O(iterations * (B + accesses)) requests.
+    allocator with `use` is told at the op. One with `sync_and_coalesce` is asked for it behind ops of role `sync`, once
+    where several follow one another. O(iterations * (B + accesses)) requests.
 
     Examples
     --------
@@ -183,9 +185,9 @@ class _Script:
         self._allocator, self._size = allocator, b.size.tolist()
         self._n, self._start, self._end = trace.n, b.start.tolist(), ((b.end - 1) % trace.n + 1).tolist()
         self.at = np.where(b.host, NOWHERE, 0)
-        self._first, self._last, self._told = _streams(trace)
-        if not hasattr(allocator, "use"):
-            self._told = []
+        self._first, self._last, others = _streams(trace)
+        heard = [_barriers(trace)] * hasattr(allocator, "sync_and_coalesce") + [others] * hasattr(allocator, "use")
+        self._told = sorted(chain(*heard))
         requests, head = stepwise(trace)
         self._cycle = requests[head:]
         for i in requests[:head]:
@@ -203,10 +205,14 @@ class _Script:
         self._tell(told, self._n)
 
     def _tell(self, done: int, step: int) -> int:
-        """Tell who else used a buffer before this step, from entry `done` on; return how many are told."""
+        """Tell what streams did before this step, from entry `done` on; return how many are told."""
+        allocator: Any = self._allocator
         while done < len(self._told) and self._told[done][0] < step:
             _, i, stream = self._told[done]
-            self._allocator.use(int(self.at[i]), stream=stream)  # type: ignore[attr-defined]
+            if i >= 0:
+                allocator.use(int(self.at[i]), stream=stream)
+            else:
+                allocator.sync_and_coalesce()
             done += 1
         return done
 
@@ -215,6 +221,12 @@ class _Script:
             self.at[i] = self._allocator.allocate(self._size[i], stream=self._first[i])
         except MemoryError as error:
             raise MemoryError(f"buffer {i}, {when}: {error}") from error
+
+
+def _barriers(trace: Trace) -> list[tuple[int, int, int]]:
+    """Return (step, -1, -1) for the last of sync ops that follow one another."""
+    sync = trace.ops.role == SYNC
+    return [(step, -1, -1) for step in np.flatnonzero(sync & ~np.append(sync, False)[1:]).tolist()]
 
 
 def _streams(trace: Trace) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
