@@ -226,6 +226,13 @@ def test_alone_or_undisturbed_ops_take_what_they_take(case: Case) -> None:
         assert case.machine.durations(shared).tolist() == case.machine.durations(trace).tolist()
 
 
+@given(cases())
+def test_whatever_the_regime_no_kernel_takes_more_than_beside_all_others(case: Case) -> None:
+    work, took = (case.machine.durations(trace) for trace in (case.trace, case.shared()[0]))
+    unit, rate = rates(case.slowdown, max(len(np.unique(case.trace.ops.stream[_sharing.kernels(case.trace)])), 1))
+    assert (work <= took).all() and (took <= -(-work * unit // rate[-1])).all()
+
+
 def test_pairs_of_groups_with_syncs_between() -> None:
     # slot 1: first works 30 beside 10 of second; slot 2: 10 beside 10. slowdown 1: while two run, each at half speed
     # first   [ 30, of them 10 at half speed: 40 ][ 10: 20 ]

@@ -70,7 +70,7 @@ def share(
     placement : Placement, optional
         A valid one, as for the placed clock: who had these bytes before must be done with them.
     iterations : int
-        How many to run at most.
+        How many to run at most until they repeat.
     sync : bool, optional
         As for `gpumem.simulate.simulate`.
 
