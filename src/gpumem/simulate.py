@@ -18,8 +18,8 @@ No op starts before it is *issued*: handed over by its host thread. Trace order 
 Before a blocking copy the host waits for all that it has handed over before. While nothing takes host time and nothing
 blocks, the host is off: all is handed over at once.
 
-An op takes as long whatever runs beside it; `gpumem.sharing.share` says how long where kernels of several streams are to share
-the GPU.
+An op takes as long whatever runs beside it. Where kernels of several streams are to share the GPU,
+`gpumem.sharing.share` says how long that is.
 """
 
 from __future__ import annotations
