@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
-from gpumem import evaluate, io, latency, papers, report
-from gpumem.commands.args import add_machine, finite, one_word, target_of
+from gpumem import io, papers, report
+from gpumem.commands.args import add_machine, finite, target_of
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands, Group
-from gpumem.commands.planning import SIZE, of_use
-from gpumem.commands.progress import Progress, complain, tell
-from gpumem.names import choice
+from gpumem.commands.planning import SIZE
+from gpumem.commands.progress import Progress, complain
+from gpumem.commands.scheduling import add_scheduling, scheduler
 from gpumem.units import amount, moment
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from gpumem.jobs import Job, Outcome
 T = TypeVar("T")
-TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
 
 
 def add(commands: Commands) -> None:
@@ -33,7 +31,11 @@ def add(commands: Commands) -> None:
         "jobs",
         help="run several jobs on one GPU, simulated",
         description=run.__doc__,
-        examples=["gpumem jobs vgg16 resnet18 --limit 70%", "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic"],
+        examples=[
+            "gpumem jobs vgg16 resnet18 --limit 70%",
+            "gpumem jobs mlp3 mlp3 --arrive 0,5ms --planner heuristic",
+            "gpumem jobs vgg16 vgg16 --limit 70% --planner waterwave",
+        ],
     )
     p.add_argument("file", nargs="+", metavar="FILE", help=f"{FILE}; one job each")
     limits = p.add_argument_group("what to plan for")
@@ -43,14 +45,11 @@ def add(commands: Commands) -> None:
         help=f"what all jobs may hold: {SIZE}, added up (default: what the machine has available)",
     )
     add_machine(limits, "rtx2080ti")
-    limits.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions")
     slowdown = "of k kernels at once each runs at 1 / (1 + S (k - 1)): 1 shares the GPU, 0 lets all run at full speed"
     limits.add_argument("--slowdown", type=float, default=1.0, metavar="S", help=f"{slowdown} (default: %(default)s)")
     add_times(p.add_argument_group("when jobs come and go"))
-    add_planner(p.add_argument_group("how to plan"))
-    add_tensile(p.add_argument_group("of the planner tensile"))
+    add_scheduling(p)
     p.add_argument("--log", metavar="FILE", help="write the event log, one JSON object a line")
-    p.add_argument("--no-check", action="store_true", help="do not hold the event log against the naive oracle")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
 
@@ -66,33 +65,6 @@ def add_times(p: Group) -> None:
     p.add_argument("--leave", metavar="T[,T]", help="when jobs leave, if that is earlier; - for never")
 
 
-def add_planner(p: Group) -> None:
-    """Add who plans, by what times, and when again."""
-    p.add_argument(
-        "--planner", default="tensile", metavar="NAME", help="tensile, none, or a swap planner for each job by itself"
-    )
-    p.add_argument(
-        "--ratio", default="1", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first"
-    )
-    table = "predict times from a table of measurements (benchmarks/gpu.py --latency writes one)"
-    p.add_argument("--latency", metavar="TABLE", help=table)
-    p.add_argument(
-        "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
-    )
-    p.add_argument("--drain", action="store_true", help="wait for all copies at the end of an iteration, as printed")
-    drift = "drift that has all jobs planned anew (default: %(default)s)"
-    p.add_argument("--threshold", type=float, default=0.3, metavar="X", help=drift)
-
-
-def add_tensile(p: Group) -> None:
-    """Add the options of TENSILE's scheduler."""
-    p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
-    p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
-    p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
-    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
-    p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
-
-
 def run(args: argparse.Namespace) -> int:
     """Run jobs that arrive, share one GPU and leave, planned together; compare with the same jobs without a plan."""
     from gpumem.jobs import Policy, simulate_jobs, unmanaged
@@ -100,22 +72,15 @@ def run(args: argparse.Namespace) -> int:
     target = target_of(args)
     if args.half_duplex:
         target = target.with_(duplex=False)
-    planner = _planner(args)
-    finite(args, "slowdown", "threshold")
+    run_together = scheduler(args)
+    finite(args, "slowdown")
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
         peaks = sum(job.trace.peak_load for job in jobs)
         capacity = target.available if args.limit is None else amount(args.limit, peaks, "--limit")
-        clock = partial(simulate_jobs, machine=target, slowdown=args.slowdown)
         progress("running the jobs without a plan")
-        before = clock(jobs, capacity=max(peaks, 1), policy=Policy(unmanaged, threshold=args.threshold))
-        estimate = _estimate(args, target, progress)
-        progress("running the jobs")
-        policy = Policy(planner, drain=args.drain, threshold=args.threshold, estimate=estimate)
-        after = clock(jobs, capacity=capacity, policy=policy)
-        if not args.no_check:
-            progress("checking the event log")
-            evaluate.verify.jobs(after, jobs, target, capacity, args.slowdown).told(tell)
+        before = simulate_jobs(jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown)
+        after = run_together(jobs, target, capacity, progress)
     row = _figures(args.planner, jobs, target, capacity, before, after)
     if args.log is not None:
         io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
@@ -123,35 +88,9 @@ def run(args: argparse.Namespace) -> int:
     for job in after.jobs:
         if job.refused:
             least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
-            complain(f"job {job.name}: refused: {least}; planners that wait for copies get lower (--planner heuristic)")
+            lower = "planners that wait for copies get lower (--planner heuristic)"
+            complain(f"job {job.name}: refused: {least}; {lower}")
     return 3 if any(job.refused for job in after.jobs) else 0
-
-
-def _planner(args: argparse.Namespace) -> Callable[..., Any]:
-    """The memory scheduler that was asked for, with its options."""
-    from gpumem.jobs import PLANNERS
-    from gpumem.swap.tensile.peak import ACCOUNTING
-    from gpumem.swap.tensile.planner import LINKS
-
-    planner = choice(args.planner, PLANNERS, "--planner")
-    one_word(args, "link", LINKS)
-    one_word(args, "accounting", ACCOUNTING)
-    given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
-    for name in given:
-        of_use(f"--{'no-' if given[name] is False else ''}{name}", name, {args.planner: planner})
-    return partial(planner, **given)
-
-
-def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:
-    """What predicts times from a table of measurements, if one was given."""
-    if args.latency is None:
-        return None
-    progress(f"learning from {args.latency}")
-    try:
-        predictor = latency.fit(latency.read_table(args.latency).rows)
-    except ImportError as error:
-        raise ValueError(f"--latency: {error}") from error
-    return latency.estimator(machine, predictor, slowdown=args.slowdown)
 
 
 def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:
@@ -165,7 +104,7 @@ def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress)
     arrive = _each(args.arrive, count, "--arrive", moment)
     turns = _each(args.iterations, count, "--iterations", _count)
     leave = _each(args.leave or "-", count, "--leave", lambda text, what: None if text == "-" else moment(text, what))
-    ratio = _each(args.ratio, count, "--ratio", _part)
+    ratio = _each(args.ratio or "1", count, "--ratio", _part)
     for k, file in enumerate(args.file):
         if file not in known:
             trace = read_with_ops(source_of(file), machine, progress)
@@ -207,8 +146,12 @@ def _figures(
 ) -> dict[str, Any]:
     """Return all figures: bytes, nanoseconds, ratios; infinite ones as None."""
     from gpumem.jobs import makespan, savings, steady
+    from gpumem.jobs.waterwave import WAYS
 
     whole, each = savings(after, before)
+    if planner in WAYS:  # they hold their peaks in turn
+        held = sum(before[name].peak[0] for name in each if before[name].peak)
+        whole = replace(whole, msr=1 - after.peak / held if held else 0.0)
     unmanaged, planned = steady(before), steady(after)
     rows = []
     for job in jobs:
@@ -243,5 +186,6 @@ def _table(row: dict[str, Any]) -> str:
     before, after = (report.human(t[key]) for key in ("peak_unmanaged", "peak"))
     lines.append(["together", before, "", after, "", *whole, "", *papers.tensile.cells(t, 2)])
     about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {report.human(row['capacity'])}"
-    told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up."
+    told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up"
+    told += " (side by side: of their peak in one moment)."
     return f"{about}\n\n{report.columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."

@@ -18,6 +18,7 @@ from gpumem.trace import Trace
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
+    from gpumem.jobs.waterwave import Together
     from gpumem.machine import Machine
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
@@ -114,6 +115,23 @@ def placed(trace: Trace, placement: Placement) -> None:
     """Hold a placement against the oracle."""
     with self_check():
         check.placement(trace, placement)
+
+
+@strict
+def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
+    """Hold one trace of several jobs against the naive oracles; of huge ones some would take too long.
+
+    Raises
+    ------
+    RuntimeError
+        One of them objects.
+    """
+    trace, mine = both.trace, (both.job, both.turn, both.op, both.lag, both.slot)
+    oracles = (
+        Oracle("together", FLOW * trace.n, False, lambda: check.together(traces, trace, *mine)),
+        Oracle("budget", BUDGET * len(trace.buffers) ** 2, True, lambda: check.budget(trace, capacity)),
+    )
+    return ask(oracles, max(trace.n, len(trace.buffers)), Deadline())
 
 
 @strict

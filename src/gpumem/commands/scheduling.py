@@ -1,0 +1,175 @@
+"""Who runs the jobs of `gpumem jobs`: TENSILE's run-time system under some planner, or one of Waterwave's ways."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gpumem
+from gpumem import evaluate, io, latency, pool
+from gpumem.commands.args import finite, one_word
+from gpumem.commands.parser import Group, Parser
+from gpumem.commands.planning import of_use
+from gpumem.commands.progress import Progress, tell
+from gpumem.evaluate.options import taken
+from gpumem.names import unknown
+from gpumem.units import amount, human
+
+if TYPE_CHECKING:
+    from gpumem.jobs import Job, Outcome
+
+    Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
+TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
+RUNTIME = ("ratio", "latency", "drain", "threshold", "half_duplex", *TENSILE)  # of jobs that copy
+TOGETHER = ("split", "order", "host_threads", "trace")  # of jobs that run side by side
+
+
+def add_scheduling(p: Parser) -> None:
+    """Add who plans, and the options of each."""
+    how = p.add_argument_group("how to plan")
+    ways = "by node groups side by side (waterwave), by halves of an iteration (waterwave-s), in turn (temporal)"
+    planners = "tensile, none, or a swap planner for each job by itself"
+    how.add_argument("--planner", default="tensile", metavar="NAME", help=f"{planners}; {ways}")
+    how.add_argument(
+        "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
+    )
+    how.add_argument("--no-check", action="store_true", help="do not hold the result against the naive oracles")
+    add_runtime(p.add_argument_group("of planners that swap"))
+    add_tensile(p.add_argument_group("of the planner tensile"))
+    add_together(p.add_argument_group("of jobs side by side"))
+
+
+def add_runtime(p: Group) -> None:
+    """Add by what times jobs are planned, and when again."""
+    p.add_argument("--ratio", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first")
+    table = "predict times from a table of measurements (benchmarks/gpu.py --latency writes one)"
+    p.add_argument("--latency", metavar="TABLE", help=table)
+    p.add_argument(
+        "--drain", action="store_true", default=None, help="wait for all copies at the end of an iteration, as printed"
+    )
+    p.add_argument("--threshold", type=float, metavar="X", help="drift that has all jobs planned anew (default: 0.3)")
+    p.add_argument("--half-duplex", action="store_true", default=None, help="one copy engine for both directions")
+
+
+def add_tensile(p: Group) -> None:
+    """Add the options of TENSILE's scheduler."""
+    p.add_argument("--link", metavar="NAME", help="global (one copy at a time) or job (copies of one job only)")
+    p.add_argument("--accounting", metavar="NAME", help="exact, or paper, which underestimates the peak")
+    p.add_argument("--least", action="store_true", default=None, help="swap as much as costs no time")
+    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help="swap only")
+    p.add_argument("--no-rest", dest="rest", action="store_false", default=None, help="swap in when a peak needs it")
+
+
+def add_together(p: Group) -> None:
+    """Add the options of Waterwave's ways."""
+    p.add_argument("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)")
+    p.add_argument("--order", metavar="NAME", help="of a job's ops: recorded, or depth (the longest path to an op)")
+    p.add_argument("--trace", metavar="FILE", help="write the last round as one trace, placed (.json, .json.gz, .csv)")
+    p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
+
+
+def scheduler(args: argparse.Namespace) -> Run:
+    """Return what runs the jobs as the options say."""
+    from gpumem.jobs import PLANNERS
+    from gpumem.jobs.waterwave import WAYS
+
+    given = [name for name in (*RUNTIME, *TOGETHER) if getattr(args, name) is not None]
+    if args.planner not in {**PLANNERS, **WAYS}:
+        raise unknown(args.planner, {**PLANNERS, **WAYS}, "--planner")
+    others = RUNTIME if args.planner in WAYS else TOGETHER
+    if stray := [name for name in given if name in others]:
+        which = ", ".join(WAYS) if others is TOGETHER else "planners that swap"
+        raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
+    return _side_by_side(args) if args.planner in WAYS else _swapping(args)
+
+
+def _option(args: argparse.Namespace, name: str) -> str:
+    return f"--{'no-' if getattr(args, name) is False else ''}{name.replace('_', '-')}"
+
+
+def _side_by_side(args: argparse.Namespace) -> Run:
+    """One of Waterwave's ways."""
+    from gpumem.jobs.waterwave import WAYS, Together, simulate_together
+    from gpumem.jobs.waterwave.groups import ORDERS
+    from gpumem.sharing import share
+
+    way = WAYS[args.planner]
+    one_word(args, "order", ORDERS)
+    if args.host_threads not in (None, 1, 2):
+        raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
+    given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
+    given |= {} if args.order is None else {"order": args.order}
+    for name in given:
+        if not taken(way, {name: 0}):
+            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of waterwave")
+    given |= taken(way, {"slowdown": args.slowdown})
+
+    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
+        def made(members: Sequence[Job], both: Together) -> None:
+            found = both.pipeline
+            pairs = sum(a is not None and b is not None for a, b in zip(*found.rows()))
+            held = f"{human(both.trace.peak_load)} held, {human(int(found.bound().max()))} at most"
+            tell(f"{' + '.join(job.name for job in members)}: {found.period} slots, {pairs} of them pairs; {held}")
+            if not args.no_check:
+                evaluate.verify.together([job.trace for job in members], both, capacity).told(tell)
+            if args.trace is not None:
+                progress(f"writing {args.trace}")
+                trace = share(both.trace, machine, args.slowdown)
+                io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
+
+        progress("running the jobs side by side")
+        more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "made": made}
+        return simulate_together(jobs, machine, capacity, partial(way, **given), **more)
+
+    return run
+
+
+def _swapping(args: argparse.Namespace) -> Run:
+    """TENSILE's run-time system, under a planner."""
+    from gpumem.jobs import Policy, simulate_jobs
+
+    planner = _planner(args)
+    threshold = 0.3 if args.threshold is None else args.threshold
+    if args.threshold is not None:
+        finite(args, "threshold")
+
+    def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
+        estimate = _estimate(args, machine, progress)
+        progress("running the jobs")
+        policy = Policy(planner, drain=bool(args.drain), threshold=threshold, estimate=estimate)
+        found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown)
+        if not args.no_check:
+            progress("checking the event log")
+            evaluate.verify.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
+        return found
+
+    return run
+
+
+def _planner(args: argparse.Namespace) -> Callable[..., Any]:
+    """The memory scheduler that was asked for, with its options."""
+    from gpumem.jobs import PLANNERS
+    from gpumem.swap.tensile.peak import ACCOUNTING
+    from gpumem.swap.tensile.planner import LINKS
+
+    planner = PLANNERS[args.planner]
+    one_word(args, "link", LINKS)
+    one_word(args, "accounting", ACCOUNTING)
+    given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
+    for name in given:
+        of_use(_option(args, name), name, {args.planner: planner})
+    return partial(planner, **given)
+
+
+def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:
+    """What predicts times from a table of measurements, if one was given."""
+    if args.latency is None:
+        return None
+    progress(f"learning from {args.latency}")
+    try:
+        predictor = latency.fit(latency.read_table(args.latency).rows)
+    except ImportError as error:
+        raise ValueError(f"--latency: {error}") from error
+    return latency.estimator(machine, predictor, slowdown=args.slowdown)

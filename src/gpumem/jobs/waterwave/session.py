@@ -1,0 +1,211 @@
+"""Jobs that come, run together round by round, and go: when each iteration ends, by the simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpumem._strict import strict
+from gpumem.errors import Infeasible, NotReached
+from gpumem.jobs.job import Job
+from gpumem.jobs.outcome import Event, JobRun, Outcome
+from gpumem.jobs.waterwave.together import Together, together
+from gpumem.jobs.waterwave.ways import Way, waterwave
+from gpumem.machine import Machine
+from gpumem.sharing import share
+from gpumem.simulate import simulate
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job and what it has done."""
+
+    job: Job
+    launch: int = -1
+    leave: int = -1
+    refused: int = 0
+    ends: list[int] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Iterations to go."""
+        return self.job.iterations - len(self.ends)
+
+    def done(self, now: int) -> bool:
+        """Whether it leaves at a boundary."""
+        return self.left == 0 or (self.job.leave is not None and now >= self.job.leave)
+
+
+@strict
+def simulate_together(
+    jobs: Sequence[Job],
+    machine: Machine,
+    capacity: int,
+    way: Way = waterwave,
+    *,
+    slowdown: float = 1.0,
+    hosts: int = 1,
+    made: Callable[[Sequence[Job], Together], object] = lambda jobs, both: None,
+) -> Outcome:
+    """Run jobs together by a way of sharing, from when they arrive to when they leave.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Their ratios are not looked at.
+    machine : Machine
+    capacity : int
+        Bytes that all jobs together may hold.
+    way : callable
+        `way(traces, machine, limit) -> Pipeline`: `waterwave`, another one of `WAYS`, or your own.
+    slowdown : float
+        Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
+    hosts : int
+        Host threads, see `together`.
+    made : callable
+        Told the jobs that are in and what they do together, for each set of them.
+
+    Returns
+    -------
+    Outcome
+        Its log has no ops: they are those of the traces of `together`, one for each set of jobs. `replan` is a new
+        pipeline. An iteration begins when the job's last one has ended, so waiting for its slots is part of it.
+
+    Raises
+    ------
+    ValueError
+        No jobs, two of one name; as `way`.
+
+    Notes
+    -----
+    Jobs come and go between two rounds. Where one has arrived or is to leave, the round that runs is the last one of
+    its pipeline: what it has begun ends (a job that leaves in the middle of an iteration ends it), then those that are
+    in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the order of arrival; one that does
+    not fit alone is refused. A round takes what it takes in the steady state, the first and the last one too, so
+    filling and draining a pipeline are overestimated.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> trace, machine = bundled("vgg16"), Machine.named("v100")
+    >>> jobs = [Job("a", trace, iterations=5), Job("b", trace, arrival=20_000_000, iterations=3)]
+    >>> out = simulate_together(jobs, machine, 640 * 2**20)
+    >>> [(job.name, len(job.end)) for job in out.jobs], out.peak <= 640 * 2**20, len(out.replans)
+    ([('a', 5), ('b', 3)], True, 2)
+    """
+    if not jobs:
+        raise ValueError("simulate_together: no jobs")
+    if len({job.name for job in jobs}) < len(jobs):
+        raise ValueError("simulate_together: two jobs of one name")
+    return _Session(jobs, machine, capacity, way, slowdown, hosts, made).run()
+
+
+class _Session:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        machine: Machine,
+        capacity: int,
+        way: Way,
+        slowdown: float,
+        hosts: int,
+        made: Callable[[Sequence[Job], Together], object],
+    ) -> None:
+        self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
+        self.tell = made
+        self.all = [_Running(job) for job in jobs]
+        self.log: list[Event] = []
+        self.coming = sorted(self.all, key=lambda one: one.job.arrival)
+        self.waiting: list[_Running] = []
+        self.inside: list[_Running] = []
+        self.now = self.peak = 0
+        self.replans: list[int] = []
+        self.known: dict[tuple[str, ...], Together | None] = {}  # by the names of the jobs that are in
+        self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
+
+    def run(self) -> Outcome:
+        """Go from boundary to boundary."""
+        while self.coming or self.waiting or self.inside:
+            if not (self.waiting or self.inside):
+                self.now = max(self.now, self.coming[0].job.arrival)
+            both = self.boundary()
+            if both is not None:
+                self.rounds(both)
+        self.log.sort(key=lambda event: event.ns)
+        return Outcome(tuple(map(_told, self.all)), self.peak, (), tuple(self.replans), tuple(self.log))
+
+    def boundary(self) -> Together | None:
+        """Let jobs go and come; return what those that are in do together, None where nobody is."""
+        while self.coming and self.coming[0].job.arrival <= self.now:
+            one = self.coming.pop(0)
+            self.waiting.append(one)
+            self.log.append(Event(one.job.arrival, one.job.name, "arrive"))
+        for one in [*self.inside, *self.waiting]:
+            if one.done(self.now):
+                (self.inside if one in self.inside else self.waiting).remove(one)
+                one.leave = self.now
+                self.log.append(Event(self.now, one.job.name, "leave", len(one.ends)))
+        before = [*self.inside]
+        for one in [*self.waiting]:
+            if self.made([*self.inside, one]) is None:
+                if self.inside:
+                    self.log.append(Event(self.now, one.job.name, "wait"))
+                    break  # nobody overtakes
+                self.waiting.remove(one)
+                one.refused = self.least[one.job.name]
+                self.log.append(Event(self.now, one.job.name, "refused", size=one.refused))
+                continue
+            self.waiting.remove(one)
+            self.inside.append(one)
+            one.launch = self.now
+            self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_load))
+        if before and self.inside:
+            self.replans.append(self.now)
+            self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
+        return self.made(self.inside) if self.inside else None
+
+    def made(self, members: Sequence[_Running]) -> Together | None:
+        """What these jobs do together, None where they do not fit."""
+        names = tuple(one.job.name for one in members)
+        if names not in self.known:
+            try:
+                found = self.way([one.job.trace for one in members], self.machine, self.capacity)
+                self.known[names] = together(found, self.machine, hosts=self.hosts)
+            except (Infeasible, NotReached) as error:
+                self.least[names[-1]] = error.needs if isinstance(error, Infeasible) else error.reached
+                self.known[names] = None
+        return self.known[names]
+
+    def rounds(self, both: Together) -> None:
+        """Run as many rounds as nobody has to come or go in, and end what they have begun."""
+        if not self.inside[-1].ends:  # a set of jobs that has not run yet
+            self.tell([one.job for one in self.inside], both)
+        line = simulate(share(both.trace, self.machine, self.slowdown), self.machine)
+        end, turns = line.end + both.lag * line.makespan, both.pipeline.turns
+        last = [int(end[both.turn == t].max()) for t in range(len(turns))]
+        ends = [[at for at, turn in zip(last, turns) if turn.job == j] for j in range(len(self.inside))]
+        count = max(min(self.until(one, mine, line.makespan) for one, mine in zip(self.inside, ends)), 1)
+        for one, mine in zip(self.inside, ends):
+            found = [self.now + k * line.makespan + end for k in range(count) for end in sorted(mine)][: one.left]
+            first = len(one.ends)
+            self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(found)]
+            one.ends += found
+        self.peak = max(self.peak, both.trace.peak_load)
+        self.now += (count - 1) * line.makespan + max(max(mine) for mine in ends)
+
+    def until(self, one: _Running, ends: Sequence[int], period: int) -> int:
+        """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
+        found = [-(-one.left // len(ends))]
+        if one.job.leave is not None:
+            found.append(1 + -(-(one.job.leave - self.now - max(ends)) // period))
+        if self.coming:
+            found.append(-(-(self.coming[0].job.arrival - self.now) // period))
+        return min(found)
+
+
+def _told(one: _Running) -> JobRun:
+    peak = (one.job.trace.peak_load,) * len(one.ends)
+    begin = [one.launch, *one.ends[:-1]][: len(one.ends)]
+    waits = {"admission": max(one.launch - one.job.arrival, 0)}
+    run = (tuple(begin), tuple(one.ends), peak, peak, (0,) * len(one.ends))
+    return JobRun(one.job.name, one.launch, one.leave, one.refused, *run, 0, 0, waits)

@@ -1,0 +1,155 @@
+"""Ways in which jobs share a GPU, iteration by iteration: each makes a pipeline, and so one trace and one clock.
+
+`waterwave` runs node groups side by side, `waterwave_s` halves of iterations, `temporal` whole iterations in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.errors import NotReached
+from gpumem.jobs.waterwave.groups import Partition, between, partition
+from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline
+from gpumem.jobs.waterwave.together import together
+from gpumem.kinds import ACT_GRAD, GRADIENT
+from gpumem.machine import Machine
+from gpumem.sharing import share
+from gpumem.simulate import simulate
+from gpumem.trace import Trace
+
+Way = Callable[..., Pipeline]
+PIECES = (4, 6, 8, 12, 16, 24, 32)  # of what the largest job takes: the split sizes that are tried
+
+
+@strict
+def waterwave(
+    traces: Sequence[Trace],
+    machine: Machine,
+    limit: int | None = None,
+    *,
+    split: int | None = None,
+    order: str = "recorded",
+    turns: Sequence[int] | None = None,
+    slowdown: float = 1.0,
+) -> Pipeline:
+    """Share by node groups, of the size at which a round is shortest.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        An iteration of each job, unswapped.
+    machine : Machine
+    limit : int, optional
+        Bytes that all jobs together may hold.
+    split : int, optional
+        Bytes of a node group. By default several sizes are tried, from a quarter of what the largest job takes above
+        what it holds at rest to a thirty-second, and the clock decides.
+    order : str
+        Of a job's ops; see `partition`.
+    turns : sequence of int, optional
+        See `pipeline`.
+    slowdown : float
+        How much kernels slow each other down, for that clock; see `gpumem.sharing.share`.
+
+    Returns
+    -------
+    Pipeline
+        In `bound()` of which nothing exceeds the limit.
+
+    Raises
+    ------
+    Infeasible, ValueError
+        As `partition` and `pipeline`.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> waterwave([bundled("vgg16"), bundled("resnet18")], Machine.named("v100"), 800 * 2**20)
+    Pipeline(2 jobs, 2 turns, 8 slots, 6 pairs, at most 799.73 MiB)
+    """
+    sizes = [split] if split is not None else _sizes(traces)
+    found = [
+        pipeline([partition(trace, machine, size, order=order) for trace in traces], limit, turns=turns)
+        for size in sizes
+    ]
+    if len(found) == 1:
+        return found[0]
+    return min(
+        found, key=lambda one: simulate(share(together(one, machine).trace, machine, slowdown), machine).makespan
+    )
+
+
+def _sizes(traces: Sequence[Trace]) -> list[int]:
+    most = max((trace.peak_load - int(between(trace)[0]) for trace in traces), default=1)
+    return sorted({max(most // pieces, 1) for pieces in PIECES}, reverse=True)
+
+
+@strict
+def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = None) -> Pipeline:
+    """Share by halves of an iteration: the paper's coarse baseline, cut at the peak or between the two passes.
+
+    Of both cuts, that which holds less in issue order. In what order the ops of a pair are handed over is luck in the
+    paper; here it is that of their times.
+
+    Raises
+    ------
+    NotReached
+        Both hold more than the limit.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> waterwave_s([bundled("vgg16")] * 2, Machine.named("v100"))
+    Pipeline(2 jobs, 2 turns, 2 slots, 2 pairs, at most 920.52 MiB)
+
+    References
+    ----------
+    Shi et al., Waterwave, section 5.1.3.
+    """
+    found = []
+    for cut in (_peak, _backward):
+        parts = [Partition.at(trace, machine, *_halves(cut(trace), trace.n)) for trace in traces]
+        found.append(pipeline(parts, overlap=0))
+    held = [together(one, machine).trace.peak_load for one in found]
+    if limit is not None and min(held) > limit:
+        raise NotReached(min(held), limit, hint="node groups get lower (waterwave)")
+    return found[int(np.argmin(held))]
+
+
+def _halves(cut: int, n: int) -> tuple[list[int], int]:
+    return ([0, cut, n], 1) if 0 < cut < n else ([0, n], 1)
+
+
+def _peak(trace: Trace) -> int:
+    """The op before which most is held."""
+    return int(np.argmax(between(trace)))
+
+
+def _backward(trace: Trace) -> int:
+    """The op that begins the backward pass: the first that makes a gradient; that at the peak where no kind tells."""
+    mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_)
+    return int(trace.buffers.start[mine].min()) if mine.any() else _peak(trace)
+
+
+@strict
+def temporal(traces: Sequence[Trace], machine: Machine, limit: int | None = None) -> Pipeline:
+    """Share by whole iterations, one after another; what a job holds at rest stays on the device, as in Salus.
+
+    Raises
+    ------
+    Infeasible
+        A job does not fit beside what the others hold at rest.
+
+    Examples
+    --------
+    >>> from gpumem import bundled
+    >>> temporal([bundled("vgg16")] * 2, Machine.named("v100"))
+    Pipeline(2 jobs, 2 turns, 2 slots, 0 pairs, at most 576.44 MiB)
+    """
+    return pipeline([Partition.at(trace, machine, [0, trace.n], 1) for trace in traces], limit, overlap=0)
+
+
+WAYS: dict[str, Way] = {"waterwave": waterwave, "waterwave-s": waterwave_s, "temporal": temporal}
