@@ -86,10 +86,10 @@ def check_folder(out: str | None) -> None:
         raise ValueError(f"--out: {out}: cannot write here (Permission denied)")
 
 
-def check_file(out: str, suffixes: tuple[str, ...]) -> None:
+def check_file(out: str, suffixes: tuple[str, ...], option: str = "--out") -> None:
     """Refuse a file that cannot be written to, before anything is computed for it."""
     if not out.endswith(suffixes):
-        raise ValueError(f"--out: {out!r} ends in none of {', '.join(suffixes)}")
+        raise ValueError(f"{option}: {out!r} ends in none of {', '.join(suffixes)}")
     if Path(out).is_dir():
         raise ValueError(f"{out}: cannot write here (Is a directory)")
     folder = Path(out).absolute().parent

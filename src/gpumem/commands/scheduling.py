@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import evaluate, io, latency, pool
-from gpumem.commands.args import finite, one_word
+from gpumem.commands.args import check_file, finite, one_word
 from gpumem.commands.parser import Group, Parser
 from gpumem.commands.planning import of_use
 from gpumem.commands.progress import Progress, tell
@@ -99,6 +99,8 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     one_word(args, "order", ORDERS)
     if args.host_threads not in (None, 1, 2):
         raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
+    if args.trace is not None:
+        check_file(args.trace, io.SUFFIXES, "--trace")
     given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
     given |= {} if args.order is None else {"order": args.order}
     for name in given:

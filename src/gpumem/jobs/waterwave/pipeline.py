@@ -168,14 +168,15 @@ def pipeline(
 
 
 def _feasible(parts: Sequence[Partition], limit: int | None) -> None:
+    """Refuse a limit below what the job that rises highest above its rest needs, beside all others at rest."""
     rest = sum(part.rest for part in parts)
-    for j, part in enumerate(parts):
-        needs = rest - part.rest + part.peak
-        if limit is not None and needs > limit:
-            error = Infeasible(int(part.order[int(np.argmax(part.trace.load()))]), needs, limit)
-            others = f", beside {human(rest - part.rest)} that the others keep" if len(parts) > 1 else ""
-            error.add_note(f"job {j} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
-            raise error
+    most, j = max((part.peak - part.rest, -j) for j, part in enumerate(parts))
+    if limit is not None and rest + most > limit:
+        part = parts[-j]
+        error = Infeasible(int(part.order[int(np.argmax(part.trace.load()))]), rest + most, limit)
+        others = f", beside {human(rest - part.rest)} that the others keep" if len(parts) > 1 else ""
+        error.add_note(f"job {-j} ({part.trace.name}) needs {human(part.peak)} by itself{others}")
+        raise error
 
 
 class _Flat:

@@ -80,9 +80,9 @@ def simulate_together(
     -----
     Jobs come and go between two rounds. Where one has arrived or is to leave, the round that runs is the last one of
     its pipeline: what it has begun ends (a job that leaves in the middle of an iteration ends it), then those that are
-    in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the order of arrival; one that does
-    not fit alone is refused. A round takes what it takes in the steady state, the first and the last one too, so
-    filling and draining a pipeline are overestimated.
+    in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the
+    order of arrival; one that does not fit alone is refused. A round takes what it takes in the steady state, the first
+    and the last one too, so filling and draining a pipeline are overestimated.
 
     Examples
     --------
@@ -113,6 +113,7 @@ class _Session:
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
         self.tell = made
+        self.ran: Together | None = None  # in the last rounds
         self.all = [_Running(job) for job in jobs]
         self.log: list[Event] = []
         self.coming = sorted(self.all, key=lambda one: one.job.arrival)
@@ -178,8 +179,9 @@ class _Session:
 
     def rounds(self, both: Together) -> None:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""
-        if not self.inside[-1].ends:  # a set of jobs that has not run yet
+        if both is not self.ran:
             self.tell([one.job for one in self.inside], both)
+            self.ran = both
         line = simulate(share(both.trace, self.machine, self.slowdown), self.machine)
         end, turns = line.end + both.lag * line.makespan, both.pipeline.turns
         last = [int(end[both.turn == t].max()) for t in range(len(turns))]
