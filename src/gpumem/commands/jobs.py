@@ -170,6 +170,8 @@ def _figures(
 
 
 def _table(row: dict[str, Any]) -> str:
+    from gpumem.jobs.waterwave import WAYS
+
     head = ["job", "peak load", "budget", "peak", "waited", "unmanaged", "iteration", "passive", "MSR", "EOR", "CBR"]
     lines = [head]
     for r in row["jobs"]:
@@ -186,6 +188,6 @@ def _table(row: dict[str, Any]) -> str:
     before, after = (report.human(t[key]) for key in ("peak_unmanaged", "peak"))
     lines.append(["together", before, "", after, "", *whole, "", *papers.tensile.cells(t, 2)])
     about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {report.human(row['capacity'])}"
-    told = "`together`: the peaks of one moment, the time until the last job has left, the MSR of the peaks added up"
-    told += " (side by side: of their peak in one moment)."
+    saved = "of that peak" if row["planner"] in WAYS else "of the peaks added up"
+    told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."
     return f"{about}\n\n{report.columns(lines)}\n\n{told}\nPlans were made anew {t['replans']} times."
