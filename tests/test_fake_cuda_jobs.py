@@ -1,4 +1,4 @@
-"""Jobs in threads on the CUDA backend, over the fake driver. See `fake_cuda/job_checks.py`."""
+"""Jobs on the CUDA backend, over the fake driver: in threads, or as one trace. See `fake_cuda/*_checks.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from tests import fake_cuda
 
-CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "job_checks.py").read_text(), re.M)
+FILES = [fake_cuda.HERE / name for name in ("job_checks.py", "waterwave_checks.py")]
+CHECKS = [name for path in FILES for name in re.findall(r"^def (check_\w+)", path.read_text(), re.M)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 from cuda.core import Device
 
-from fake_cuda import control
+from fake_cuda import control, waterwave_checks
 from fake_cuda.backend_checks import held, library, raised, report
 from gpumem import best_fit
 from gpumem.columns import COPY_OUT, Buffers, Ops
@@ -300,5 +300,5 @@ def check_work_that_fails_on_the_device_ends_all_threads() -> None:
 
 
 def main() -> None:
-    """Run all checks."""
-    report(globals())
+    """Run all checks, those of Waterwave too."""
+    report(globals() | vars(waterwave_checks))

@@ -91,7 +91,10 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
-        """Issue an op on its stream: it runs after the ops before it there, and after those of `after`."""
+        """Issue an op on its stream: it runs after the ops before it there, and after those of `after`.
+
+        One that is left out of a round comes as a sync op, with nothing to call or touch.
+        """
 
     @abstractmethod
     def wait(self, token: Token) -> Span:
@@ -102,6 +105,10 @@ class Backend(ABC):
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Have one iteration submitted; a backend that replays what it saw need not call `issue` again."""
+        return issue()
+
+    def part(self, issue: Callable[[], list[Token]]) -> list[Token]:
+        """Have a round submitted in which some ops are left out; it is issued, whatever `iteration` replays."""
         return issue()
 
     def close(self) -> None:  # noqa: B027

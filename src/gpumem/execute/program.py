@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpumem._show import Shown
 from gpumem._strict import expect, strict
-from gpumem.columns import COPY_IN, COPY_OUT, SYNC, UNKNOWN, Csr, Op
+from gpumem.columns import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op
 from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
@@ -51,7 +51,8 @@ class Views:
     def renumbered(self, op: Op, first: int) -> Views:
         """Return the views for a launch that knows the op as `op`, and recorded buffer `first` as its buffer 0."""
         blocks = {of - first: block for of, block in self.blocks.items()}
-        return replace(self, op=op, blocks=blocks, written=tuple(of - first for of in self.written))
+        written = tuple(of if of == UNKNOWN else of - first for of in self.written)
+        return replace(self, op=op, blocks=blocks, written=written)
 
     def bytes(self, buffer: int) -> Any:
         """Return all bytes of recorded buffer `buffer`."""
@@ -132,26 +133,49 @@ class Program(Shown):
         """Return what crosses the boundary now: recorded buffer -> bytes."""
         return {of: self.backend.get(blocks[0]) for of, blocks in self.crossing().items()}
 
-    def run(self, iterations: int = 1) -> Timeline:
-        """Run so many iterations; the host waits at the end only."""
+    def run(self, iterations: int = 1, *, lag: I64 | None = None) -> Timeline:
+        """Run so many iterations; the host waits at the end only.
+
+        With `lag`, int64[n], they overlap as those of a software pipeline do: what op `i` does for iteration `k` comes
+        in round `k + lag[i]`. There are `iterations + lag.max()` rounds, and in the first and the last of them ops are
+        left out. The timeline is that of the last round with all ops, if there is one.
+        """
         if iterations < 1:
             raise ValueError(f"iterations: {iterations} is below 1")
-        self.backend.begin(self.works, iterations)
+        late = np.zeros(len(self.works), np.int64) if lag is None else np.asarray(lag)
+        if late.shape != (len(self.works),) or late.min(initial=0) < 0:
+            told = f"lag: {late.tolist()!r:.60}"
+            raise ValueError(f"{told} is no number of rounds, 0 and more, for each of {len(self.works)} ops")
+        over = int(late.max(initial=0))
+        self.backend.begin(self.works, iterations + over)
         rows: list[list[tuple[Work, Token]]] = []
         last = set({work.stream: work.op for work in self.works}.values())
         before: list[Token] = []
-        for k in range(iterations):
-            before = self.backend.iteration(partial(self._issue, before))
+        for k in range(iterations + over):
+            before = self._round(before, (late <= k) & (k < iterations + late))
             rows.append(list(zip(self.works, before)))
-            if k > 1:  # of earlier iterations only the end matters
-                rows[k - 2] = [pair for pair in rows[k - 2] if pair[0].op in last]
-        return timeline_of(self.layout, [[self._wait(*pair) for pair in row] for row in rows])
+            if k > 1 + over:  # of earlier rounds only the end matters
+                rows[k - 2 - over] = [pair for pair in rows[k - 2 - over] if pair[0].op in last]
+        spans = [[self._wait(*pair) for pair in row] for row in rows]
+        return timeline_of(self.layout, spans[:iterations] if iterations > over else spans)
 
-    def _issue(self, before: list[Token]) -> list[Token]:
-        """Submit one iteration; `before` holds the tokens of the previous one, or nothing."""
+    def _round(self, before: list[Token], runs: Bool) -> list[Token]:
+        """Have a round submitted of which only the ops `runs` run; `before` holds the tokens of the previous one."""
+        if runs.all():
+            return self.backend.iteration(partial(self._issue, before))
+        return self.backend.part(partial(self._issue, before, runs))
+
+    def _issue(self, before: list[Token], runs: Bool | None = None) -> list[Token]:
+        """Submit one round; `before` holds the tokens of the previous one, or nothing.
+
+        An op that is left out keeps its place, its waits and its token, so whoever waits for it waits for all that it
+        would have waited for.
+        """
         n, submit = len(self.works), self.backend.submit
         tokens: list[Token] = []
         for work, reads, writes, row in zip(self.works, self.reads, self.writes, self.after):
+            if runs is not None and not runs[work.op]:
+                work, reads, writes = replace(work, role=SYNC, call=None, ends=()), (), ()
             after = [tokens[y] if y >= 0 else before[y + n] for y in row if y >= 0 or before]
             try:
                 tokens.append(submit(work, reads, writes, after))
@@ -279,6 +303,7 @@ def run(
     *,
     host: Placement | None = None,
     state: MutableMapping[int, NDArray[Any]] | None = None,
+    lag: I64 | None = None,
 ) -> Timeline:
     """Run a placed trace on a backend: `prepare`, write the state, run, read it back.
 
@@ -290,6 +315,8 @@ def run(
     state : dict of int to array, optional
         Recorded buffer -> value, for buffers whose lifetime covers the boundary; the arrays are overwritten
         with the values after the last iteration. What is left out starts as zeros.
+    lag : int64[n], optional
+        As for `Program.run`: how many rounds late each op is.
 
     Returns
     -------
@@ -316,7 +343,7 @@ def run(
     program = prepare(trace, placement, backend, launch, host=host)
     if state is not None:
         program.write(state)
-    timeline = program.run(iterations)
+    timeline = program.run(iterations, lag=lag)
     if state is not None:
         after = program.read()
         for of, value in state.items():

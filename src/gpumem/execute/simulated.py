@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpumem.columns import COPY_IN, COPY_OUT
+from gpumem.columns import COPY_IN, COPY_OUT, SYNC
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.machine import Machine
@@ -62,7 +62,7 @@ class Simulator(Backend):
         copies = work.role in (COPY_OUT, COPY_IN)
         engine = LINK if copies and not self.machine.duplex else work.stream
         start = max([self.free.get(engine, 0), *(span.end for span in after)])
-        self.free[engine] = start + self.duration[work.op]
+        self.free[engine] = start + (0 if work.role == SYNC else self.duration[work.op])
         return Span(work.op, start, self.free[engine])
 
     def wait(self, token: Token) -> Span:

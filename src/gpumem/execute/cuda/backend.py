@@ -130,6 +130,20 @@ class Cuda(CudaMemory):
         self.streams[0].record(end)
         return [_Token(UNKNOWN, self.streams[0], end=end)] * self.ops
 
+    def part(self, issue: Callable[[], list[Token]]) -> list[Token]:
+        """Issue ops; where there is a graph, which is on the first stream, behind it and before its next launch."""
+        if not self.graph:
+            return issue()
+        self._fork()
+        tokens = issue()
+        self._join()
+        return tokens
+
+    def _fork(self) -> None:
+        """Let all other streams wait for the first."""
+        for stream in self.streams[1:]:
+            stream.wait(self.streams[0])
+
     def _join(self) -> None:
         """Let the first stream wait for all others."""
         for stream in self.streams[1:]:
@@ -141,8 +155,7 @@ class Cuda(CudaMemory):
         self.capturing = True
         try:
             builder.begin_building()
-            for stream in self.streams[1:]:
-                stream.wait(self.streams[0])
+            self._fork()
             issue()
             self._join()
             builder.end_building()

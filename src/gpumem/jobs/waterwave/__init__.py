@@ -1,7 +1,7 @@
 """Waterwave: jobs that are trained at the same time, on streams that take turns in taking memory and giving it back.
 
 Read `groups` (a job in node groups) first, then `pipeline` (which of them run side by side) and `together` (all of it
-as one trace). `ways` are ways of sharing by name, the paper's and its baselines; `session` lets jobs come and go.
+as one trace). `ways` are ways of sharing by name, the paper's and its baselines; `session` lets jobs come and go; `real` has real bytes.
 `algorithm1` is the paper's schedule as printed, `order` the order of a job's ops.
 """
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.groups import NodeGroup as NodeGroup, Partition as Partition, partition as partition
     from gpumem.jobs.waterwave.order import by_depth as by_depth, depth as depth, reordered as reordered
     from gpumem.jobs.waterwave.pipeline import Pipeline as Pipeline, Turn as Turn, pipeline as pipeline
+    from gpumem.jobs.waterwave.real import run_together as run_together
     from gpumem.jobs.waterwave.session import simulate_together as simulate_together
     from gpumem.jobs.waterwave.together import Together as Together, together as together
     from gpumem.jobs.waterwave.ways import (

@@ -1,0 +1,110 @@
+"""Jobs together with real bytes: each ends with those that it would have ended with alone."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem._strict import strict
+from gpumem.execute.backend import Backend
+from gpumem.execute.program import Launch, run
+from gpumem.jobs.waterwave.together import Together
+from gpumem.placement import Placement
+from gpumem.timeline import Timeline
+
+State = MutableMapping[int, NDArray[Any]]
+
+
+@strict
+def run_together(
+    together: Together,
+    placement: Placement,
+    backend: Backend,
+    launches: Sequence[Launch] | None = None,
+    iterations: int = 1,
+    *,
+    state: Sequence[State] | None = None,
+) -> Timeline:
+    """Run several jobs together on a backend.
+
+    Parameters
+    ----------
+    together : Together
+    placement : Placement
+        Of the device buffers of `together.trace`.
+    backend : Backend
+    launches : sequence of callable, optional
+        For each job what starts its ops, as for `execute.run` of its own trace.
+    iterations : int
+        So many of each turn: a job that has two turns runs twice as many.
+    state : sequence of dict of int to array, optional
+        For each job recorded buffer -> value, as for `execute.run` of its own trace: where it starts from, and after
+        the run where it got to.
+
+    Returns
+    -------
+    Timeline
+        Of the last round in which all ops ran, if there was one.
+
+    Raises
+    ------
+    ValueError
+        Not as many launches or states as jobs; a state that does not fit; a job that begins in one round and ends in
+        the next, and holds a buffer that does not live for ever over its own boundary: when its first value would have
+        to be written, others may still use that memory.
+
+    Notes
+    -----
+    Turns that reach into the next round (`wrap=True`) are the prologue and the epilogue of a software pipeline: in the
+    first round all is left out that belongs to the iteration before, in one more round only that is run.
+
+    Examples
+    --------
+    >>> from gpumem import Machine, best_fit
+    >>> from gpumem.execute import Emulator
+    >>> from gpumem.jobs.waterwave import partition, pipeline, together
+    >>> from gpumem.kernels import reference
+    >>> from gpumem.models import mlp
+    >>> models, machine = [mlp(4, 8, [6] * depth, 3) for depth in (2, 3)], Machine.named("v100")
+    >>> both = together(pipeline([partition(model.trace, machine, 200) for model in models]), machine)
+    >>> states, launches = [model.state() for model in models], [model.launch(reference) for model in models]
+    >>> _ = run_together(both, best_fit(both.trace), Emulator(7), launches, iterations=5, state=states)
+    >>> alone = models[1].state()
+    >>> _ = run(models[1].trace, best_fit(models[1].trace), Emulator(), launches[1], iterations=5, state=alone)
+    >>> all((states[1][buffer] == alone[buffer]).all() for buffer in alone)
+    True
+    """
+    jobs = len(together.ops)
+    for what, given in (("launches", launches), ("state", state)):
+        if given is not None and len(given) != jobs:
+            raise ValueError(f"{what}: there are {len(given)}, one for each of {jobs} jobs would do")
+    _refuse_halves(together)
+    launch = None if launches is None else together.launch(launches)
+    values = None if state is None else _shared(together, state)
+    return run(together.trace, placement, backend, launch, iterations, state=values, lag=together.lag)
+
+
+def _refuse_halves(together: Together) -> None:
+    """Object to a job that is in the middle of an iteration when a round begins, and carries over what has an end."""
+    for j in np.unique(together.job[together.lag > 0]).tolist():
+        trace = together.pipeline.parts[j].trace
+        for b in np.flatnonzero(trace.crossing & ~trace.eternal).tolist():
+            raise ValueError(
+                f"job {j} ({trace.name:.60}): buffer {b} is held over the boundary of its iteration, which is in the "
+                "middle of a round; pipeline(..., wrap=False) would do"
+            )
+
+
+def _shared(together: Together, state: Sequence[State]) -> State:
+    """The values of all jobs, by the recorded ids of the trace of all; the arrays are the same."""
+    found: State = {}
+    for j, (values, part, first) in enumerate(zip(state, together.pipeline.parts, together.buffers)):
+        over = set(part.trace.buffers.of[part.trace.crossing].tolist())
+        for of, value in values.items():
+            if of not in over:
+                raise ValueError(f"state of job {j}: recorded buffer {of} carries no value over the boundary")
+            found[first + of] = value
+    return found
