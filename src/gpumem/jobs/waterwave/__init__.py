@@ -1,8 +1,9 @@
 """Waterwave: jobs that are trained at the same time, on streams that take turns in taking memory and giving it back.
 
 Read `groups` (a job in node groups) first, then `pipeline` (which of them run side by side) and `together` (all of it
-as one trace). `ways` are ways of sharing by name, the paper's and its baselines; `session` lets jobs come and go; `real` has real bytes.
-`algorithm1` is the paper's schedule as printed, `order` the order of a job's ops.
+as one trace). `ways` are ways of sharing by name, the paper's and its baselines; `session` lets jobs come and go by the
+simulated clock, `real` runs them with real bytes. `algorithm1` is the paper's schedule as printed, `order` the order of
+a job's ops.
 """
 
 from typing import TYPE_CHECKING
