@@ -1,9 +1,10 @@
-"""Another batch size: what a recorded iteration would hold and take, if nothing but the batch were larger."""
+"""Another batch size: what a recorded iteration would hold and take, and the largest at which something holds."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,6 +14,9 @@ from gpumem._strict import strict
 from gpumem.columns import F64, I64, UNKNOWN, Bool, Buffers, Shape, int_column
 from gpumem.kinds import INPUT, PER_SAMPLE
 from gpumem.trace import Trace
+
+FINE = 32  # batches of one octave of the grid, beyond the first that are exact
+MOST = 2**20
 
 
 @strict
@@ -96,7 +100,7 @@ def _growth(b: Buffers, factor: float, batch: int | None) -> tuple[Bool, tuple[S
     if b.shape is None:
         return grows, None
     found = list(b.shape)
-    one = batch or _first_of_inputs(b, b.shape)
+    one = batch or _first_of_inputs(b)
     for j in np.flatnonzero(grows).tolist():
         if shape := b.shape[j]:
             at = _dimension(shape, one)
@@ -107,9 +111,24 @@ def _growth(b: Buffers, factor: float, batch: int | None) -> tuple[Bool, tuple[S
     return grows, tuple(found)
 
 
-def _first_of_inputs(b: Buffers, shapes: tuple[Shape | None, ...]) -> int:
+@strict
+def recorded_batch(trace: Trace) -> int:
+    """Return the batch size that a trace was recorded with: the first dimension of most inputs.
+
+    Raises a ValueError where no input has a shape.
+
+    >>> from gpumem.io import bundled
+    >>> recorded_batch(bundled("vgg16"))
+    100
+    """
+    if not (batch := _first_of_inputs(trace.buffers)):
+        raise ValueError(f"trace {trace.name!r:.60}: no input has a shape that says the batch")
+    return batch
+
+
+def _first_of_inputs(b: Buffers) -> int:
     """The first dimension of most inputs; 0 where there are none."""
-    inputs = Counter(shape[0] for kind, shape in zip(b.kind, shapes) if kind == INPUT and shape)
+    inputs = Counter(shape[0] for kind, shape in zip(b.kind, b.shape or ()) if kind == INPUT and shape)
     return max(inputs, key=inputs.__getitem__, default=0)
 
 
@@ -133,3 +152,63 @@ def _times(values: I64, factor: float, which: Bool) -> I64:
     exact = Fraction(factor)
     whole = [max(round(v * exact), min(v, 1)) if w else v for v, w in zip(values.tolist(), which.tolist())]
     return int_column(whole, f"{factor} times the batch")
+
+
+def batch_of(k: int) -> int:
+    """Return the k-th batch of the grid: all to 64, then 32 between a power of two and the next.
+
+    >>> [batch_of(k) for k in (1, 63, 64, 65, 96, 97)]
+    [1, 63, 64, 66, 128, 132]
+    """
+    octave = max(k // FINE - 1, 0)
+    return (k - octave * FINE) << octave
+
+
+def place_of(batch: int) -> int:
+    """Return the last place of the grid whose batch is at most `batch`.
+
+    >>> [batch_of(place_of(b)) for b in (1, 63, 65, 131)]
+    [1, 63, 64, 128]
+    """
+    octave = step_at(batch).bit_length() - 1
+    return (batch >> octave) + octave * FINE
+
+
+def step_at(batch: int) -> int:
+    """Return how far apart batches of the grid are at `batch`.
+
+    >>> step_at(63), step_at(64), step_at(130)
+    (1, 2, 4)
+    """
+    return 1 << max(batch.bit_length() - FINE.bit_length(), 0)
+
+
+def largest(holds: Callable[[int], bool], start: int, *, exact: bool = False) -> int:
+    """Return the largest batch of the grid that holds, 0 where not even 1 does, `MOST` at most.
+
+    With `exact` the largest of all batches. That whatever holds at a batch holds at smaller ones is assumed; O(log)
+    calls, by octaves from `start` on and then by halves.
+
+    >>> [largest(lambda batch: batch <= most, 32) for most in (0, 1, 31, 100, 101, 10**9)]
+    [0, 1, 31, 100, 100, 1048576]
+    >>> largest(lambda batch: batch <= 101, 32, exact=True)
+    101
+    """
+    low, high = place_of(min(max(start, 1), MOST)), 0
+    while low and not holds(batch_of(low)):
+        low, high = max(low - FINE, 0), low
+    while not high:
+        if low == place_of(MOST):
+            return MOST
+        above = min(low + FINE, place_of(MOST))
+        low, high = (above, 0) if holds(batch_of(above)) else (low, above)
+    found = batch_of(_last(lambda k: holds(batch_of(k)), low, high))
+    return _last(holds, found, found + step_at(found)) if exact and found else found
+
+
+def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The last number at which something holds that does at `low` and not at `high`, by halves."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

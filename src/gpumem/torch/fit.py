@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpumem._strict import strict
+from gpumem.batch import largest as largest_of
 from gpumem.deadline import Deadline
 from gpumem.evaluate import Among, Need, Planned, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
@@ -19,7 +20,6 @@ from gpumem.swap.planners import PLANNERS
 from gpumem.torch.capture import record
 from gpumem.torch.chunks import in_bytes
 from gpumem.torch.fitted import Fit, Largest
-from gpumem.torch.largest import largest as largest_of
 from gpumem.torch.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.units import amount, fraction, human

@@ -11,13 +11,13 @@ from typing import Any
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
+from gpumem.batch import MOST, step_at
 from gpumem.columns import UNKNOWN
 from gpumem.evaluate import Need, Planned, Tried
 from gpumem.io import staged, write, write_text
 from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
-from gpumem.torch.largest import MOST, step_at
 from gpumem.trace import Trace
 from gpumem.units import exact
 

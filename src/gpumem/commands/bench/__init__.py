@@ -6,10 +6,10 @@ from there.
 
 from __future__ import annotations
 
-from gpumem.commands.bench import mosos, pool, snu, swap, tensile
+from gpumem.commands.bench import mosos, pool, snu, swap, tensile, waterwave
 from gpumem.commands.parser import Commands, Parser
 
-SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE)
+SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE)
 
 
 def add(commands: Commands) -> None:
