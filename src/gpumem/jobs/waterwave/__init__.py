@@ -1,9 +1,9 @@
 """Waterwave: jobs that are trained at the same time, on streams that take turns in taking memory and giving it back.
 
 Read `groups` (a job in node groups) first, then `pipeline` (which of them run side by side) and `together` (all of it
-as one trace). `ways` are ways of sharing by name, the paper's and its baselines; `session` lets jobs come and go by the
-simulated clock, `real` runs them with real bytes. `algorithm1` is the paper's schedule as printed, `order` the order of
-a job's ops.
+as one trace). `balanced` searches the groups as well, `priorities` says whose turn it is. `ways` are ways of sharing by
+name, the paper's and its baselines; `session` lets jobs come and go by the simulated clock, `real` runs them with real
+bytes. `algorithm1` is the paper's schedule as printed, `order` the order of a job's ops.
 """
 
 from typing import TYPE_CHECKING
@@ -12,9 +12,16 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.jobs.waterwave.algorithm1 import algorithm1 as algorithm1
-    from gpumem.jobs.waterwave.groups import NodeGroup as NodeGroup, Partition as Partition, partition as partition
+    from gpumem.jobs.waterwave.balanced import balanced as balanced, takes as takes
+    from gpumem.jobs.waterwave.groups import (
+        NodeGroup as NodeGroup,
+        Partition as Partition,
+        atoms as atoms,
+        partition as partition,
+    )
     from gpumem.jobs.waterwave.order import by_depth as by_depth, depth as depth, reordered as reordered
     from gpumem.jobs.waterwave.pipeline import Pipeline as Pipeline, Turn as Turn, pipeline as pipeline
+    from gpumem.jobs.waterwave.priorities import by_weight as by_weight
     from gpumem.jobs.waterwave.real import run_together as run_together
     from gpumem.jobs.waterwave.session import simulate_together as simulate_together
     from gpumem.jobs.waterwave.together import Together as Together, together as together

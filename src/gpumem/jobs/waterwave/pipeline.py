@@ -155,7 +155,7 @@ def pipeline(
     """
     if not parts:
         raise ValueError("pipeline: no jobs")
-    _feasible(parts, limit)
+    feasible(parts, limit)
     order = sorted(range(len(parts)), key=lambda j: -len(parts[j])) if turns is None else list(turns)
     if set(order) != set(range(len(parts))):
         raise ValueError(
@@ -167,7 +167,7 @@ def pipeline(
     return _folded(flat, limit) if wrap else flat
 
 
-def _feasible(parts: Sequence[Partition], limit: int | None) -> None:
+def feasible(parts: Sequence[Partition], limit: int | None) -> None:
     """Refuse a limit below what the job that rises highest above its rest needs, beside all others at rest."""
     rest = sum(part.rest for part in parts)
     most, j = max((part.peak - part.rest, -j) for j, part in enumerate(parts))

@@ -1,0 +1,312 @@
+"""A pipeline whose groups are searched: pairs that take equally long, as far as their memory allows.
+
+Two jobs are a walk. A step is a slot: some atoms of A beside some of B, of one of them possibly none::
+
+    A's atoms                     a step may not pass the end of an iteration, so the walk goes
+       n +-------------------*    through the two marks: A ends while B is somewhere in its iteration,
+         |           .---'   |    and the other way round. Where B is then is searched as well.
+         |     .--'          |
+     cut * --'               |    Steps that hold more than the limit are none.
+         +-------------------+
+         0      B's atoms   cut
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from gpumem._jit import jit
+from gpumem._strict import strict
+from gpumem.columns import F64, I64
+from gpumem.jobs.waterwave.groups import Partition
+from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible
+from gpumem.machine import Machine
+
+COARSE = (32, 64)  # atoms of a job while the ends of pairs are anywhere; with the first, the order of jobs is too
+BETTER = 1e-4  # what more atoms have to gain, so that rounds that cost the same are not all tried
+ORDERED = 4  # jobs up to which all their orders are tried
+Step = tuple[int, int]  # how many atoms of A have run, and of B
+
+
+@strict
+def takes(pipeline: Pipeline, *, slowdown: float = 0.0, sync_ns: float = 0.0) -> float:
+    """Return what a round takes, in ns, if each slot takes what its two groups take side by side.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+    slowdown : float
+        While two kernels run, each progresses `1 / (1 + slowdown)` as fast as alone. So groups of `a` and `b` ns take
+        `max(a, b) + slowdown * min(a, b)`: at 0 they do not hinder each other, at 1 nothing is gained.
+    sync_ns : float
+        What it takes to begin a slot.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.jobs.waterwave import partition, pipeline
+    >>> job = partition(bundled("vgg16"), Machine.named("v100"), 100 * 2**20)
+    >>> both = pipeline([job, job], limit=1100 * 2**20)
+    >>> [round(takes(both, slowdown=s) / 1e6, 1) for s in (0.0, 0.5, 1.0)]
+    [56.5, 64.0, 71.5]
+    """
+    work = np.zeros((2, pipeline.period))
+    for turn in pipeline.turns:
+        np.add.at(work, (np.array(turn.stream), np.array(turn.slot) % pipeline.period), pipeline.parts[turn.job].ns)
+    return float((work.max(0) + slowdown * work.min(0)).sum() + sync_ns * pipeline.period)
+
+
+@strict
+def balanced(
+    parts: Sequence[Partition],
+    machine: Machine,
+    limit: int | None = None,
+    *,
+    slowdown: float = 0.0,
+    sync_ns: float = 0.0,
+) -> Pipeline:
+    """Join small groups of jobs so that a round takes the least time that the limit allows.
+
+    Parameters
+    ----------
+    parts : sequence of Partition
+        The jobs, cut finely (see `atoms`); cuts are only made where these have one. A round runs each once.
+    machine : Machine
+    limit : int, optional
+        Bytes that all jobs together may hold.
+    slowdown, sync_ns : float
+        What a slot takes, see `takes`. Without `sync_ns` the slowdown makes no difference to what is best, unless it
+        is 1, where only the number of slots is left to save.
+
+    Returns
+    -------
+    Pipeline
+        Jobs in a cycle: the first part of each runs beside the last part of the one before, all others rest. Groups
+        are of any length, and may both take and give back memory; the bound holds for each slot.
+
+    Raises
+    ------
+    Infeasible
+        A job cannot run while all others rest.
+    ValueError
+        No jobs; a slowdown outside [0, 1], a cost below 0.
+
+    Notes
+    -----
+    Exact on the atoms, between the ends of the pairs: dynamic programming over how much of either job has run. The
+    ends (where a job is when the one before it ends its iteration) are searched on `COARSE` atoms a job, exactly, then
+    around the best ones on all atoms. The order of jobs is that in which they cost least, beyond `ORDERED` jobs the
+    given one. O(atoms**4) a pair and end at most, less the tighter the limit.
+
+    Two jobs that run beside each other the whole time are such a walk too, so with ample memory nothing is lost to
+    the rule that forward runs beside backward, which takes twice as long.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> from gpumem.jobs.waterwave import atoms, partition, pipeline
+    >>> machine, limit = Machine.named("v100"), 640 * 2**20
+    >>> job = bundled("vgg16")
+    >>> both = balanced([atoms(job, machine)] * 2, machine, limit)
+    >>> both.bound().max() <= limit
+    np.True_
+    >>> best = min(takes(pipeline([partition(job, machine, s * 2**20)] * 2, limit)) for s in range(5, 200, 5))
+    >>> round(best / takes(both), 2)
+    1.0
+    """
+    if not parts:
+        raise ValueError("balanced: no jobs")
+    if not 0 <= slowdown <= 1:
+        raise ValueError(f"slowdown: {slowdown} is not in [0, 1]")
+    if not 0 <= sync_ns < np.inf:
+        raise ValueError(f"sync_ns: {sync_ns} is not finite and at least 0")
+    feasible(parts, limit)
+    if len(parts) == 1:
+        whole = Partition.at(parts[0].trace, machine, [0, parts[0].trace.n], 0, order=parts[0].order)
+        return Pipeline((whole,), (Turn(0, (0,), (0,)),), 1)
+    room = 2**62 if limit is None else limit - sum(part.rest for part in parts)
+    jobs = [_Job.of(part) for part in parts]
+    price = _Price(room, slowdown, sync_ns, sum(int(job.ns[-1]) for job in jobs), np.inf)
+    best = _finer(_ordered([job.coarser(COARSE[0]) for job in jobs], price), jobs, price)
+    ends = [*best.ends, best.ends[0]]
+    walks = [_walk(*pair, *ends[k : k + 2], price) for k, pair in enumerate(_ring(best.jobs))]
+    return _made(parts, machine, best, walks)
+
+
+class _Price(NamedTuple):
+    room: int  # bytes above what all jobs hold at rest
+    slowdown: float
+    sync_ns: float
+    work: int  # ns of all jobs together
+    most: float  # what a round is known to be possible in
+
+
+class _Best(NamedTuple):
+    """Jobs in the order in which they follow one another, and how much of each runs beside the one before."""
+
+    order: list[int]
+    jobs: list[_Job]
+    ends: list[int]
+    cost: float
+
+
+class _Job(NamedTuple):
+    """A job's atoms, in bytes above what it holds at rest."""
+
+    ns: I64  # passed at each cut
+    held: I64  # at each cut
+    top: I64  # the most in each atom
+    peak: int  # the cut at the peak
+    at: I64  # which cut of the partition each is
+
+    @classmethod
+    def of(cls, part: Partition) -> _Job:
+        ns, held = np.append(0, np.cumsum(part.ns)), part.held - part.rest
+        return cls(ns, held, held[:-1] + part.inside, part.angs, np.arange(len(part) + 1))
+
+    def coarser(self, count: int) -> _Job:
+        """At most so many atoms, the peak among the cuts."""
+        at = np.unique(np.append(np.linspace(0, len(self.top), count).astype(np.int64), self.peak))
+        top = np.maximum.reduceat(self.top, at[:-1])
+        return _Job(self.ns[at], self.held[at], top, int(np.searchsorted(at, self.peak)), at)
+
+
+def _ring(jobs: Sequence[_Job]) -> list[tuple[_Job, _Job]]:
+    """Each job and the one behind it."""
+    return list(zip(jobs, [*jobs[1:], jobs[0]]))
+
+
+def _ordered(jobs: Sequence[_Job], price: _Price) -> _Best:
+    """The best order of the jobs."""
+    count = len(jobs)
+    pairs = permutations(range(count), 2) if count <= ORDERED else zip(range(count), [*range(1, count), 0])
+    every = [np.arange(len(job.at)) for job in jobs]
+    costs = {(j, k): _costs(jobs[j], jobs[k], every[j], every[k], price) for j, k in pairs}
+    found = []
+    for rest in permutations(range(1, count)) if count <= ORDERED else [tuple(range(1, count))]:
+        order = [0, *rest]
+        cost, ends = _closed([costs[pair] for pair in zip(order, [*rest, 0])])
+        found.append(_Best(order, [jobs[j] for j in order], ends, cost))
+    return min(found, key=lambda best: best.cost)
+
+
+def _finer(best: _Best, jobs: Sequence[_Job], price: _Price) -> _Best:
+    """The same order on more atoms: ends anywhere, then on all atoms near the best ones."""
+    for count in (*COARSE[1:], 0):
+        many = [jobs[j].coarser(count) if count else jobs[j] for j in best.order]
+        where = [
+            np.arange(len(job.at)) if count else _near(few, job, end)
+            for few, job, end in zip(best.jobs, many, best.ends)
+        ]
+        less = price._replace(most=best.cost * (1 - BETTER))
+        ring = zip(_ring(many), zip(where, [*where[1:], where[0]]))
+        cost, ends = _closed([_costs(*pair, *both, less) for pair, both in ring])
+        if cost < best.cost:
+            best = _Best(best.order, many, [int(row[end]) for row, end in zip(where, ends)], cost)
+    return best
+
+
+def _near(few: _Job, job: _Job, end: int) -> I64:
+    """Where an end may be that was found on fewer atoms: around there, at the peak, at the ends of the iteration."""
+    low, high = (int(np.searchsorted(job.at, few.at[np.clip(end + by, 0, len(few.at) - 1)])) for by in (-1, 1))
+    return np.unique([*np.linspace(low, high, 7).astype(np.int64), job.peak, 0, len(job.top)])
+
+
+def _costs(a: _Job, b: _Job, ends: I64, behind: I64, price: _Price) -> F64:
+    """What a pair costs from each of A's cuts `ends` to A's end and each of B's cuts `behind`."""
+    return np.array([_walked(a, b, int(end), price)[0][-1, behind] for end in ends])
+
+
+def _closed(costs: Sequence[F64]) -> tuple[float, list[int]]:
+    """The cheapest ends all around the ring: row `e` of each table begins where column `e` of the one before ends."""
+    best: tuple[float, list[int]] = (np.inf, [])
+    for first in range(len(costs[0])):
+        cost, came = costs[0][first], list[I64]()
+        for table in costs[1:]:
+            through = cost[:, None] + table
+            came.append(np.argmin(through, axis=0))
+            cost = through.min(axis=0)
+        if cost[first] < best[0]:
+            ends = [first]
+            for row in reversed(came):
+                ends.append(int(row[ends[-1]]))
+            best = float(cost[first]), [first, *reversed(ends[1:])]
+    return best
+
+
+def _walked(a: _Job, b: _Job, end: int, price: _Price) -> tuple[F64, I64]:
+    """What it costs to get from A's cut `end` and B's start to anywhere, and from where one gets there."""
+    shape = len(a.at), len(b.at)
+    cost, slots, back = np.full(shape, np.inf), np.zeros(shape, np.int64), np.zeros((*shape, 2), np.int64)
+    cost[end, 0] = 0.0
+    _walks(a.ns, a.held, a.top, b.ns, b.held, b.top, end, *price, cost, slots, back)
+    return cost, back
+
+
+@jit
+def _walks(
+    ns_a: I64, held_a: I64, top_a: I64, ns_b: I64, held_b: I64, top_b: I64, end: int,
+    room: int, slowdown: float, sync: float, work: int, most: float, cost: F64, slots: I64, back: I64,
+) -> None:  # fmt: skip
+    """Of walks that cost the same the one with fewer slots. None that cannot be part of a round of `most` ns."""
+    for i in range(end, len(held_a)):
+        for j in range(len(held_b)):
+            done_a, done_b = ns_a[i] - ns_a[end], ns_b[j]
+            left = work - done_a - done_b
+            longest = max(ns_a[-1] - done_a, ns_b[-1] - done_b, left / 2)
+            if not cost[i, j] + slowdown * left + (1 - slowdown) * longest <= most or cost[i, j] == np.inf:
+                continue
+            load_a = held_a[i]
+            for p in range(i, len(held_a)):
+                if p > i:
+                    load_a = max(load_a, top_a[p - 1])
+                if load_a + held_b[j] > room:
+                    break
+                took_a, load_b = ns_a[p] - ns_a[i], held_b[j]
+                for q in range(j, len(held_b)):
+                    if q > j:
+                        load_b = max(load_b, top_b[q - 1])
+                    if load_a + load_b > room:
+                        break
+                    took_b = ns_b[q] - ns_b[j]
+                    found = cost[i, j] + max(took_a, took_b) + slowdown * min(took_a, took_b) + sync
+                    fewer = found == cost[p, q] and slots[i, j] + 1 < slots[p, q]
+                    if p + q > i + j and (found < cost[p, q] or fewer):
+                        cost[p, q], slots[p, q] = found, slots[i, j] + 1
+                        back[p, q, 0], back[p, q, 1] = i, j
+
+
+def _walk(a: _Job, b: _Job, end: int, behind: int, price: _Price) -> list[Step]:
+    """The cheapest walk from A's cut `end` and B's start to A's end and B's cut `behind`."""
+    back = _walked(a, b, end, price)[1]
+    found = [(len(a.top), behind)]
+    while found[-1] != (end, 0):
+        i, j = back[found[-1]].tolist()
+        found.append((i, j))
+    return found[::-1]
+
+
+def _made(parts: Sequence[Partition], machine: Machine, best: _Best, walks: Sequence[list[Step]]) -> Pipeline:
+    """The pipeline of walks, one behind the other: a job's first groups are in the walk before its own."""
+    first = np.cumsum([0, *(len(walk) - 1 for walk in walks)]).tolist()  # slot with which each walk begins
+    period, joined, turns = first[-1], list(parts), list[Turn]()
+    for k, job in enumerate(best.order):
+        ups = _groups(walks[k - 1], 1, first[k - 1] if k else first[-2] - period)
+        downs = _groups(walks[k], 0, first[k])
+        cuts = best.jobs[k].at[[0, *(cut for cut, _ in ups + downs)]]
+        part = parts[job]
+        angs = int((cuts <= part.angs).sum()) - 1
+        joined[job] = Partition.at(part.trace, machine, part.cuts[cuts].tolist(), angs, order=part.order)
+        slots = [slot for _, slot in ups + downs]
+        later = period if slots[0] < 0 else 0  # slots count from the round in which the turn begins
+        turns.append(Turn(job, tuple(slot + later for slot in slots), (0,) * len(ups) + (1,) * len(downs)))
+    return Pipeline(tuple(joined), tuple(sorted(turns, key=lambda turn: turn.slot[0])), period)
+
+
+def _groups(walk: list[Step], which: int, first: int) -> list[tuple[int, int]]:
+    """The groups that one of two jobs runs in a walk: the cut at the end of each, and its slot."""
+    return [(y[which], first + s) for s, (x, y) in enumerate(pairwise(walk)) if y[which] > x[which]]
