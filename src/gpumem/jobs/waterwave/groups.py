@@ -212,7 +212,7 @@ def atoms(
     --------
     >>> from gpumem.io import bundled
     >>> atoms(bundled("vgg16"), Machine.named("v100"), 12)
-    Partition(vgg16_cifar_b100: 12 groups, 5 of allocation, at rest 114.42 MiB, peak load 462.03 MiB)
+    Partition(vgg16_cifar_b100: 13 groups, 6 of allocation, at rest 114.42 MiB, peak load 462.03 MiB)
     """
     if count < 1:
         raise ValueError(f"count: {count} groups is below 1")
