@@ -133,7 +133,7 @@ def balanced(
     price = _Price(room, slowdown, sync_ns, sum(int(job.ns[-1]) for job in jobs), np.inf)
     best = _finer(_ordered([job.coarser(COARSE[0]) for job in jobs], price), jobs, price)
     ends = [*best.ends, best.ends[0]]
-    walks = [_walk(*pair, *ends[k : k + 2], price) for k, pair in enumerate(_ring(best.jobs))]
+    walks = [_walk(a, b, ends[k], ends[k + 1], price) for k, (a, b) in enumerate(_ring(best.jobs))]
     return _made(parts, machine, best, walks)
 
 
