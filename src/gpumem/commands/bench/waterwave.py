@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     orders = choices(ONE_ORDER if few and args.order == "all" else args.order, ORDERS, "--order")
     machine = target_of(args)
     machine = machine.with_(host_ns=machine.host_ns or paper.HOST_NS) if args.host_ns is None else machine
-    setting = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES)
+    sizing = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES, args.slowdown)
     traces = traces_of(args.trace or (QUICKLY if few else USUAL), machine, progress, args.workspaces)
     one = next((trace for trace in traces if trace.name.startswith("resnet50")), traces[0])
     batches, slowdowns = (BATCHES, ENDS) if few else (paper.PARTS, paper.SLOWDOWNS)
@@ -71,23 +71,21 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
     def curves(trace: gpumem.Trace) -> list[Any]:
         if few:
-            return paper.splits(setting, trace, args.slowdown, orders[0], SIZES)
+            return paper.splits(sizing, trace, orders[0], SIZES)
         if paper.loops(trace):
-            return paper.grouped(setting, trace, args.slowdown)
-        return [row for order in orders for row in paper.splits(setting, trace, args.slowdown, order)]
+            return paper.grouped(sizing, trace)
+        return [row for order in orders for row in paper.splits(sizing, trace, order)]
 
     by_order = [(trace, order) for trace in traces for order in orders]
     pairs = [(pair, order) for pair in _pairs(traces) for order in orders]
     jobs = [(count, order) for count in MORE for order in orders]
     rows: dict[str, Callable[[], list[Any]]] = {
-        "table1": lambda: each(lambda of: paper.several(setting, of[0], 2, of[1]), by_order),
-        "table2": lambda: each(lambda of: paper.mixed(setting, *of), pairs),
-        "several": lambda: each(lambda of: paper.several(setting, one, *of), jobs),
+        "table1": lambda: each(lambda of: paper.several(sizing, of[0], 2, of[1]), by_order),
+        "table2": lambda: each(lambda of: paper.mixed(sizing, *of), pairs),
+        "several": lambda: each(lambda of: paper.several(sizing, one, *of), jobs),
         "splits": lambda: [row for mine in each(curves) for row in mine],
-        "throughput": lambda: [
-            row for mine in traces for row in paper.throughput(setting, mine, args.slowdown, batches)
-        ],
-        "slowdown": lambda: each(lambda trace: paper.slowed(setting, trace, slowdowns=slowdowns)),
+        "throughput": lambda: [row for mine in traces for row in paper.throughput(sizing, mine, batches)],
+        "slowdown": lambda: each(lambda trace: paper.slowed(sizing, trace, slowdowns=slowdowns)),
         "freed": lambda: paper.freed(one, machine, machine.host_ns),
         "sequential": lambda: [
             paper.sequential(trace, machine, ns) for trace in traces for ns in (machine.host_ns, machine.host_ns / 4)

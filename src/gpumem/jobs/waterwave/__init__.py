@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.ways import (
         WAYS as WAYS,
         Way as Way,
+        halves as halves,
+        round_ns as round_ns,
         temporal as temporal,
         waterwave as waterwave,
         waterwave_s as waterwave_s,

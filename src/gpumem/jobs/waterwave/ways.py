@@ -34,6 +34,7 @@ def waterwave(
     order: str = "recorded",
     turns: Sequence[int] | None = None,
     slowdown: float = 1.0,
+    hosts: int = 1,
 ) -> Pipeline:
     """Share by node groups, of the size at which a round is shortest.
 
@@ -53,6 +54,8 @@ def waterwave(
         See `pipeline`.
     slowdown : float
         How much kernels slow each other down, for that clock; see `gpumem.sharing.share`.
+    hosts : int
+        Host threads, for that clock; see `together`.
 
     Returns
     -------
@@ -77,9 +80,19 @@ def waterwave(
     ]
     if len(found) == 1:
         return found[0]
-    return min(
-        found, key=lambda one: simulate(share(together(one, machine).trace, machine, slowdown), machine).makespan
-    )
+    return min(found, key=lambda one: round_ns(one, machine, slowdown=slowdown, hosts=hosts))
+
+
+@strict
+def round_ns(line: Pipeline, machine: Machine, *, slowdown: float = 1.0, hosts: int = 1) -> int:
+    """Return what a round of a pipeline takes by the clock, whose kernels slow each other down.
+
+    >>> from gpumem import bundled
+    >>> round_ns(temporal([bundled("vgg16")] * 2, Machine.named("v100")), Machine.named("v100"))
+    90606234
+    """
+    trace = together(line, machine, hosts=hosts).trace
+    return simulate(share(trace, machine, slowdown), machine).makespan
 
 
 def _sizes(traces: Sequence[Trace]) -> list[int]:
@@ -109,14 +122,26 @@ def waterwave_s(traces: Sequence[Trace], machine: Machine, limit: int | None = N
     ----------
     Shi et al., Waterwave, section 5.1.3.
     """
-    found = []
-    for cut in (_peak, _backward):
-        parts = [Partition.at(trace, machine, *_halves(cut(trace), trace.n)) for trace in traces]
-        found.append(pipeline(parts, overlap=0))
+    found = halves(traces, machine)
     held = [together(one, machine).trace.peak_load for one in found]
     if limit is not None and min(held) > limit:
         raise NotReached(min(held), limit, hint="node groups get lower (waterwave)")
     return found[int(np.argmin(held))]
+
+
+@strict
+def halves(traces: Sequence[Trace], machine: Machine) -> list[Pipeline]:
+    """Return the two pipelines of which `waterwave_s` is the better: jobs cut at the peak, and between the two passes.
+
+    >>> from gpumem import bundled
+    >>> [line.parts[0].cuts.tolist() for line in halves([bundled("vgg16")] * 2, Machine.named("v100"))]
+    [[0, 102, 315], [0, 76, 315]]
+    """
+    found = []
+    for cut in (_peak, _backward):
+        parts = [Partition.at(trace, machine, *_halves(cut(trace), trace.n)) for trace in traces]
+        found.append(pipeline(parts, overlap=0))
+    return found
 
 
 def _halves(cut: int, n: int) -> tuple[list[int], int]:
@@ -129,9 +154,12 @@ def _peak(trace: Trace) -> int:
 
 
 def _backward(trace: Trace) -> int:
-    """The op that begins the backward pass: the first that makes a gradient; that at the peak where no kind tells."""
+    """The op behind all that were recorded before the first that makes a gradient; at the peak where no kind tells."""
     mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_)
-    return int(trace.buffers.start[mine].min()) if mine.any() else _peak(trace)
+    if not mine.any():
+        return _peak(trace)
+    of = trace.ops.of
+    return 1 + int(np.flatnonzero(of < of[trace.buffers.start[mine]].min()).max(initial=-1))
 
 
 @strict

@@ -19,15 +19,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 from gpumem._strict import strict
 from gpumem.batch import largest, rebatch, recorded_batch
-from gpumem.jobs.waterwave import Pipeline, partition, pipeline, reordered, together
+from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
-from gpumem.kinds import ACT_GRAD, GRADIENT
 from gpumem.machine import Machine
-from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, TABLE1, model_of
+from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
 from gpumem.trace import Trace
 
 Row = dict[str, Any]
@@ -50,6 +47,7 @@ class Sizing:
     machine: Machine
     progress: Callable[[str], None]
     pieces: tuple[float, ...] = PIECES
+    slowdown: float = 1.0  # of kernels that run side by side: see `gpumem.sharing.share`
 
     @property
     def limit(self) -> int:
@@ -77,15 +75,15 @@ def beside(line: Pipeline) -> float:
 class Ladder:
     """Whether jobs fit at one of several split sizes; what fitted last is tried first."""
 
-    def __init__(self, setting: Sizing, needs: Needs, pieces: Sequence[float] = ()) -> None:
-        self.setting, self.needs, self.pieces = setting, needs, list(pieces or setting.pieces)
+    def __init__(self, sizing: Sizing, needs: Needs, pieces: Sequence[float] = ()) -> None:
+        self.sizing, self.needs, self.pieces = sizing, needs, list(pieces or sizing.pieces)
         self.found: Pipeline | None = None
 
     def __call__(self, traces: Sequence[Trace]) -> bool:
         most = max(trace.peak_load for trace in traces)
         for piece in self.pieces:
-            line = undelayed(traces, self.setting.machine, int(most / piece))
-            if self.needs(line, self.setting.machine) <= self.setting.limit:
+            line = undelayed(traces, self.sizing.machine, int(most / piece))
+            if self.needs(line, self.sizing.machine) <= self.sizing.limit:
                 self.found = line
                 self.pieces = [piece, *(other for other in self.pieces if other != piece)]
                 return True
@@ -105,45 +103,21 @@ def parts_of(
     return [cut(trace) for trace in traces]
 
 
-@strict
-def halves(traces: Sequence[Trace], machine: Machine) -> list[Pipeline]:
-    """Return Waterwave-s of jobs: each in two groups, cut at the peak and between the two passes."""
-    found = []
-    for cut in (_peak, _backward):
-        parts = [Partition.at(trace, machine, [0, cut(trace), trace.n], 1) for trace in traces]
-        found.append(pipeline(parts, overlap=0))
-    return found
-
-
-def _peak(trace: Trace) -> int:
-    """The op before which most is held."""
-    return 1 + int(np.argmax(between(trace)[1:-1]))
-
-
-def _backward(trace: Trace) -> int:
-    """The op behind all that were recorded before the first gradient; that at the peak where kinds do not tell."""
-    mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_)
-    of = trace.ops.of
-    first = int(of[trace.buffers.start[mine]].min(initial=len(of)))
-    behind = 1 + int(np.flatnonzero(of < first).max(initial=-1))
-    return behind if 0 < behind < trace.n else _peak(trace)
-
-
-def _coarse_fits(setting: Sizing, needs: str, traces: Sequence[Trace]) -> bool:
-    lines = halves(traces, setting.machine)
+def _coarse_fits(sizing: Sizing, needs: str, traces: Sequence[Trace]) -> bool:
+    lines = halves(traces, sizing.machine)
     if needs == "bound":
-        return min(NEEDS[needs](line, setting.machine) for line in lines) <= setting.limit
-    runs = (together(line, setting.machine, pace=pace) for line in lines for pace in PACES)
-    return any(run.trace.peak_load <= setting.limit for run in runs)
+        return min(NEEDS[needs](line, sizing.machine) for line in lines) <= sizing.limit
+    runs = (together(line, sizing.machine, pace=pace) for line in lines for pace in PACES)
+    return any(run.trace.peak_load <= sizing.limit for run in runs)
 
 
-def _delayed_fits(setting: Sizing, traces: Sequence[Trace]) -> bool:
+def _delayed_fits(sizing: Sizing, traces: Sequence[Trace]) -> bool:
     rest = [int(between(trace)[0]) for trace in traces]
-    return all(sum(rest) - own + trace.peak_load <= setting.limit for own, trace in zip(rest, traces))
+    return all(sum(rest) - own + trace.peak_load <= sizing.limit for own, trace in zip(rest, traces))
 
 
 @strict
-def delayed(setting: Sizing, traces: Sequence[Trace]) -> Pipeline:
+def delayed(sizing: Sizing, traces: Sequence[Trace]) -> Pipeline:
     """Return the pipeline within the limit, with delays, in which most runs side by side.
 
     Raises
@@ -152,7 +126,7 @@ def delayed(setting: Sizing, traces: Sequence[Trace]) -> Pipeline:
         A job does not fit beside what the others hold at rest.
     """
     most = max(trace.peak_load for trace in traces)
-    lines = [pipeline(parts_of(traces, setting.machine, int(most / piece)), setting.limit) for piece in setting.pieces]
+    lines = [pipeline(parts_of(traces, sizing.machine, int(most / piece)), sizing.limit) for piece in sizing.pieces]
     return max(lines, key=beside)
 
 
@@ -166,41 +140,56 @@ def most_of(make: Callable[[int], list[Trace]], fits: Callable[[list[Trace]], bo
     return largest(lambda k: fits(make(k)), start, exact=True)
 
 
-def solo(setting: Sizing, trace: Trace) -> int:
+def solo(sizing: Sizing, trace: Trace) -> int:
     """Return the largest batch of a job that has the GPU for itself."""
     return most_of(
-        partial(at_batch, trace, 1), lambda traces: traces[0].peak_load <= setting.limit, recorded_batch(trace)
+        partial(at_batch, trace, 1), lambda traces: traces[0].peak_load <= sizing.limit, recorded_batch(trace)
     )
 
 
 @strict
-def several(setting: Sizing, trace: Trace, jobs: int = 2, order: str = "recorded") -> Row:
+def several(sizing: Sizing, trace: Trace, jobs: int = 2, order: str = "recorded") -> Row:
     """Find the largest batches of jobs that are the same: a row of Table 1 for two, of section 5.5 for more.
 
     Returns
     -------
     dict
         `solo`; `coarse` (Waterwave-s, of six runs) and `coarse bound`; `waterwave` in issue order, and `bound`, each
-        with the split size, the groups of a job and how much runs side by side at it; `delayed`, with how much then
-        does; the paper's row, where it is a model of it.
+        with the groups of a job and how much runs side by side at it; `rate`, samples a second; `delayed`, with how
+        much then does; the paper's row, where it is a model of it.
     """
     mine = ordered(trace, order)
-    setting.progress(f"{trace.name}, {order}: {jobs} jobs")
-    alone = solo(setting, mine)
+    sizing.progress(f"{trace.name}, {order}: {jobs} jobs")
+    alone = solo(sizing, mine)
     make = cache(partial(at_batch, mine, jobs))
-    row: Row = {"trace": trace.name, "machine": setting.machine.name, "order": order, "jobs": jobs, "solo": alone}
-    row["coarse"] = most_of(make, partial(_coarse_fits, setting, "issue order"), max(alone * 5 // 8, 1))
-    row["coarse bound"] = most_of(make, partial(_coarse_fits, setting, "bound"), max(alone // 2, 1))
+    row: Row = {
+        "trace": trace.name,
+        "machine": sizing.machine.name,
+        "order": order,
+        "jobs": jobs,
+        "solo": alone,
+        "rate": None,
+    }
+    row["coarse"] = most_of(make, partial(_coarse_fits, sizing, "issue order"), max(alone * 5 // 8, 1))
+    row["coarse bound"] = most_of(make, partial(_coarse_fits, sizing, "bound"), max(alone // 2, 1))
     for name, needs in (("waterwave", "issue order"), ("bound", "bound")):
-        fits = Ladder(setting, NEEDS[needs])
+        fits = Ladder(sizing, NEEDS[needs])
         row[name] = most_of(make, fits, max(alone * 7 // 8, 1))
         row |= about(fits.found, name)
-    row["delayed"] = most_of(make, partial(_delayed_fits, setting), max(alone, 1))
-    row["delayed beside"] = beside(delayed(setting, make(row["delayed"]))) if row["delayed"] else None
+        if name == "waterwave" and fits.found is not None:
+            row["rate"] = rate(sizing, fits.found, jobs * row[name])
+    row["delayed"] = most_of(make, partial(_delayed_fits, sizing), max(alone, 1))
+    row["delayed beside"] = beside(delayed(sizing, make(row["delayed"]))) if row["delayed"] else None
     model = model_of(trace.name)
-    row["paper"] = TABLE1.get((setting.machine.name, model)) if jobs == 2 else None
-    known = (setting.machine.name, model) == ("v100", "resnet50")
-    return row | {"paper several": SEVERAL.get(jobs) if known else None}
+    row["paper"] = TABLE1.get((sizing.machine.name, model)) if jobs == 2 else None
+    known = (sizing.machine.name, model) == ("v100", "resnet50")
+    row["paper several"] = SEVERAL.get(jobs) if known else None
+    return row | {"paper rate": SEVERAL_RATE.get(jobs) if known else None}
+
+
+def rate(sizing: Sizing, line: Pipeline, samples: int) -> float:
+    """Samples a second of a pipeline, so many a round, with a host thread a stream."""
+    return 1e9 * samples / round_ns(line, sizing.machine, slowdown=sizing.slowdown, hosts=2)
 
 
 def about(line: Pipeline | None, name: str) -> Row:
@@ -211,23 +200,23 @@ def about(line: Pipeline | None, name: str) -> Row:
 
 
 @strict
-def mixed(setting: Sizing, traces: Sequence[Trace], order: str = "recorded") -> Row:
+def mixed(sizing: Sizing, traces: Sequence[Trace], order: str = "recorded") -> Row:
     """Find the largest batches of two models, each the same part of what it has alone: Table 2."""
     mine = [ordered(trace, order) for trace in traces]
-    setting.progress(f"{' + '.join(trace.name for trace in traces)}, {order}")
-    alone = [solo(setting, trace) for trace in mine]
+    sizing.progress(f"{' + '.join(trace.name for trace in traces)}, {order}")
+    alone = [solo(sizing, trace) for trace in mine]
 
     @cache
     def make(part: int) -> list[Trace]:
         return [at_batch(trace, 1, max(most * part // FINE, 1))[0] for trace, most in zip(mine, alone)]
 
-    row: Row = {"traces": [trace.name for trace in traces], "machine": setting.machine.name, "order": order}
+    row: Row = {"traces": [trace.name for trace in traces], "machine": sizing.machine.name, "order": order}
     row["solo"] = alone
     for name, needs in (("waterwave", "issue order"), ("bound", "bound")):
-        fits = Ladder(setting, NEEDS[needs])
+        fits = Ladder(sizing, NEEDS[needs])
         part = most_of(make, fits, FINE * 7 // 8)
         row[name] = [max(most * part // FINE, 1) for most in alone]
         row |= about(fits.found, name)
-    row["delayed"] = [most * most_of(make, partial(_delayed_fits, setting), FINE) // FINE for most in alone]
+    row["delayed"] = [most * most_of(make, partial(_delayed_fits, sizing), FINE) // FINE for most in alone]
     first, second = (model_of(trace.name) for trace in traces)
-    return row | {"paper": MIXED.get((first, second)) if setting.machine.name == "v100" else None}
+    return row | {"paper": MIXED.get((first, second)) if sizing.machine.name == "v100" else None}

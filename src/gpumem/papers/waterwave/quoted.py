@@ -34,6 +34,7 @@ MIXED = {  # Table 2, v100: the largest batches of two models
     ("bert_base", "tacotron2"): (120, 150),
 }
 SEVERAL = {2: 370, 3: 336, 4: 310}  # ResNet50 on v100, section 5.5: jobs -> largest batch
+SEVERAL_RATE = {3: 402.76, 4: 401.58}  # samples a second
 SPLITS = (1, 2, 4, 6, 8, 12)  # GB: figure 8
 GROUPS = 8  # Tacotron2's, at its largest batch
 FREED = (5.4, 13.0)  # GB at the peak: figure 2, ResNet50 on p100, freed when scheduled, and "over" when completed

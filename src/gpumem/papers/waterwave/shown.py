@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from gpumem.machine import GIB
@@ -15,8 +16,35 @@ WAYS = ("in turn", "switched", "waterwave", "processes")
 
 def batch_table(rows: Sequence[Row]) -> str:
     """Table 1: a line a trace, an order and a number of jobs."""
-    head = ["trace", "on", "order", "jobs", "solo", "s", "waterwave", "of solo", "over s", "groups", "beside"]
-    lines = [[*head, "bound", "s bound", "delayed", "beside", "paper: solo", "s", "waterwave", "of solo", "over s"]]
+    head = [
+        "trace",
+        "on",
+        "order",
+        "jobs",
+        "solo",
+        "s",
+        "waterwave",
+        "of solo",
+        "over s",
+        "groups",
+        "beside",
+        "samples/s",
+    ]
+    lines = [
+        [
+            *head,
+            "bound",
+            "s bound",
+            "delayed",
+            "beside",
+            "paper: solo",
+            "s",
+            "waterwave",
+            "of solo",
+            "over s",
+            "samples/s",
+        ]
+    ]
     for r in rows:
         cells = [
             r["trace"],
@@ -25,7 +53,7 @@ def batch_table(rows: Sequence[Row]) -> str:
             *(str(r[key]) for key in ("jobs", "solo", "coarse", "waterwave")),
         ]
         cells += _ratios(r["solo"], r["coarse"], r["waterwave"])
-        cells += [_known(r["waterwave groups"]), _part(r, "waterwave")]
+        cells += [_known(r["waterwave groups"]), _part(r, "waterwave"), _rate(r["rate"])]
         cells += [f"{r[key]}" for key in ("bound", "coarse bound", "delayed")] + [_part(r, "delayed")]
         cells += _paper(r)
         lines.append(cells)
@@ -51,8 +79,8 @@ def _part(row: Row, name: str) -> str:
 def _paper(r: Row) -> list[str]:
     if r["paper"]:
         solo, _, coarse, ours = r["paper"]
-        return [str(solo), str(coarse), str(ours), *_ratios(solo, coarse, ours)]
-    return ["", "", _known(r["paper several"]), "", ""]
+        return [str(solo), str(coarse), str(ours), *_ratios(solo, coarse, ours), ""]
+    return ["", "", _known(r["paper several"]), "", "", _known(r["paper rate"])]
 
 
 def mixed_table(rows: Sequence[Row]) -> str:
@@ -90,7 +118,21 @@ def split_table(rows: Sequence[Row]) -> str:
         for key in ("waterwave", "bound"):
             cells += [str(r[key]), percent(r[key] / max(r["solo"], 1))]
         lines.append([*cells, _part(r, "waterwave"), _rate(r["rate"])])
-    return columns(lines)
+    return "\n".join([columns(lines), "", *_maxima(rows)])
+
+
+def _maxima(rows: Sequence[Row]) -> list[str]:
+    """How many maxima each curve of figure 8 has, a plateau being one, and where the highest is."""
+    told = []
+    for trace, mine in _by([r for r in rows if r["split"] is not None], "trace").items():
+        for order, curve in _by(mine, "order").items():
+            y = [batch for batch, _ in groupby(r["waterwave"] for r in curve)]
+            count = sum(a < b > c for a, b, c in zip([-1, *y], y, [*y[1:], -1]))
+            best = max(curve, key=lambda r: r["waterwave"])
+            told.append(
+                f"{trace}, {order}: {count} maxim{'um' if count == 1 else 'a'}, the highest at {best['split']:g}"
+            )
+    return told
 
 
 def _rate(value: float | None) -> str:
@@ -138,12 +180,13 @@ def host_table(rows: Sequence[Row]) -> str:
 def throughput_table(rows: Sequence[Row]) -> str:
     """Figure 7: a line a batch, samples a second."""
     head = ["trace", "on", "batch", *WAYS, "over turns", "over processes", "missed GiB"]
-    lines = [[*head, "paper, at most: over turns", "over processes"]]
+    lines = [[*head, "paper, at most: over turns", "over processes", "GB/s for that"]]
     for r in rows:
         over = [_over(r["waterwave"], r[key]) for key in ("in turn", "processes")]
         cells = [r["trace"], r["machine"], str(r["batch"]), *(_rate(r[key]) for key in WAYS), *over]
         theirs = ["" if r[key] is None else f"{r[key]:.2f}" for key in ("paper over turns", "paper over mps")]
-        lines.append([*cells, f"{r['missed'] / GIB:.1f}", *theirs])
+        rate = f"{r['rate for that']:.1f}" if "rate for that" in r else ""
+        lines.append([*cells, f"{r['missed'] / GIB:.1f}", *theirs, rate])
     return columns(lines)
 
 

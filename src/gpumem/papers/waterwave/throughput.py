@@ -23,40 +23,28 @@ from typing import Any
 
 from gpumem._strict import strict
 from gpumem.errors import Infeasible
-from gpumem.jobs.waterwave import Partition, Pipeline, Turn, pipeline, together
+from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
 from gpumem.jobs.waterwave.groups import between
 from gpumem.machine import Machine
-from gpumem.papers.waterwave.batches import Sizing, at_batch, parts_of, solo
+from gpumem.papers.waterwave.batches import Sizing, at_batch, solo
 from gpumem.papers.waterwave.quoted import GAINS, OVER_MPS, model_of
-from gpumem.sharing import share
 from gpumem.simulate import simulate
 from gpumem.trace import Trace
 
 Row = dict[str, Any]
 FAULTED = 5.4 / 10.9  # of the link's rate: what misses of unified memory move
-PIECES = (4, 6, 8, 12, 16, 24)  # of a job's peak: split sizes, of which the clock says the best
 PARTS = (0.125, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the largest batch alone
 SLOWDOWNS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ROUNDS = 3  # of an iteration, until what is on the device at its start repeats
 
 
-@strict
-def round_ns(line: Pipeline, machine: Machine, slowdown: float, hosts: int = 2) -> int:
-    """Return what a round of a pipeline takes, an iteration of each job."""
-    trace = together(line, machine, hosts=hosts).trace
-    return simulate(share(trace, machine, slowdown), machine).makespan
-
-
-def waterwave(
-    traces: Sequence[Trace], setting: Sizing, slowdown: float, hosts: int = 2, pieces: Sequence[float] = PIECES
-) -> int | None:
+def groups_ns(traces: Sequence[Trace], sizing: Sizing, slowdown: float, hosts: int = 2) -> int | None:
     """What a round takes by node groups, at the best split size; None where a job does not fit beside the others."""
-    most = max(trace.peak_load for trace in traces)
     try:
-        lines = [pipeline(parts_of(traces, setting.machine, int(most / piece)), setting.limit) for piece in pieces]
+        line = waterwave(traces, sizing.machine, sizing.limit, slowdown=slowdown, hosts=hosts)
     except Infeasible:
         return None
-    return min(round_ns(line, setting.machine, slowdown, hosts) for line in lines)
+    return round_ns(line, sizing.machine, slowdown=slowdown, hosts=hosts)
 
 
 def side_by_side(traces: Sequence[Trace], machine: Machine) -> Pipeline:
@@ -75,7 +63,7 @@ def missed(trace: Trace, limit: int) -> tuple[int, int]:
     >>> from gpumem.io import bundled
     >>> trace = bundled("vgg16")
     >>> missed(trace, trace.peak_load), [size // 2**20 for size in missed(trace, trace.peak_load * 3 // 4)]
-    ((0, 0), [177, 177])
+    ((0, 0), [170, 170])
     """
     here: dict[int, int] = {}  # the bytes of each buffer that are on the device, unused for longest first
     alive: set[int] = set()
@@ -120,12 +108,13 @@ def _dying(trace: Trace) -> list[list[int]]:
     return found
 
 
-def processes(traces: Sequence[Trace], setting: Sizing, slowdown: float) -> tuple[int, int]:
-    """What a round takes as processes over unified memory, and the bytes that misses move."""
-    machine, line = setting.machine, side_by_side(traces, setting.machine)
-    came, went = missed(together(line, machine, hosts=2).trace, setting.limit)
+def processes(traces: Sequence[Trace], sizing: Sizing) -> tuple[int, int, int]:
+    """What a round takes as processes over unified memory, how much of it waits for misses, and what these move."""
+    machine, line = sizing.machine, side_by_side(traces, sizing.machine)
+    came, went = missed(together(line, machine, hosts=2).trace, sizing.limit)
     waits = (came * machine.into.ns_per_byte + went * machine.out.ns_per_byte) / FAULTED
-    return round_ns(line, machine, slowdown) + round(waits), came + went
+    work = round_ns(line, machine, slowdown=sizing.slowdown, hosts=2)
+    return work + round(waits), round(waits), came + went
 
 
 def switch_ns(trace: Trace, machine: Machine) -> int:
@@ -136,7 +125,7 @@ def switch_ns(trace: Trace, machine: Machine) -> int:
 
 
 @strict
-def throughput(setting: Sizing, trace: Trace, slowdown: float, parts: Sequence[float] = PARTS) -> list[Row]:
+def throughput(sizing: Sizing, trace: Trace, parts: Sequence[float] = PARTS) -> list[Row]:
     """Measure what two jobs get done at several batch sizes: figure 7.
 
     Returns
@@ -145,41 +134,43 @@ def throughput(setting: Sizing, trace: Trace, slowdown: float, parts: Sequence[f
         A row a batch: samples a second of both jobs `in turn`, `switched`, `waterwave`, `processes`, None where it does
         not fit; `missed`, the bytes that unified memory moves in a round.
     """
-    machine, alone, model = setting.machine, solo(setting, trace), model_of(trace.name)
+    machine, alone, model = sizing.machine, solo(sizing, trace), model_of(trace.name)
     rows: list[Row] = []
     for part in parts:
         batch = max(round(part * alone), 1)
-        setting.progress(f"{trace.name}: two jobs at batch {batch}")
+        sizing.progress(f"{trace.name}: two jobs at batch {batch}")
         (job,) = at_batch(trace, 1, batch)
         own, switch = simulate(job, machine).makespan, switch_ns(job, machine)
-        fits = job.peak_load + int(between(job)[0]) <= setting.limit
-        side, moved = processes([job, job], setting, slowdown)
+        fits = job.peak_load + int(between(job)[0]) <= sizing.limit
+        side, waits, moved = processes([job, job], sizing)
         times = {
             "in turn": 2 * own if fits else None,
-            "switched": 2 * (own + switch) if job.peak_load <= setting.limit else None,
-            "waterwave": waterwave([job, job], setting, slowdown),
+            "switched": 2 * (own + switch) if job.peak_load <= sizing.limit else None,
+            "waterwave": groups_ns([job, job], sizing, sizing.slowdown),
             "processes": side,
         }
         row: Row = {"trace": trace.name, "machine": machine.name, "batch": batch, "part": part, "missed": moved}
         row |= {key: None if ns is None else 2e9 * batch / ns for key, ns in times.items()}
         known = machine.name == "v100"
         rows.append(row | {"paper over turns": GAINS.get(model) if known else None})
-        rows[-1]["paper over mps"] = OVER_MPS.get(model) if known else None
+        rows[-1]["paper over mps"] = over = OVER_MPS.get(model) if known else None
+        if moved and over and (ours := times["waterwave"]) is not None:  # GB/s at which misses would give that
+            rows[-1]["rate for that"] = moved / max(over * ours - (side - waits), 1)
     return rows
 
 
 @strict
-def slowed(setting: Sizing, trace: Trace, part: float = 0.25, slowdowns: Sequence[float] = SLOWDOWNS) -> Row:
+def slowed(sizing: Sizing, trace: Trace, part: float = 0.25, slowdowns: Sequence[float] = SLOWDOWNS) -> Row:
     """Measure how many times as much Waterwave gets done as jobs in turn, by how much kernels slow each other down.
 
     Of two jobs at `part` of the largest batch alone, with a host thread a stream and with one for both.
     """
-    batch = max(round(part * solo(setting, trace)), 1)
+    batch = max(round(part * solo(sizing, trace)), 1)
     (job,) = at_batch(trace, 1, batch)
-    setting.progress(f"{trace.name}: slowed down")
-    turns = 2 * simulate(job, setting.machine).makespan
-    row: Row = {"trace": trace.name, "machine": setting.machine.name, "batch": batch}
-    ours = partial(waterwave, [job, job], setting)
+    sizing.progress(f"{trace.name}: slowed down")
+    turns = 2 * simulate(job, sizing.machine).makespan
+    row: Row = {"trace": trace.name, "machine": sizing.machine.name, "batch": batch}
+    ours = partial(groups_ns, [job, job], sizing)
     for hosts in (2, 1):
         for slowdown in slowdowns:
             ns = ours(slowdown, hosts)
