@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from doctest import DocTestParser
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
 from lifetimes import forward_values, lifetimes
 from matplotlib.figure import Figure
 
@@ -136,6 +138,36 @@ def waterwave(ax: Axes) -> None:
     """Memory freed when ops are scheduled, and when they have completed."""
     made = made_by("papers/waterwave.md")
     gpumem.plot.memory(made["trace"], made["line"], ax=ax)
+
+
+@picture(height=3)
+def waterwave_groups(ax: Axes) -> None:
+    """Two jobs in node groups: what each holds over the ops of a round."""
+    _both(ax, "groups")
+
+
+@picture(height=3)
+def waterwave_halves(ax: Axes) -> None:
+    """Two jobs in halves of an iteration."""
+    _both(ax, "halves")
+
+
+def _both(ax: Axes, name: str) -> None:
+    made = made_by("papers/waterwave.md")
+    both, alone = made["rounds"][name], made["job"].peak_load / 2**30
+    trace, n = both.trace, both.trace.n
+    second = trace.buffers.of >= both.buffers[1]
+    held = [_load_of(trace, mine) / 2**30 for mine in (~second, second)]
+    ax.stackplot(range(n), *held, labels=("job 1", "job 2"), colors=("#4c72b0", "#dd8452"), step="post")
+    ax.axhline(alone, linestyle="--", linewidth=0.8, color="black", label="one job, at most")
+    ax.set(xlabel="op of a round, as handed over", ylabel="GiB", ylim=(0, 2.3 * alone), xlim=(0, n - 1))
+    ax.legend(loc="upper right", ncols=3, fontsize="small")
+
+
+def _load_of(trace: gpumem.Trace, mine: Any) -> Any:
+    """The load of some of the buffers."""
+    buffers = trace.buffers
+    return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).load()
 
 
 @picture()
