@@ -15,6 +15,8 @@ from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,
     Together,
+    round_ns,
+    searched,
     simulate_together,
     temporal,
     together,
@@ -155,6 +157,30 @@ def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int
         assert refused or (mine.launch >= job.arrival and mine.leave >= mine.end[-1])
 
 
+def test_priorities_are_iterations_in_a_round():
+    trace = bundled("vgg16")
+    jobs = [Job("a", trace, iterations=12), Job("b", trace, iterations=4)]
+    for way in (waterwave, temporal):
+        out, told = ran(jobs, int(1.5 * trace.peak_load), way, weights=[3, 1])
+        assert [len(names) for names, _ in told] == [2] and [len(job.end) for job in out.jobs] == [12, 4]
+        judged([trace] * 2, told[0][1])
+        assert [turn.job for turn in told[0][1].pipeline.turns].count(0) == 3
+        a, b = ((job.end[-1] - job.launch) / len(job.end) for job in out.jobs)
+        assert 2 * a < b
+    with pytest.raises(ValueError, match="weights: 1 of them for 2 jobs"):
+        simulate_together(jobs, MACHINE, 2**30, weights=[1])
+
+
+def test_searched_groups_are_never_slower():
+    traces = [bundled("vgg16"), bundled("resnet18")]
+    for limit, slowdown in ((680, 0.0), (680, 0.5), (2000, 0.5)):
+        both = [way(traces, MACHINE, limit * 2**20, slowdown=slowdown) for way in (waterwave, searched)]
+        slow, fast = (round_ns(one, MACHINE, slowdown=slowdown) for one in both)
+        assert fast <= slow
+        judged(traces, together(both[1], MACHINE), limit * 2**20)
+        assert slowdown or fast < 0.95 * slow
+
+
 # The command line
 
 
@@ -187,6 +213,12 @@ def test_the_round_is_written_as_one_trace(cli: Cli, tmp_path: Path):
         (["--planner", "waterwave", "--order", "deep"], "--order: 'deep' is unknown; there are recorded, depth"),
         (["--planner", "waterwave", "--host-threads", "3"], "--host-threads: 3 is neither 1 nor 2"),
         (["--planner", "waterwave", "--ratio", "0.5"], "--ratio: no use to waterwave"),
+        (["--planner", "waterwave", "--priority", "0"], "--priority: '0' is not a number of iterations"),
+        (["--planner", "waterwave", "--priority", "2,1"], "--priority: 2 values for 1 jobs"),
+        (
+            ["--planner", "waterwave-s", "--priority", "2"],
+            "--priority: no use to waterwave-s; it is",
+        ),
         (["--planner", "temporal", "--no-rest"], "--no-rest: no use to temporal"),
         (["--planner", "temporal", "--split", "1MiB"], "--split: no use to temporal; it is an option of waterwave"),
         (["--planner", "tensile", "--split", "1MiB"], "--split: no use to tensile; it is an option of waterwave"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gpumem
 from gpumem import io, report
@@ -16,6 +16,8 @@ from gpumem.commands.parser import Group
 from gpumem.commands.progress import tell
 from gpumem.names import one_of, unknown
 from gpumem.units import amount, human
+
+T = TypeVar("T")
 
 
 def add_machine(p: Group, default: str) -> None:
@@ -97,6 +99,21 @@ def check_file(out: str, suffixes: tuple[str, ...], option: str = "--out") -> No
         raise ValueError(f"{out}: cannot write here (No such folder)")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(f"{out}: cannot write here (Permission denied)")
+
+
+def each(text: str, count: int, what: str, read: Callable[[str, str], T]) -> list[T]:
+    """Read one value for each job; the last one given counts for the rest."""
+    values = [read(part.strip(), what) for part in text.split(",")]
+    if len(values) > count:
+        raise ValueError(f"{what}: {len(values)} values for {count} jobs")
+    return values + values[-1:] * (count - len(values))
+
+
+def count_of(text: str, what: str) -> int:
+    """Read a number of iterations."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:10]) <= 10**6 or len(text) > 10:
+        raise ValueError(f"{what}: {text[:40]!r} is not a number of iterations from 1 to a million")
+    return int(text)
 
 
 @contextmanager

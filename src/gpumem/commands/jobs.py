@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import io, papers, report
-from gpumem.commands.args import add_machine, finite, target_of
+from gpumem.commands.args import add_machine, count_of, each, finite, target_of
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands, Group
 from gpumem.commands.planning import SIZE
@@ -101,10 +100,10 @@ def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress)
     count = len(args.file)
     known: dict[str, gpumem.Trace] = {}
     jobs: list[Job] = []
-    arrive = _each(args.arrive, count, "--arrive", moment)
-    turns = _each(args.iterations, count, "--iterations", _count)
-    leave = _each(args.leave or "-", count, "--leave", lambda text, what: None if text == "-" else moment(text, what))
-    ratio = _each(args.ratio or "1", count, "--ratio", _part)
+    arrive = each(args.arrive, count, "--arrive", moment)
+    turns = each(args.iterations, count, "--iterations", count_of)
+    leave = each(args.leave or "-", count, "--leave", lambda text, what: None if text == "-" else moment(text, what))
+    ratio = each(args.ratio or "1", count, "--ratio", _part)
     for k, file in enumerate(args.file):
         if file not in known:
             trace = read_with_ops(source_of(file), machine, progress)
@@ -115,20 +114,6 @@ def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress)
             name += "'"
         jobs.append(Job(name, known[file], arrive[k], turns[k], leave[k], ratio[k]))
     return jobs
-
-
-def _each(text: str, count: int, what: str, read: Callable[[str, str], T]) -> list[T]:
-    """One value for each job; the last one given counts for the rest."""
-    values = [read(part.strip(), what) for part in text.split(",")]
-    if len(values) > count:
-        raise ValueError(f"{what}: {len(values)} values for {count} jobs")
-    return values + values[-1:] * (count - len(values))
-
-
-def _count(text: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:10]) <= 10**6 or len(text) > 10:
-        raise ValueError(f"{what}: {text[:40]!r} is not a number of iterations from 1 to a million")
-    return int(text)
 
 
 def _part(text: str, what: str) -> float:

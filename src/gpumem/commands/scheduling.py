@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import evaluate, io, latency, pool
-from gpumem.commands.args import check_file, finite, one_word
+from gpumem.commands.args import check_file, count_of, each, finite, one_word
 from gpumem.commands.parser import Group, Parser
 from gpumem.commands.planning import of_use
 from gpumem.commands.progress import Progress, tell
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
 TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
 RUNTIME = ("ratio", "latency", "drain", "threshold", "half_duplex", *TENSILE)  # of jobs that copy
-TOGETHER = ("split", "order", "host_threads", "trace")  # of jobs that run side by side
+TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
 
 
 def add_scheduling(p: Parser) -> None:
     """Add who plans, and the options of each."""
     how = p.add_argument_group("how to plan")
-    ways = "by node groups side by side (waterwave), by halves of an iteration (waterwave-s), in turn (temporal)"
+    ways = "side by side by node groups (waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)"
     planners = "tensile, none, or a swap planner for each job by itself"
     how.add_argument("--planner", default="tensile", metavar="NAME", help=f"{planners}; {ways}")
     how.add_argument(
@@ -66,6 +66,7 @@ def add_together(p: Group) -> None:
     """Add the options of Waterwave's ways."""
     p.add_argument("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)")
     p.add_argument("--order", metavar="NAME", help="of a job's ops: recorded, or depth (the longest path to an op)")
+    p.add_argument("--priority", metavar="N[,N]", help="iterations of each job in a round (default: 1)")
     p.add_argument("--trace", metavar="FILE", help="write the last round as one trace, placed (.json, .json.gz, .csv)")
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
@@ -103,10 +104,12 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         check_file(args.trace, io.SUFFIXES, "--trace")
     given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
     given |= {} if args.order is None else {"order": args.order}
-    for name in given:
-        if not taken(way, {name: 0}):
-            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of waterwave")
-    given |= taken(way, {"slowdown": args.slowdown})
+    for name, keyword in (*zip(given, given), *([("priority", "turns")] if args.priority else [])):
+        if not taken(way, {keyword: 0}):
+            others = ", ".join(other for other, one in WAYS.items() if taken(one, {keyword: 0}))
+            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of {others}")
+    given |= taken(way, {"slowdown": args.slowdown, "hosts": args.host_threads or 1})
+    weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
         def made(members: Sequence[Job], both: Together) -> None:
@@ -122,7 +125,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
                 io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
 
         progress("running the jobs side by side")
-        more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "made": made}
+        more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
         return simulate_together(jobs, machine, capacity, partial(way, **given), **more)
 
     return run

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Way as Way,
         halves as halves,
         round_ns as round_ns,
+        searched as searched,
         temporal as temporal,
         waterwave as waterwave,
         waterwave_s as waterwave_s,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
+from gpumem.jobs.waterwave.priorities import by_weight
 from gpumem.jobs.waterwave.together import Together, together
 from gpumem.jobs.waterwave.ways import Way, waterwave
 from gpumem.machine import Machine
@@ -45,6 +46,7 @@ def simulate_together(
     *,
     slowdown: float = 1.0,
     hosts: int = 1,
+    weights: Sequence[int] | None = None,
     made: Callable[[Sequence[Job], Together], object] = lambda jobs, both: None,
 ) -> Outcome:
     """Run jobs together by a way of sharing, from when they arrive to when they leave.
@@ -62,6 +64,8 @@ def simulate_together(
         Of `k` kernels that run at once each progresses at `1 / (1 + slowdown (k - 1))`.
     hosts : int
         Host threads, see `together`.
+    weights : sequence of int, optional
+        Iterations of each job in a round, for a way that takes `turns`: see `by_weight`. By default 1.
     made : callable
         Told the jobs that are in and what they do together, for each set of them.
 
@@ -74,7 +78,7 @@ def simulate_together(
     Raises
     ------
     ValueError
-        No jobs, two of one name; as `way`.
+        No jobs, two of one name, not one weight for each; as `way`.
 
     Notes
     -----
@@ -97,7 +101,10 @@ def simulate_together(
         raise ValueError("simulate_together: no jobs")
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError("simulate_together: two jobs of one name")
-    return _Session(jobs, machine, capacity, way, slowdown, hosts, made).run()
+    if weights is not None and len(weights) != len(jobs):
+        raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
+    weight = {} if weights is None else {job.name: mine for job, mine in zip(jobs, weights)}
+    return _Session(jobs, machine, capacity, way, slowdown, hosts, weight, made).run()
 
 
 class _Session:
@@ -109,10 +116,11 @@ class _Session:
         way: Way,
         slowdown: float,
         hosts: int,
+        weight: Mapping[str, int],
         made: Callable[[Sequence[Job], Together], object],
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
-        self.tell = made
+        self.weight, self.tell = weight, made
         self.ran: Together | None = None  # in the last rounds
         self.all = [_Running(job) for job in jobs]
         self.log: list[Event] = []
@@ -170,7 +178,8 @@ class _Session:
         names = tuple(one.job.name for one in members)
         if names not in self.known:
             try:
-                found = self.way([one.job.trace for one in members], self.machine, self.capacity)
+                turns = {"turns": by_weight([self.weight[name] for name in names])} if self.weight else {}
+                found = self.way([one.job.trace for one in members], self.machine, self.capacity, **turns)
                 self.known[names] = together(found, self.machine, hosts=self.hosts)
             except (Infeasible, NotReached) as error:
                 self.least[names[-1]] = error.needs if isinstance(error, Infeasible) else error.reached
