@@ -16,6 +16,7 @@ from gpumem.jobs.waterwave import (
     Partition,
     Pipeline,
     Together,
+    Turn,
     algorithm1,
     by_depth,
     depth,
@@ -25,6 +26,7 @@ from gpumem.jobs.waterwave import (
     together,
 )
 from gpumem.jobs.waterwave.algorithm1 import Row, overlap
+from gpumem.jobs.waterwave.pipeline import _folded
 from gpumem.trace import Trace
 
 from .conftest import objects
@@ -126,6 +128,13 @@ def test_mended_it_never_does_in_many_cases():
     assert broken > 1000
 
 
+def test_iterations_of_a_job_do_not_run_into_one_another():
+    """Not even where a whole one would fit into slots that the one before leaves free."""
+    part = made([(2, 1)])[0]
+    flat = Pipeline((part,), (Turn(0, (1, 2), (0, 1)), Turn(0, (4, 7), (0, 1))), 8)  # by 4 slots: 0 to 3 around 1 to 2
+    assert _folded(flat, None).period == 7
+
+
 def test_overlap_is_clamped():
     assert [overlap(limit, 60, 10, [4, 3]) for limit in (50, 60, 79, 80, 99, 200)] == [0, 0, 0, 1, 2, 3]
 
@@ -168,6 +177,17 @@ def test_the_oracle_sees_a_wrong_order():
     trace, order = Trace(Buffers.make([8], [0], [2], persistent=[True]), ops), np.array([1, 0])
     with objects("dependence", "change places"):
         check.together(*one(trace, reordered(trace, order), order))
+
+
+def test_no_order_makes_a_buffer_live_for_ever():
+    """It is freed and made anew in each iteration, be it at once."""
+    ops = Ops.make([[], [0, 1], [], []], [[0], [], [], [1]])
+    trace = Trace(Buffers.make([8, 8], [0, 3], [2, 6], persistent=[False, True]), ops)
+    order = by_depth(trace)
+    after = reordered(trace, order)
+    assert order.tolist() == [0, 2, 1, 3]
+    assert (after.buffers.start[1], after.buffers.end[1]) == (3, 7)
+    assert not after.eternal.any()
 
 
 # Node groups

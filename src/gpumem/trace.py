@@ -296,9 +296,13 @@ def _check_ops(ops: Ops, count: int) -> None:
 
 
 def _check_statistics(ops: Ops) -> None:
-    for i, kept in enumerate([] if ops.statistics is None else ops.statistics.tolist()):
-        if stray := set(kept) - (set(ops.reads[i].tolist()) & set(ops.writes[i].tolist())):
-            raise ValueError(f"op {i}: statistics in buffer {min(stray)}, which it does not both read and write")
+    if ops.statistics is None:
+        return
+    count = 1 + max(int(rows.idx.max(initial=0)) for rows in (ops.reads, ops.writes, ops.statistics))
+    kept, read, written = (rows.rows() * count + rows.idx for rows in (ops.statistics, ops.reads, ops.writes))
+    if len(stray := kept[~(np.isin(kept, read) & np.isin(kept, written))]):
+        i, b = divmod(int(stray.min()), count)
+        raise ValueError(f"op {i}: statistics in buffer {b}, which it does not both read and write")
 
 
 def _check_lifetimes(trace: Trace) -> None:

@@ -88,5 +88,6 @@ def reordered(trace: Trace, order: I64) -> Trace:
     start, last = pos[b.start], pos[(b.end - 1) % n]
     end = np.where(b.end > n, n, 0) + last + 1
     forever = trace.eternal
-    table = replace(b, start=np.where(forever, b.start, start), end=np.where(forever, b.end, end))
+    kept = b.persistent & (forever | (end - start < n))  # one that ends where it starts anew does not live for ever
+    table = replace(b, start=np.where(forever, b.start, start), end=np.where(forever, b.end, end), persistent=kept)
     return Trace(table, trace.ops.take(order), name=trace.name)

@@ -251,6 +251,7 @@ def _apart(folded: Pipeline) -> bool:
         return False
     for job in range(len(folded.parts)):
         mine = [turn.slot for turn in folded.turns if turn.job == job]
-        if mine[-1][-1] >= mine[0][0] + folded.period:
+        begin = [*(slot[0] for slot in mine[1:]), mine[0][0] + folded.period]  # of the iteration behind each
+        if any(slot[-1] >= behind for slot, behind in zip(mine, begin)):
             return False
     return True
