@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from gpumem.columns import COMPUTE, I64
+from gpumem.columns import I64
 from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -157,7 +157,7 @@ class Annealing:
         for d in plan.swaps:
             if (d.buffer, d.after) in place:
                 toggle(self.p, self.now, place[d.buffer, d.after])
-        computes = plan.apply(self.trace).ops.role == COMPUTE
+        computes = ~plan.apply(self.trace).ops.copies
         self.now.stall[:] = np.where(line.cause == HOST, 0, line.wait)[computes]  # the host is in `p.begin`
         self.limits[0], self.limits[2:] = self.limits[1], FAR
         for weight, part in WEIGHTS:

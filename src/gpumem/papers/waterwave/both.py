@@ -1,0 +1,140 @@
+"""Beyond the paper: two jobs that share by groups, by swapping, or both, over the memory there is.
+
+All are rewrites of one trace, so one clock judges them: first who runs beside whom (`together`), then what is swapped
+out and made again meanwhile (a plan for the trace of all). *Groups* keep within the limit by waiting. With swaps they
+may be planned for more memory than there is, and copies do the rest: several such amounts are tried, the clock decides.
+
+*TENSILE* shares by swapping alone: its schedule for all jobs, by its own simulated run-time system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpumem._strict import strict
+from gpumem.errors import Infeasible, NotReached
+from gpumem.jobs import Job, simulate_jobs, steady
+from gpumem.jobs.waterwave import Pipeline, atoms, balanced, temporal, together, waterwave
+from gpumem.machine import Machine
+from gpumem.papers.waterwave.throughput import side_by_side
+from gpumem.sharing import share
+from gpumem.simulate import simulate
+from gpumem.swap import Plan, search, tensile
+from gpumem.trace import Trace
+
+Row = dict[str, Any]
+OF_PEAKS = (1.0, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the sum of both peaks: the memory there is
+BEYOND = (1.0, 1.25, 1.6)  # of the memory there is: what groups are planned for, with swaps
+ITERATIONS = 6  # of TENSILE's jobs: enough for its plans to settle
+SECONDS = 10.0  # of each search
+SHARING = (
+    "in turn",
+    "paper's groups",
+    "balanced",
+    "tensile",
+    "in turn + swaps",
+    "side by side + swaps",
+    "groups + swaps",
+    "groups + swaps + reruns",
+)
+
+
+@strict
+def round_within(
+    line: Pipeline, machine: Machine, slowdown: float, limit: int, planner: Callable[..., Plan] | None = None
+) -> int | None:
+    """Return what a round takes within `limit` bytes, in ns, swapped by `planner`; None where that is out of reach.
+
+    The plan is made for what ops take beside each other. What they take is then asked again of the swapped trace.
+    """
+    trace = together(line, machine).trace
+    if trace.peak_load > limit:
+        if planner is None:
+            return None
+        try:
+            trace = planner(share(trace, machine, slowdown), machine, limit).apply(trace)
+        except (Infeasible, NotReached):
+            return None
+    return simulate(share(trace, machine, slowdown), machine, capacity=limit).makespan
+
+
+def _swapped(trace: Trace, machine: Machine, limit: int) -> Plan:
+    return search(trace, machine, limit, seconds=SECONDS)
+
+
+def _rerun(trace: Trace, machine: Machine, limit: int) -> Plan:
+    return tensile(trace, machine, limit, seconds=SECONDS)
+
+
+def _managed(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int) -> int | None:
+    """What TENSILE takes for the work of a round, in the long run; None where it does not run both at once in there.
+
+    Its jobs do not wait for each other, so the shorter one runs more often than once a round.
+    """
+    jobs = [Job(str(k), trace, iterations=ITERATIONS) for k, trace in enumerate(traces)]
+    out = simulate_jobs(jobs, machine, limit, slowdown=slowdown)
+    first = min((run.end[-1] for run in out.jobs if run.end), default=0)
+    if out.peak > limit or any(not run.end or run.start[0] >= first for run in out.jobs):
+        return None
+    work, ran = [simulate(trace, machine).makespan for trace in traces], steady(out)
+    return round(sum(work) / sum(ns / ran[job.name].ns for job, ns in zip(jobs, work)))
+
+
+@strict
+def sharing(
+    traces: Sequence[Trace],
+    machine: Machine,
+    slowdown: float,
+    parts: Sequence[float] = OF_PEAKS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Row]:
+    """Measure what two jobs get done, by what they share and how much memory there is.
+
+    Returns
+    -------
+    list of dict
+        A row an amount: `part` of the sum of both peaks, `limit` in bytes, and for each of `SHARING` how many times as
+        much gets done as in turn with ample memory; None where it does not fit.
+    """
+    alone = sum(simulate(trace, machine).makespan for trace in traces)
+    peaks = sum(trace.peak_load for trace in traces)
+    fine, name = [atoms(trace, machine) for trace in traces], " + ".join(trace.name for trace in traces)
+    turns, beside = temporal(traces, machine), side_by_side(traces, machine)
+    rows: list[Row] = []
+    for part in parts:
+        limit = int(part * peaks)
+        progress(f"{name}: {part:.0%} of both peaks")
+
+        def groups(room: int) -> Pipeline | None:
+            return _possible(lambda: balanced(fine, machine, room, slowdown=slowdown))
+
+        lines = {line.period: line for by in BEYOND if (line := groups(int(by * limit))) is not None}
+
+        def best(planner: Callable[..., Plan], tried: Sequence[Pipeline]) -> int | None:
+            found = (round_within(line, machine, slowdown, limit, planner) for line in tried)
+            return min((ns for ns in found if ns is not None), default=None)
+
+        theirs = _possible(lambda: waterwave(traces, machine, limit, slowdown=slowdown))
+        own = groups(limit)
+        swapped = [best(_swapped, [line]) for line in (turns, beside)]
+        times = {
+            "in turn": round_within(turns, machine, slowdown, limit),
+            "paper's groups": None if theirs is None else round_within(theirs, machine, slowdown, limit),
+            "balanced": None if own is None else round_within(own, machine, slowdown, limit),
+            "tensile": _managed(traces, machine, slowdown, limit),
+            "in turn + swaps": swapped[0],
+            "side by side + swaps": swapped[1],
+            "groups + swaps": best(_swapped, [*lines.values()]),
+            "groups + swaps + reruns": best(_rerun, [*lines.values()]),
+        }
+        row: Row = {"traces": name, "machine": machine.name, "slowdown": slowdown, "part": part, "limit": limit}
+        rows.append(row | {key: None if ns is None else alone / ns for key, ns in times.items()})
+    return rows
+
+
+def _possible(made: Callable[[], Pipeline]) -> Pipeline | None:
+    try:
+        return made()
+    except (Infeasible, NotReached):
+        return None
