@@ -21,7 +21,7 @@ from gpumem.trace import Trace
 from .conftest import Cli, shared
 
 V100, P100 = Machine.named("v100"), Machine.named("p100")
-PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "sequential", "hosts"]
+PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "sequential", "hosts", "sharing"]
 
 
 def setting(machine: Machine = V100, pieces: tuple[float, ...] = (8.0, 28.5)) -> batches.Sizing:

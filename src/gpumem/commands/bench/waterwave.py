@@ -26,6 +26,7 @@ PARTS = {
     "freed": "Figure 2: memory at the peak, freed when ops are scheduled and when they complete",
     "sequential": "Figure 3: what is lost where the host waits for each op",
     "hosts": "A round of two jobs with one host thread, and with one a stream",
+    "sharing": "Beyond the paper: two jobs by groups, by swapping and by both, over the memory there is",
 }
 ONE_ORDER = "recorded"
 ORDERS = dict.fromkeys((ONE_ORDER, "depth"))
@@ -34,6 +35,7 @@ USUAL, QUICKLY = ("vgg16", "resnet18"), ("vgg16", "mlp3")
 SLOWDOWN = 0.75  # two kernels side by side then do 1.14 times as much as in turn: the paper's CNNs gain that at most
 MORE = (3, 4)  # jobs
 SIZES, BATCHES, ENDS = (1.0, 4.0), (0.5, 0.9), (0.0, 1.0)  # --quick
+OF_PEAKS, SECONDS = (0.8, 0.6), 0.2
 QUICK = f"only {' and '.join(QUICKLY)} if none is named, few split sizes, batches and slowdowns, recorded order"
 
 
@@ -76,6 +78,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
             return paper.grouped(sizing, trace)
         return [row for order in orders for row in paper.splits(sizing, trace, order)]
 
+    shared = _pairs(traces) if len(traces) > 1 else [(traces[0], traces[0])]
+
+    def swapped(pair: tuple[gpumem.Trace, ...]) -> list[Any]:
+        parts, seconds = (OF_PEAKS, SECONDS) if few else (paper.OF_PEAKS, paper.SECONDS)
+        return paper.sharing(pair, target_of(args), args.slowdown, parts, seconds, progress)
+
     by_order = [(trace, order) for trace in traces for order in orders]
     pairs = [(pair, order) for pair in _pairs(traces) for order in orders]
     jobs = [(count, order) for count in MORE for order in orders]
@@ -91,6 +99,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
             paper.sequential(trace, machine, ns) for trace in traces for ns in (machine.host_ns, machine.host_ns / 4)
         ],
         "hosts": lambda: each(lambda trace: paper.a_host_a_stream(trace, machine, machine.host_ns)),
+        "sharing": lambda: [row for mine in shared for row in swapped(mine)],
     }
     return {part: rows[part]() for part in progress.over(parts)}
 

@@ -2,7 +2,7 @@
 
 Read `quoted` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `splits` that over
 the size of node groups (figure 8), `throughput` what gets done (figure 7), `hosts` what a host that issues and waits
-changes (figures 2 and 3), `shown` tables and pictures.
+changes (figures 2 and 3), `both` what swapping adds, beyond the paper, `shown` tables and pictures.
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
         mixed as mixed,
         ordered as ordered,
         several as several,
+    )
+    from gpumem.papers.waterwave.both import (
+        OF_PEAKS as OF_PEAKS,
+        SECONDS as SECONDS,
+        SHARING as SHARING,
+        sharing as sharing,
     )
     from gpumem.papers.waterwave.hosts import (
         HOST_NS as HOST_NS,

@@ -10,6 +10,7 @@ may be planned for more memory than there is, and copies do the rest: several su
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpumem._strict import strict
@@ -26,7 +27,7 @@ from gpumem.trace import Trace
 Row = dict[str, Any]
 OF_PEAKS = (1.0, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the sum of both peaks: the memory there is
 BEYOND = (1.0, 1.25, 1.6)  # of the memory there is: what groups are planned for, with swaps
-ITERATIONS = 6  # of TENSILE's jobs: enough for its plans to settle
+ITERATIONS = 6  # of TENSILE's longest job: enough for its plans to settle
 SECONDS = 10.0  # of each search
 SHARING = (
     "in turn",
@@ -59,25 +60,19 @@ def round_within(
     return simulate(share(trace, machine, slowdown), machine, capacity=limit).makespan
 
 
-def _swapped(trace: Trace, machine: Machine, limit: int) -> Plan:
-    return search(trace, machine, limit, seconds=SECONDS)
-
-
-def _rerun(trace: Trace, machine: Machine, limit: int) -> Plan:
-    return tensile(trace, machine, limit, seconds=SECONDS)
-
-
 def _managed(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int) -> int | None:
     """What TENSILE takes for the work of a round, in the long run; None where it does not run both at once in there.
 
     Its jobs do not wait for each other, so the shorter one runs more often than once a round.
     """
-    jobs = [Job(str(k), trace, iterations=ITERATIONS) for k, trace in enumerate(traces)]
+    work = [simulate(trace, machine).makespan for trace in traces]
+    counts = [ITERATIONS * -(-max(work) // ns) for ns in work]  # so that none is left alone for long
+    jobs = [Job(str(k), trace, iterations=count) for k, (trace, count) in enumerate(zip(traces, counts))]
     out = simulate_jobs(jobs, machine, limit, slowdown=slowdown)
     first = min((run.end[-1] for run in out.jobs if run.end), default=0)
     if out.peak > limit or any(not run.end or run.start[0] >= first for run in out.jobs):
         return None
-    work, ran = [simulate(trace, machine).makespan for trace in traces], steady(out)
+    ran = steady(out)
     return round(sum(work) / sum(ns / ran[job.name].ns for job, ns in zip(jobs, work)))
 
 
@@ -87,9 +82,10 @@ def sharing(
     machine: Machine,
     slowdown: float,
     parts: Sequence[float] = OF_PEAKS,
+    seconds: float = SECONDS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
-    """Measure what two jobs get done, by what they share and how much memory there is.
+    """Measure what two jobs get done, by what they share and how much memory there is; `seconds` for each search.
 
     Returns
     -------
@@ -99,38 +95,47 @@ def sharing(
     """
     alone = sum(simulate(trace, machine).makespan for trace in traces)
     peaks = sum(trace.peak_load for trace in traces)
-    fine, name = [atoms(trace, machine) for trace in traces], " + ".join(trace.name for trace in traces)
-    turns, beside = temporal(traces, machine), side_by_side(traces, machine)
+    name = " + ".join(trace.name for trace in traces)
     rows: list[Row] = []
     for part in parts:
         limit = int(part * peaks)
         progress(f"{name}: {part:.0%} of both peaks")
-
-        def groups(room: int) -> Pipeline | None:
-            return _possible(lambda: balanced(fine, machine, room, slowdown=slowdown))
-
-        lines = {line.period: line for by in BEYOND if (line := groups(int(by * limit))) is not None}
-
-        def best(planner: Callable[..., Plan], tried: Sequence[Pipeline]) -> int | None:
-            found = (round_within(line, machine, slowdown, limit, planner) for line in tried)
-            return min((ns for ns in found if ns is not None), default=None)
-
-        theirs = _possible(lambda: waterwave(traces, machine, limit, slowdown=slowdown))
-        own = groups(limit)
-        swapped = [best(_swapped, [line]) for line in (turns, beside)]
-        times = {
-            "in turn": round_within(turns, machine, slowdown, limit),
-            "paper's groups": None if theirs is None else round_within(theirs, machine, slowdown, limit),
-            "balanced": None if own is None else round_within(own, machine, slowdown, limit),
-            "tensile": _managed(traces, machine, slowdown, limit),
-            "in turn + swaps": swapped[0],
-            "side by side + swaps": swapped[1],
-            "groups + swaps": best(_swapped, [*lines.values()]),
-            "groups + swaps + reruns": best(_rerun, [*lines.values()]),
-        }
+        times = _unswapped(traces, machine, slowdown, limit) | _swapped(traces, machine, slowdown, limit, seconds)
         row: Row = {"traces": name, "machine": machine.name, "slowdown": slowdown, "part": part, "limit": limit}
-        rows.append(row | {key: None if ns is None else alone / ns for key, ns in times.items()})
+        rows.append(row | {key: None if times[key] is None else alone / times[key] for key in SHARING})
     return rows
+
+
+def _unswapped(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int) -> Row:
+    """What a round takes where memory goes from job to job, and by TENSILE."""
+    fine = [atoms(trace, machine) for trace in traces]
+    lines = {
+        "in turn": temporal(traces, machine),
+        "paper's groups": _possible(lambda: waterwave(traces, machine, limit, slowdown=slowdown)),
+        "balanced": _possible(lambda: balanced(fine, machine, limit, slowdown=slowdown)),
+    }
+    row = {key: line and round_within(line, machine, slowdown, limit) for key, line in lines.items()}
+    return row | {"tensile": _managed(traces, machine, slowdown, limit)}
+
+
+def _swapped(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int, seconds: float) -> Row:
+    """What a round takes where copies, and reruns, do the rest."""
+    fine = [atoms(trace, machine) for trace in traces]
+    rooms = [int(by * limit) for by in BEYOND]
+    lines = [_possible(partial(balanced, fine, machine, room, slowdown=slowdown)) for room in rooms]
+    groups = [line for line in lines if line is not None]
+
+    def best(planner: Callable[..., Plan], tried: Sequence[Pipeline]) -> int | None:
+        plan = partial(planner, seconds=seconds)
+        found = (round_within(line, machine, slowdown, limit, plan) for line in tried)
+        return min((ns for ns in found if ns is not None), default=None)
+
+    return {
+        "in turn + swaps": best(search, [temporal(traces, machine)]),
+        "side by side + swaps": best(search, [side_by_side(traces, machine)]),
+        "groups + swaps": best(search, groups),
+        "groups + swaps + reruns": best(tensile, groups),
+    }
 
 
 def _possible(made: Callable[[], Pipeline]) -> Pipeline | None:

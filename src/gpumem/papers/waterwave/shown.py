@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from gpumem.machine import GIB
+from gpumem.papers.waterwave.both import SHARING
 from gpumem.papers.waterwave.quoted import BAND, FREED
 from gpumem.report import Figure, Series, columns, human_ns, percent
 
@@ -205,6 +206,18 @@ def slowed_table(rows: Sequence[Row]) -> str:
     return columns(lines)
 
 
+def sharing_table(rows: Sequence[Row]) -> str:
+    """Beyond the paper: a line an amount of memory, how many times as much gets done as in turn with ample memory."""
+    lines = [["traces", "on", "slowdown", "of both peaks", "limit GiB", *SHARING, "best"]]
+    for r in rows:
+        known = {key: r[key] for key in SHARING if r[key] is not None}
+        most = max(known.values(), default=0.0)
+        best = ", ".join(key for key, gain in known.items() if gain >= 0.998 * most)
+        cells = [r["traces"], r["machine"], f"{r['slowdown']:g}", percent(r["part"]), f"{r['limit'] / GIB:.2f}"]
+        lines.append([*cells, *("-" if r[key] is None else f"{r[key]:.3f}" for key in SHARING), best])
+    return f"{columns(lines)}\n\n`-`: does not run both in this memory. `best`: within 0.2 % of it."
+
+
 def figures(results: Mapping[str, Sequence[Row]]) -> list[tuple[str, Figure]]:
     """Return figures 7 and 8, one each a trace (and an order), with the trace's name."""
     drawn = []
@@ -221,6 +234,13 @@ def figures(results: Mapping[str, Sequence[Row]]) -> list[tuple[str, Figure]]:
         )
         if series:
             drawn.append((name, Figure("fig8", f"{name}: two jobs", "split size, GiB", "largest batch", series)))
+    for name, rows in _by(results.get("sharing", []), "traces").items():
+        for slowdown in dict.fromkeys(r["slowdown"] for r in rows):
+            mine = [r for r in rows if r["slowdown"] == slowdown]
+            x = [r["limit"] / GIB for r in mine]
+            series = tuple(Series(way, x, [r[way] for r in mine]) for way in SHARING)
+            title = f"{name}: slowdown {slowdown:g}"
+            drawn.append((name, Figure("sharing", title, "memory, GiB", "times as much as in turn", series)))
     return drawn
 
 
@@ -238,4 +258,5 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "freed": freed_table,
     "sequential": sequential_table,
     "hosts": host_table,
+    "sharing": sharing_table,
 }
