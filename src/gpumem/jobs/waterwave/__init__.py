@@ -3,7 +3,8 @@
 Read `groups` (a job in node groups) first, then `pipeline` (which of them run side by side) and `together` (all of it
 as one trace). `balanced` searches the groups as well, `priorities` says whose turn it is. `ways` are ways of sharing by
 name, the paper's and its baselines; `session` lets jobs come and go by the simulated clock, `real` runs them with real
-bytes. `algorithm1` is the paper's schedule as printed, `order` the order of a job's ops.
+bytes. `threads` hands node groups over in real threads, with a `barrier` between slots. `algorithm1` is the paper's
+schedule as printed, `order` the order of a job's ops.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.jobs.waterwave.algorithm1 import algorithm1 as algorithm1
     from gpumem.jobs.waterwave.balanced import balanced as balanced, takes as takes
+    from gpumem.jobs.waterwave.barrier import CounterBarrier as CounterBarrier
     from gpumem.jobs.waterwave.groups import (
         NodeGroup as NodeGroup,
         Partition as Partition,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.priorities import by_weight as by_weight
     from gpumem.jobs.waterwave.real import run_together as run_together
     from gpumem.jobs.waterwave.session import simulate_together as simulate_together
+    from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
     from gpumem.jobs.waterwave.together import Together as Together, together as together
     from gpumem.jobs.waterwave.ways import (
         WAYS as WAYS,

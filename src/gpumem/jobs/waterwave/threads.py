@@ -1,0 +1,260 @@
+"""Node groups under real threads: one host thread a stream, counter barriers between slots, jobs that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from gpumem.jobs.waterwave.barrier import CounterBarrier
+from gpumem.jobs.waterwave.pipeline import Pipeline, Turn
+from gpumem.names import choice
+
+Plan = Callable[[tuple[str, ...]], Pipeline]
+Call = Callable[[str, int, int], object]
+Hook = Callable[[int], object]
+
+
+@dataclass(slots=True)
+class _Member:
+    """A job that is in: how many iterations it may still begin (None: no end), whether it has been told to leave."""
+
+    left: int | None
+    leaves: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.leaves or self.left == 0
+
+
+class PipelineExecutor:
+    """Runs the node groups of jobs that come and go, slot by slot, with one host thread for each stream.
+
+    Parameters
+    ----------
+    plan : callable
+        `plan(jobs) -> Pipeline` for the jobs that are in, a tuple of names in the order in which they joined; part `j`
+        is that of `jobs[j]`. It is called whenever jobs have come or gone.
+    call : callable
+        `call(job, group, stream)` hands node group `group` of a job over to a stream, in that stream's thread.
+    signal, wait : callable, optional
+        `signal(stream)` is called in a stream's thread when it has handed over what it has in a slot, and
+        `wait(stream)` before its next slot, when all streams have signalled: for the events that order the streams on
+        the device, and for an allocator that is to learn of it (the paper's SyncAndCoalesce).
+    enter : callable, optional
+        `enter(stream)` is the first call in each new thread, for CUDA `cuda.core.Device().set_current()`.
+    timeout : float, optional
+        Seconds for which a stream waits for another one at most; by default as long as it takes.
+
+    Notes
+    -----
+    Jobs join and leave at any time, from any thread, also from within `call`. A round that has begun is run: then the
+    pipeline is drained, and a new one made of the jobs that are in. A job that is told to leave ends the iteration
+    that it is in and begins no other. Each pipeline runs one round at least, so that nobody waits for ever while others
+    come and go.
+
+    Examples
+    --------
+    >>> from gpumem import Machine, bundled
+    >>> from gpumem.jobs.waterwave import partition, pipeline
+    >>> part = partition(bundled("vgg16"), Machine.named("v100"), 200 * 2**20)
+    >>> ran = []
+    >>> executor = PipelineExecutor(
+    ...     plan=lambda jobs: pipeline([part] * len(jobs)), call=lambda job, group, stream: ran.append((job, group))
+    ... )
+    >>> executor.join("a", iterations=2)
+    >>> executor.join("b", iterations=1)
+    >>> executor.run()
+    >>> [group for job, group in ran if job == "a"], [group for job, group in ran if job == "b"]
+    ([0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 3])
+
+    References
+    ----------
+    Shi et al., Waterwave, section 4.3.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        call: Call,
+        *,
+        signal: Hook | None = None,
+        wait: Hook | None = None,
+        enter: Hook | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.plan, self.call, self.timeout = plan, call, timeout
+        self.signal, self.wait, self.enter = (hook or (lambda stream: None) for hook in (signal, wait, enter))
+        self._members: dict[str, _Member] = {}
+        self._changed = self._running = False
+        self._lock = Lock()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that are in, those included that are about to leave."""
+        with self._lock:
+            return tuple(self._members)
+
+    def join(self, job: str, iterations: int | None = None) -> None:
+        """Let a job in when the round that is running has ended, for so many iterations or until it leaves.
+
+        Raises
+        ------
+        ValueError
+            It is in already, or has not quite left yet; a number of iterations below 1.
+        """
+        if iterations is not None and iterations < 1:
+            raise ValueError(f"iterations: {iterations} is below 1")
+        with self._lock:
+            if job in self._members:
+                raise ValueError(f"job {job!r} is in already" + ", it is leaving" * self._members[job].done)
+            self._members[job] = _Member(iterations)
+            self._changed = True
+
+    def leave(self, job: str) -> None:
+        """Let a job go when it has ended the iteration that it is in.
+
+        Raises
+        ------
+        ValueError
+            It is not in.
+        """
+        with self._lock:
+            choice(job, self._members, "job").leaves = True
+            self._changed = True
+
+    def run(self) -> None:
+        """Run until no job is in.
+
+        Raises
+        ------
+        RuntimeError
+            It runs already.
+        TimeoutError
+            A stream has waited too long for another one.
+        Exception
+            Whatever a callable has raised, with its job, node group and stream in a note. The other threads have
+            ended, or are given `timeout` seconds to. Jobs stay in; running again begins new iterations of them.
+        """
+        with self._alone():
+            while jobs := self._settled():
+                _Rounds(self, jobs, self.plan(jobs)).run()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self._lock:
+            if self._running:
+                raise RuntimeError("the executor is running already")
+            self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+
+    def _settled(self) -> tuple[str, ...]:
+        """Drop the jobs that are done; return those that are in."""
+        with self._lock:
+            self._changed = False
+            self._members = {job: member for job, member in self._members.items() if not member.done}
+            return tuple(self._members)
+
+    def _begins(self, job: str) -> bool:
+        """Whether a job begins an iteration now."""
+        with self._lock:
+            member = self._members[job]
+            if member.done:
+                return False
+            if member.left is not None:
+                member.left -= 1
+                self._changed |= member.left == 0
+            return True
+
+
+class _Rounds:
+    """The rounds of one pipeline: a thread for each stream, all of which walk slot by slot."""
+
+    def __init__(self, executor: PipelineExecutor, jobs: tuple[str, ...], pipeline: Pipeline) -> None:
+        if len(pipeline.parts) != len(jobs):
+            raise ValueError(
+                f"plan: it returned a pipeline of {len(pipeline.parts)} jobs for {len(jobs)}: {jobs!r:.60}"
+            )
+        self.executor, self.jobs = executor, jobs
+        self.cells: list[list[tuple[int, Turn, int] | None]] = [[None] * pipeline.period for _ in pipeline.rows()]
+        for t, turn in enumerate(pipeline.turns):
+            for group, (slot, stream) in enumerate(zip(turn.slot, turn.stream)):
+                self.cells[stream][slot % pipeline.period] = t, turn, group
+        streams = len(self.cells)
+        self.barriers = [CounterBarrier(streams, streams) for _ in range(pipeline.period)]  # before each slot
+        self.active = [False] * len(pipeline.turns)  # is the turn in the middle of an iteration
+        self.begun: list[bool] = []  # of each round, whether turns begin in it
+        self.lock = Lock()
+
+    def run(self) -> None:
+        """Run rounds until jobs have come or gone, and what has begun has ended."""
+        ends = SimpleQueue[BaseException | None]()
+        streams = range(len(self.cells))
+        threads = [Thread(target=self._thread, args=(s, ends), name=f"stream {s}", daemon=True) for s in streams]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in threads:
+                if (error := ends.get()) is not None:
+                    raise error
+        except BaseException:  # an interrupt of this thread too
+            for barrier in self.barriers:
+                barrier.abort()
+            for thread in threads:
+                thread.join(self.executor.timeout)
+            raise
+        for thread in threads:
+            thread.join()
+
+    def _thread(self, stream: int, ends: SimpleQueue[BaseException | None]) -> None:
+        try:
+            self.executor.enter(stream)
+            self._walk(stream)
+        except BaseException as error:
+            error.add_note(f"stream {stream}")
+            ends.put(error)
+        else:
+            ends.put(None)
+
+    def _walk(self, stream: int) -> None:
+        mine, period, limit = self.cells[stream], len(self.barriers), self.executor.timeout
+        for k in count():
+            for slot in range(period):
+                if k or slot:
+                    self.barriers[slot].root(limit)
+                    self.executor.wait(stream)
+                if slot == 0 and not self._goes_on(k):
+                    return
+                if (cell := mine[slot]) is not None:
+                    self._group(stream, k, *cell)
+                self.executor.signal(stream)
+                self.barriers[(slot + 1) % period].leaf(limit)
+
+    def _goes_on(self, k: int) -> bool:
+        """Whether there is a round `k`; the first stream that comes to it decides."""
+        with self.lock:
+            if k == len(self.begun):
+                self.begun.append(k == 0 or not self.executor._changed)
+                self.last = not (self.begun[k] or any(self.active))
+            return not self.last
+
+    def _group(self, stream: int, k: int, t: int, turn: Turn, group: int) -> None:
+        """Run a node group, if its turn is in the middle of an iteration or begins one."""
+        job = self.jobs[turn.job]
+        if group == 0:
+            self.active[t] = self.begun[k] and self.executor._begins(job)
+        if not self.active[t]:
+            return
+        try:
+            self.executor.call(job, group, stream)
+        except BaseException as error:
+            error.add_note(f"job {job!r}, node group {group}")
+            raise
+        if group == len(turn.slot) - 1:
+            self.active[t] = False
