@@ -14,6 +14,7 @@ from gpumem.commands.doctor import why_no_cuda
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
+from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, measured
@@ -171,3 +172,22 @@ def test_a_launch_that_fails_ends_all_jobs() -> None:
     assert caught.value.__notes__ == ["job 'cnn'"]
     assert threading.active_count() == before
     assert train("mlp", 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"graph": True}, {"timing": True}], ids=["plain", "graph", "timing"])
+def test_models_together_on_two_streams_end_with_the_bytes_of_each_alone(options: dict[str, bool]) -> None:
+    from gpumem.kernels import device
+
+    machine, names = Machine.named("v100"), ("mlp-adam", "cnn-norm")
+    models = [MODELS[name]() for name in names]
+    parts = [partition(model.trace, machine, model.trace.peak_load // 8) for model in models]
+    least = sum(part.rest for part in parts) + max(part.peak - part.rest for part in parts)
+    for limit in (least, None):
+        both = together(pipeline(parts, limit), machine)
+        states, launches = [model.state() for model in models], [model.launch(device) for model in models]
+        with backend(**options) as cuda:
+            run_together(both, best_fit(both.trace), cuda, launches, 10, state=states)
+        for name, state in zip(names, states):
+            want = train(name, 10)
+            for of, value in state.items():
+                assert value.tobytes() == want[of].tobytes()[: value.nbytes], (name, of, limit)

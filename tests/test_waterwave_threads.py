@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -207,6 +208,7 @@ def test_a_thousand_joins_and_leaves():
     def come_and_go() -> None:
         staying = ["job0"]
         for k in range(1, 1000):
+            plans, until = watch.plans, time.monotonic() + WATCHDOG / 2
             if len(staying) > 3 or (len(staying) > 1 and rng.random() < 0.5):
                 gone = staying.pop(rng.randrange(len(staying)))
                 told[gone] = watch.ran.get(gone, 0)
@@ -214,8 +216,9 @@ def test_a_thousand_joins_and_leaves():
             else:
                 staying.append(f"job{k}")
                 executor.join(staying[-1])
-            hesitate(rng)
-            time.sleep(1e-3 * rng.random())
+            time.sleep(5e-4 * rng.random())
+            while k % 5 == 0 and watch.plans == plans and time.monotonic() < until:
+                time.sleep(1e-4)
         for job in staying:
             executor.leave(job)
 
@@ -223,7 +226,7 @@ def test_a_thousand_joins_and_leaves():
     assert in_threads(executor.run, come_and_go) == [None, None]
     assert not watch.wrong and not watch.running and not any(watch.next.values())
     assert executor.jobs == ()
-    assert watch.shared > 100 and watch.plans > 100
+    assert watch.shared > 0 and watch.plans > 190
     assert all(watch.ran.get(job, 0) - before <= 2 for job, before in told.items())  # it ends one, and begins no other
 
 
@@ -252,6 +255,44 @@ def test_a_job_told_to_leave_in_the_middle_ends_its_iteration_and_begins_no_othe
     watch.work = leaves
     assert in_threads(executor.run) == [None]
     assert watch.ran == {"job0": 5, "job1": 3, "job2": 2} and not watch.wrong
+
+
+@pytest.mark.parametrize(("leaves", "want"), [(False, {"a": 3, "b": 2}), (True, {"a": 3, "b": 1})])
+def test_iterations_where_a_job_has_two_turns_and_where_one_leaves_before_its_turn(leaves: bool, want: dict[str, int]):
+    ran = dict.fromkeys(want, 0)
+
+    def call(job: str, group: int, stream: int) -> None:
+        if leaves and (job, group, ran["a"]) == ("a", 0, 2):
+            executor.leave("b")  # a begins the second round, b would come behind it
+        ran[job] += group == len(part(0)) - 1
+
+    def plan(jobs: tuple[str, ...]) -> Pipeline:
+        turns = [0, 0, 1] if jobs == ("a", "b") else [0]
+        return pipeline([part(0)] * len(jobs), turns=turns, overlap=0, wrap=False)
+
+    executor = PipelineExecutor(plan, call, timeout=WATCHDOG)
+    executor.join("a", 3)
+    executor.join("b", 2)
+    assert in_threads(executor.run) == [None]
+    assert ran == want
+
+
+def test_a_round_is_run_between_two_plans_whoever_comes_and_goes():
+    ran, seen = [], []
+
+    def plan(jobs: tuple[str, ...]) -> Pipeline:
+        seen.append(len(ran))
+        if len(seen) < 5:
+            executor.join(f"job{len(seen)}")  # a change before the first round
+        else:
+            for job in jobs:
+                executor.leave(job)
+        return pipeline([part(0)] * len(jobs))
+
+    executor = PipelineExecutor(plan, lambda job, group, stream: ran.append(job), timeout=WATCHDOG)
+    executor.join("job0")
+    assert in_threads(executor.run) == [None]
+    assert [b - a for a, b in pairwise(seen)] == [k * len(part(0)) for k in (1, 2, 3, 4)]
 
 
 def test_models_under_threads_end_with_the_bytes_of_each_alone():
