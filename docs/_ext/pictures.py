@@ -20,6 +20,7 @@ from lifetimes import forward_values, lifetimes
 from matplotlib.figure import Figure
 
 import gpumem
+import gpumem.papers.waterwave
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,6 +169,19 @@ def _load_of(trace: gpumem.Trace, mine: Any) -> Any:
     """The load of some of the buffers."""
     buffers = trace.buffers
     return replace(trace, buffers=replace(buffers, size=np.where(mine, buffers.size, 0))).load()
+
+
+@picture()
+def waterwave_sharing(ax: Axes) -> None:
+    """What two jobs get done over the memory there is, as measured."""
+    text = (DOCS.parent / "benchmarks/results/bench_waterwave_sharing.txt").read_text()
+    rows = [line.split() for line in text.splitlines() if line.startswith("resnet50_224_b64 + resnet50_224_b64")]
+    memory = [float(row[6]) for row in rows]
+    for k, way in enumerate(gpumem.papers.waterwave.SHARING):
+        gains = [float(row[7 + k]) if row[7 + k] != "-" else float("nan") for row in rows]
+        ax.plot(memory, gains, marker="o", markersize=3, label=way)
+    ax.set(xlabel="memory, GiB", ylabel="times as much as in turn", ylim=(0.5, 1.4))
+    ax.legend(fontsize="small")
 
 
 @picture()
