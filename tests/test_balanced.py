@@ -92,6 +92,7 @@ def whole(names: Sequence[str], factor: float) -> tuple[list[Trace], list[Partit
     return jobs, parts, int(factor * least)
 
 
+@pytest.mark.jit  # too slow without the compiler
 @pytest.mark.parametrize("names", [("vgg16", "vgg16"), ("vgg16", "resnet18"), ("resnet18", "mlp3", "vgg16")])
 @pytest.mark.parametrize("factor", [1.1, 1.4, 3.0])
 def test_never_worse_than_any_split(names: Sequence[str], factor: float):
@@ -105,12 +106,14 @@ def test_never_worse_than_any_split(names: Sequence[str], factor: float):
             assert takes(found, slowdown=slowdown) <= takes(other, slowdown=slowdown) * 1.0001
 
 
+@pytest.mark.jit  # too slow without the compiler
 def test_with_ample_memory_jobs_run_beside_each_other_all_the_time():
     _, parts, limit = whole(("vgg16", "resnet18"), 3.0)
     assert takes(balanced(parts, MACHINE, limit)) == max(part.ns.sum() for part in parts)
     assert takes(balanced(parts, MACHINE), slowdown=1.0) == sum(part.ns.sum() for part in parts)
 
 
+@pytest.mark.jit  # too slow without the compiler
 def test_a_sync_that_costs_makes_fewer_slots():
     _, parts, limit = whole(("vgg16", "vgg16"), 1.2)
     free, dear = (balanced(parts, MACHINE, limit, sync_ns=ns) for ns in (0.0, 1e6))
@@ -142,6 +145,7 @@ def test_atoms_keep_ranges_whole_and_have_a_cut_at_the_peak():
     assert parts.held[parts.angs] == parts.held.max() and len(parts) <= 62 <= 2 * len(atoms(trace, MACHINE, 60))
 
 
+@pytest.mark.jit  # too slow without the compiler
 def test_two_jobs_of_5000_ops_are_planned_in_two_seconds():
     """As a net of 2,500 layers would be."""
     found = made([(5000, 2500)] * 2)

@@ -18,6 +18,7 @@ from gpumem.trace import Trace
 
 from .test_waterwave_run import alone, model
 
+pytestmark = pytest.mark.jit  # planners that search are too slow without the compiler
 MACHINE = Machine.named("v100")
 NAMES = ("adam", "net")
 OPTIONS = {"search": {"effort": 0.002}, "autoswap": {"threshold": 1}}
