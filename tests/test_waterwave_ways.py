@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Machine, bundled, check, io, simulate
+from gpumem.columns import Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
@@ -145,6 +146,22 @@ def test_who_does_not_fit_waits_in_turn_and_who_never_does_is_refused():
         simulate_together([jobs[0]] * 2, MACHINE, 1)
 
 
+def test_who_waits_makes_no_new_pipeline():
+    trace = bundled("vgg16")
+    alone = simulate(trace, MACHINE).makespan
+    out, told = ran([Job("a", trace, iterations=4), Job("b", trace, alone + 1, 1)], trace.peak_load + 1)
+    assert [names for names, _ in told] == [["a"], ["b"]] and out.replans == ()
+    assert [event.ns for event in out.log if event.kind == "wait"] == [2 * alone]  # between rounds
+    assert [job.end for job in out.jobs] == [tuple(range(alone, 5 * alone, alone)), (5 * alone,)]
+
+
+def test_ops_that_take_no_time_hold_up_nobody():
+    trace = Trace(Buffers.make([8], [0], [1]), Ops.make([[], []], [[0], []], duration=[0, 0]))
+    jobs = [Job("a", trace, iterations=9, leave=5), Job("b", trace, arrival=7, iterations=2)]
+    out, _ = ran(jobs, 16)
+    assert [(job.end, job.leave) for job in out.jobs] == [((0,) * 9, 0), ((7,) * 2, 7)]
+
+
 @given(st.lists(st.tuples(nets(), st.integers(0, 60_000), st.integers(1, 5)), min_size=1, max_size=4), st.data())
 def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int, int]], data: st.DataObject):
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
@@ -187,8 +204,8 @@ def test_searched_groups_are_never_slower():
 def test_one_command_for_all_ways(cli: Cli, tmp_path: Path):
     rows = {}
     for planner in (*WAYS, "tensile"):
-        given_ = ("jobs", "vgg16", "vgg16", "--limit", "70%", "--iterations", "6", "--planner", planner, "--json")
-        ran_ = cli(*given_)
+        given_ = ("jobs", "vgg16", "vgg16", "--limit", "70%", "--iterations", "6", "--slowdown", "0.5")
+        ran_ = cli(*given_, "--planner", planner, "--json")
         assert ran_.status == 0
         rows[planner] = ran_.json["together"]
         assert rows[planner]["peak"] <= ran_.json["capacity"]

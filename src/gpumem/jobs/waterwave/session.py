@@ -149,6 +149,7 @@ class _Session:
             one = self.coming.pop(0)
             self.waiting.append(one)
             self.log.append(Event(one.job.arrival, one.job.name, "arrive"))
+        ran = [*self.inside]
         for one in [*self.inside, *self.waiting]:
             if one.done(self.now):
                 (self.inside if one in self.inside else self.waiting).remove(one)
@@ -168,7 +169,7 @@ class _Session:
             self.inside.append(one)
             one.launch = self.now
             self.log.append(Event(self.now, one.job.name, "launch", size=one.job.trace.peak_load))
-        if before and self.inside:
+        if before and self.inside != ran:
             self.replans.append(self.now)
             self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
         return self.made(self.inside) if self.inside else None
@@ -192,7 +193,8 @@ class _Session:
             self.tell([one.job for one in self.inside], both)
             self.ran = both
         line = simulate(share(both.trace, self.machine, self.slowdown), self.machine)
-        end, turns = line.end + both.lag * line.makespan, both.pipeline.turns
+        began = line.end[(both.slot == 0) & (both.turn < 0)].max()  # where streams have met; an idle one comes early
+        end, turns = line.end - began + both.lag * line.makespan, both.pipeline.turns
         last = [int(end[both.turn == t].max()) for t in range(len(turns))]
         ends = [[at for at, turn in zip(last, turns) if turn.job == j] for j in range(len(self.inside))]
         count = max(min(self.until(one, mine, line.makespan) for one, mine in zip(self.inside, ends)), 1)
@@ -206,6 +208,7 @@ class _Session:
 
     def until(self, one: _Running, ends: Sequence[int], period: int) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
+        period = max(period, 1)  # one that takes no time
         found = [-(-one.left // len(ends))]
         if one.job.leave is not None:
             found.append(1 + -(-(one.job.leave - self.now - max(ends)) // period))
