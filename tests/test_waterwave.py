@@ -326,6 +326,33 @@ def test_the_oracle_sees_what_is_wrong_together():
     for wrong in ({"lag": both.lag * 0}, {"trace": longer(trace)}):
         with objects("held", "lives during"):
             judged(**wrong)
+    with objects("slot", "on another stream"):
+        judged(
+            trace=replace(trace, ops=replace(ops, stream=np.where(np.arange(trace.n) == 9, 1 - ops.stream, ops.stream)))
+        )
+    with objects("ops", "computes or takes time"):
+        judged(trace=replace(trace, ops=replace(ops, duration=np.where(both.turn < 0, 5, ops.duration))))
+    with objects("ops", "blocking"):
+        judged(trace=trace.with_blocking())
+    with objects("value", "statistics"):
+        judged(trace=replace(trace, ops=replace(ops, statistics=Csr.of([[]] * trace.n))))
+    table = trace.buffers
+    with objects("held", "no op of the jobs touches"):
+        judged(trace=replace(trace, buffers=Buffers.joined([table, Buffers.make([8], [0], [trace.n])])))
+    crossing = (table.end > trace.n) & ~table.persistent
+    assert crossing.any()
+    with objects("held", "persistent"):
+        judged(trace=replace(trace, buffers=replace(table, persistent=table.persistent | crossing)))
+
+
+def test_the_oracle_sees_a_round_that_does_not_wait_for_the_one_before():
+    job = bundled("vgg16")
+    both = together(pipeline([partition(job, MACHINE, 100 * 2**20)] * 2), MACHINE)
+    checked([job, job], both)
+    ops = both.trace.ops
+    free = replace(ops, reads=without(ops.reads, [name == "wait" and k < 4 for k, name in enumerate(ops.name)]))
+    with objects("slot", "op 4: does not wait for all"):
+        checked([job, job], replace(both, trace=replace(both.trace, ops=free)))
 
 
 def without(rows: Csr, which: Sequence[bool]) -> Csr:

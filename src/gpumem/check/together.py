@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gpumem._strict import strict
-from gpumem.columns import I64
+from gpumem.columns import I64, SYNC, Csr, Ops
 from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
-SAME = ("name", "duration", "flops", "moved", "role", "rng")  # of an op, alone and beside others
+SAME = ("name", "duration", "flops", "moved", "role", "rng", "blocking", "attributes", "module")  # of an op
 KEPT = ("size", "host", "kind")  # of a buffer
+TOUCHES = ("reads", "writes", "statistics")
+Held = tuple[int, bool, str, int, int]  # size, whether on the host, kind, start and end
 
 
 @strict
@@ -36,14 +40,16 @@ def together(jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, 
     Raises
     ------
     CheckError
-        `ops`: an iteration lacks an op, or has one twice. `value`: an op touches other buffers than its original.
-        `held`: a lifetime that is not that of the original. `dependence`: two ops of a job that conflict change places.
-        `slot`: an op does not wait for all of an earlier slot.
+        `ops`: an iteration lacks an op, or has one twice; an op of no job does more than to order streams. `value`: an
+        op touches other buffers than its original. `held`: a buffer that no job has, or a lifetime that is not that of
+        the original. `dependence`: two ops of a job that conflict change places. `slot`: an op does not wait for all of
+        an earlier slot, that of the round before included, or is on another stream than its iteration is in that slot.
 
     Notes
     -----
     O(n * streams + touches of a buffer squared).
     """
+    images, untouched = set[int](), Counter[Held]()
     position = np.arange(trace.n) + lag * trace.n  # since the start of the round in which its iteration began
     for j, alone in enumerate(jobs):
         where: list[dict[int, int]] = []  # of each iteration of the job: op -> op of the round
@@ -56,20 +62,40 @@ def together(jobs: Sequence[Trace], trace: Trace, job: I64, turn: I64, op: I64, 
             where.append({int(op[x]): int(x) for x in mine})
         if not where:
             raise CheckError("ops", f"job {j}: it does not run")
-        _Job(j, alone, trace, where, position).check()
+        one = _Job(j, alone, trace, where, position)
+        one.check()
+        images |= {*one.image.values()}
+        untouched += one.untouched()
+    b = trace.buffers
+    others = [y for y in range(len(b)) if y not in images and b.size[y]]
+    if Counter(_held(trace, y, int(b.start[y]), int(b.end[y])) for y in others) != untouched:
+        raise CheckError("held", f"buffers {others!r:.60}: not those that no op of the jobs touches", buffers=others)
+    _groups(trace, turn, slot)
     _slots(trace, slot)
+
+
+def _held(trace: Trace, b: int, start: int, end: int) -> Held:
+    table = trace.buffers
+    return int(table.size[b]), bool(table.host[b]), table.kind[b], start, end
+
+
+def _told(ops: Ops, column: str, i: int) -> Any:
+    """What a column tells of an op, None where there is no such column."""
+    values = getattr(ops, column)
+    return None if values is None else values[i]
 
 
 class _Job:
     def __init__(self, j: int, alone: Trace, trace: Trace, where: list[dict[int, int]], position: I64) -> None:
         self.j, self.alone, self.trace, self.where, self.position = j, alone, trace, where, position
+        self.rows = {what: tuple(_rows(t, what) for t in (alone, trace)) for what in TOUCHES}
         self.image: dict[tuple[int, int], int] = {}  # buffer and the iteration in which it began -> buffer of the round
 
     def check(self) -> None:
         for k, found in enumerate(self.where):
             for i, x in found.items():
                 self.same(i, x)
-                for what in ("reads", "writes"):
+                for what in TOUCHES:
                     self.touches(k, i, x, what)
         if len(set(self.image.values())) < len(self.image):
             raise CheckError("value", f"job {self.j}: two of its buffers are one")
@@ -80,23 +106,22 @@ class _Job:
     def same(self, i: int, x: int) -> None:
         """An op is what it is alone."""
         for column in SAME:
-            mine, theirs = getattr(self.alone.ops, column)[i], getattr(self.trace.ops, column)[x]
-            if mine != theirs:
+            mine, theirs = _told(self.alone.ops, column, i), _told(self.trace.ops, column, x)
+            if mine != theirs and (mine or theirs):  # a column that is left out tells as much as an empty one
                 raise CheckError(
                     "ops", f"op {x}: {column} is {theirs}, that of op {i} of job {self.j} is {mine}", ops=[x]
                 )
 
     def touches(self, k: int, i: int, x: int, what: str) -> None:
         """It touches the images of what it touches alone; one buffer has one image."""
-        mine, theirs = (getattr(t.ops, what)[at].tolist() for t, at in ((self.alone, i), (self.trace, x)))
+        mine, theirs = (rows[at].tolist() for rows, at in zip(self.rows[what], (i, x)))
         if len(mine) != len(theirs):
             raise CheckError(
                 "value", f"op {x}: {what} {len(theirs)} buffers, op {i} of job {self.j} {len(mine)}", ops=[x]
             )
         b = self.alone.buffers
         for buffer, image in zip(mine, theirs):
-            forever = b.persistent[buffer] and b.end[buffer] - b.start[buffer] == self.alone.n
-            began = 0 if forever else (k - (i < b.start[buffer])) % len(self.where)
+            began = 0 if self.forever(buffer) else (k - (i < b.start[buffer])) % len(self.where)
             if self.image.setdefault((buffer, began), image) != image:
                 raise CheckError(
                     "value", f"op {x}: {what} buffer {image}, which is not {buffer} of job {self.j}", ops=[x]
@@ -110,15 +135,39 @@ class _Job:
                 raise CheckError(
                     "held", f"buffer {y}: its {column} is not that of buffer {b} of job {self.j}", buffers=[y]
                 )
-        if old.persistent[b] and old.end[b] - old.start[b] == self.alone.n:
+        if self.forever(b):
             if not (new.persistent[y] and new.end[y] - new.start[y] == n):
                 raise CheckError("held", f"buffer {y}: does not live for ever as {b} of job {self.j} does", buffers=[y])
             return
-        first = self.at(k, int(old.start[b]))
-        last = self.at(k + int(old.end[b] > self.alone.n), int(old.end[b] - 1) % self.alone.n)
+        first, last = self.lifetime(b, k)
         if (new.start[y], new.end[y] - new.start[y]) != (first % n, last + 1 - first):
             told = f"lives during [{new.start[y]}, {new.end[y]}), its ops are {first} to {last}"
             raise CheckError("held", f"buffer {y}: {told}", buffers=[y])
+        if bool(new.persistent[y]) != bool(old.persistent[b] and new.end[y] > n):
+            told = "not so if its value crosses the round's boundary as that of"
+            raise CheckError("held", f"buffer {y}: persistent, {told} {b} of job {self.j}, or the reverse", buffers=[y])
+
+    def untouched(self) -> Counter[Held]:
+        """Where buffers are held that no op touches: nothing says which is whose image."""
+        found, n, b = Counter[Held](), self.trace.n, self.alone.buffers
+        for i in sorted({*np.flatnonzero(b.size).tolist()} - {buffer for buffer, _ in self.image}):
+            if self.forever(i):
+                found[_held(self.alone, i, 0, n)] += 1
+                continue
+            for k in range(len(self.where)):
+                first, last = self.lifetime(i, k)
+                found[_held(self.alone, i, first % n, first % n + last + 1 - first)] += 1
+        return found
+
+    def forever(self, b: int) -> bool:
+        """Whether a buffer has the same bytes in every iteration."""
+        table = self.alone.buffers
+        return bool(table.persistent[b] and table.end[b] - table.start[b] == self.alone.n)
+
+    def lifetime(self, b: int, k: int) -> tuple[int, int]:
+        """The ops with which the k-th lifetime of a buffer begins and ends, as `at` counts."""
+        table, n = self.alone.buffers, self.alone.n
+        return self.at(k, int(table.start[b])), self.at(k + int(table.end[b] > n), int(table.end[b] - 1) % n)
 
     def at(self, k: int, i: int) -> int:
         """Where op `i` of the job's k-th iteration comes, those behind its last one in a round included."""
@@ -144,6 +193,22 @@ class _Job:
                             )
 
 
+def _rows(trace: Trace, what: str) -> Csr:
+    found: Csr = trace.statistics if what == "statistics" else getattr(trace.ops, what)
+    return found
+
+
+def _groups(trace: Trace, turn: I64, slot: I64) -> None:
+    """Ops of one iteration and slot are on one stream; what belongs to no iteration takes no time."""
+    stream: dict[tuple[int, int], int] = {}
+    for x in range(trace.n):
+        key, mine = (int(turn[x]), int(slot[x])), int(trace.ops.stream[x])
+        if turn[x] >= 0 and stream.setdefault(key, mine) != mine:
+            raise CheckError("slot", f"op {x}: on another stream than those of its iteration and slot", ops=[x])
+        if turn[x] < 0 and (trace.ops.role[x] != SYNC or trace.ops.duration[x] > 0):
+            raise CheckError("ops", f"op {x}: of no job, and yet it computes or takes time", ops=[x])
+
+
 def _slots(trace: Trace, slot: I64) -> None:
     """Each op comes after all of earlier slots, on every stream: by its own stream, or by what it touches."""
     streams = len(trace.ops.streams)
@@ -151,10 +216,11 @@ def _slots(trace: Trace, slot: I64) -> None:
     known: list[list[int]] = []  # of each op: the last op of each stream that has ended when it ends
     wrote: dict[int, int] = {}
     read: dict[int, list[int]] = {}
-    for x in range(trace.n):
+    for at in range(2 * trace.n):  # a second round, which waits for the first
+        x = at % trace.n
         if x and slot[x] < slot[x - 1]:
             raise CheckError("slot", f"op {x}: of slot {slot[x]}, behind one of slot {slot[x - 1]}", ops=[x])
-        if x and slot[x] > slot[x - 1]:
+        if x == 0 or slot[x] > slot[x - 1]:
             before = [*last]
         mine, written = int(trace.ops.stream[x]), trace.ops.writes[x].tolist()
         waits = [last[mine]] if last[mine] >= 0 else []
@@ -164,10 +230,10 @@ def _slots(trace: Trace, slot: I64) -> None:
         has = [max([known[y][s] for y in waits], default=-1) for s in range(streams)]
         if trace.ops.role[x] == 0 and any(has[s] < before[s] for s in range(streams)):
             raise CheckError("slot", f"op {x}: does not wait for all of the slots before {slot[x]}", ops=[x])
-        has[mine] = x
+        has[mine] = at
         known.append(has)
-        last[mine] = x
+        last[mine] = at
         for b in written:
-            wrote[b], read[b] = x, []
+            wrote[b], read[b] = at, []
         for b in trace.ops.reads[x].tolist():
-            read.setdefault(b, []).append(x)
+            read.setdefault(b, []).append(at)
