@@ -307,6 +307,26 @@ def test_by_the_clock_slots_follow_one_another(given_: tuple[list[Trace], Pipeli
     check.timeline(both.trace, line, MACHINE.durations(both.trace), placement=placed)
 
 
+def test_what_crosses_the_boundary_of_a_job_goes_from_turn_to_turn():
+    """Buffers that an iteration leaves to the next one, within a round and from round to round."""
+    ops = Ops.make([[0, 1], [], [], []], [[], [2], [1], [0]], duration=[3, 1, 1, 3])
+    job = Trace(Buffers.make([8, 4, 2], [3, 2, 1], [5, 5, 2], persistent=[False, True, False]), ops)
+    other = Trace(Buffers.make([16], [0], [3]), Ops.make([[], [0], [0]], [[0], [], []], duration=[2] * 3))
+    for turns in ([0, 1], [0, 1, 0], [0, 0, 1, 0]):
+        found = pipeline([partition(trace, MACHINE, 4) for trace in (job, other)], turns=turns)
+        checked([job, other], together(found, MACHINE))
+
+
+def test_pace_says_who_is_issued_first():
+    part = partition(bundled("vgg16"), MACHINE, 100 * 2**20)
+    found = pipeline([part, part])
+    fast, slow = (together(found, MACHINE, pace=pace) for pace in (10.0, 0.1))
+    behind = [
+        np.flatnonzero((both.trace.ops.stream == 1) & (both.turn >= 0) & (both.slot == 1)) for both in (fast, slow)
+    ]
+    assert behind[0].mean() < behind[1].mean()
+
+
 def test_the_oracle_sees_what_is_wrong_together():
     jobs = [bundled("vgg16"), bundled("resnet18")]
     both = together(pipeline([partition(job, MACHINE, 80 * 2**20) for job in jobs], 750 * 2**20), MACHINE)

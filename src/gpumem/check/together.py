@@ -143,9 +143,15 @@ class _Job:
         if (new.start[y], new.end[y] - new.start[y]) != (first % n, last + 1 - first):
             told = f"lives during [{new.start[y]}, {new.end[y]}), its ops are {first} to {last}"
             raise CheckError("held", f"buffer {y}: {told}", buffers=[y])
-        if bool(new.persistent[y]) != bool(old.persistent[b] and new.end[y] > n):
+        if bool(new.persistent[y]) != bool(old.persistent[b] and new.end[y] > n and not self.closed(b, k)):
             told = "not so if its value crosses the round's boundary as that of"
             raise CheckError("held", f"buffer {y}: persistent, {told} {b} of job {self.j}, or the reverse", buffers=[y])
+
+    def closed(self, b: int, k: int) -> bool:
+        """Whether the op behind its last one starts it anew; were it persistent, it would live for ever."""
+        table, n = self.alone.buffers, self.alone.n
+        last, first = self.at(k, int(table.end[b] - 1) % n), self.at(k, int(table.start[b]))
+        return not any(last < self.at(k, i) < first for i in self.where[k])
 
     def untouched(self) -> Counter[Held]:
         """Where buffers are held that no op touches: nothing says which is whose image."""
