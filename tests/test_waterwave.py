@@ -317,6 +317,17 @@ def test_what_crosses_the_boundary_of_a_job_goes_from_turn_to_turn():
         checked([job, other], together(found, MACHINE))
 
 
+def test_what_gives_memory_back_comes_first_at_one_instant():
+    found = pipeline(made([(4, 2), (4, 2)]), overlap=0)
+    both = together(found, MACHINE)
+    paired = [slot for slot, pair in enumerate(zip(*found.rows())) if None not in pair]
+    assert paired
+    for slot in paired:
+        turn, op = (column[(both.slot == slot) & (both.turn >= 0)].tolist() for column in (both.turn, both.op))
+        takes = [k < found.parts[found.turns[t].job].angs for t, k in zip(turn, op)]
+        assert takes == sorted(takes)
+
+
 def test_pace_says_who_is_issued_first():
     part = partition(bundled("vgg16"), MACHINE, 100 * 2**20)
     found = pipeline([part, part])

@@ -155,6 +155,15 @@ def test_who_waits_makes_no_new_pipeline():
     assert [job.end for job in out.jobs] == [tuple(range(alone, 5 * alone, alone)), (5 * alone,)]
 
 
+def test_nobody_overtakes_who_waits():
+    small, large = bundled("vgg16"), bundled("resnet18")
+    limit = int(temporal([small, small], MACHINE).bound().max())
+    jobs = [Job("a", small, iterations=2), Job("b", large, iterations=1), Job("c", small, iterations=1)]
+    out, _ = ran(jobs, limit, temporal)
+    a, b, c = out.jobs
+    assert (b.launch, c.launch) == (a.leave, b.leave)  # c would have fit beside a
+
+
 def test_ops_that_take_no_time_hold_up_nobody():
     trace = Trace(Buffers.make([8], [0], [1]), Ops.make([[], []], [[0], []], duration=[0, 0]))
     jobs = [Job("a", trace, iterations=9, leave=5), Job("b", trace, arrival=7, iterations=2)]
@@ -241,6 +250,7 @@ def test_the_round_is_written_as_one_trace(cli: Cli, tmp_path: Path):
         (["--planner", "tensile", "--split", "1MiB"], "--split: no use to tensile; it is an option of waterwave"),
         (["--planner", "waterwve"], "--planner: 'waterwve' is unknown; there are tensile, none"),
         (["--planner", "waterwave", "--trace", "/nowhere/at/all.json"], "/nowhere/at/all.json: "),
+        (["--planner", "waterwave", "--trace", "round.csv"], "--trace: 'round.csv' ends in none of .json, .json.gz"),
         (["--planner", "waterwave", "--trace", "round.txt"], "--trace: 'round.txt' ends in none of .json"),
     ],
 )

@@ -67,7 +67,7 @@ def add_together(p: Group) -> None:
     p.add_argument("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)")
     p.add_argument("--order", metavar="NAME", help="of a job's ops: recorded, or depth (the longest path to an op)")
     p.add_argument("--priority", metavar="N[,N]", help="iterations of each job in a round (default: 1)")
-    p.add_argument("--trace", metavar="FILE", help="write the last round as one trace, placed (.json, .json.gz, .csv)")
+    p.add_argument("--trace", metavar="FILE", help="write the last round as one trace, placed (.json, .json.gz)")
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
 
@@ -101,7 +101,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     if args.host_threads not in (None, 1, 2):
         raise ValueError(f"--host-threads: {args.host_threads} is neither 1 nor 2")
     if args.trace is not None:
-        check_file(args.trace, io.SUFFIXES, "--trace")
+        check_file(args.trace, (".json", ".json.gz"), "--trace")  # a CSV has no ops
     given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
     given |= {} if args.order is None else {"order": args.order}
     for name, keyword in (*zip(given, given), *([("priority", "turns")] if args.priority else [])):
