@@ -26,6 +26,7 @@ from gpumem.jobs.waterwave import (
     together,
 )
 from gpumem.jobs.waterwave.algorithm1 import Row, overlap
+from gpumem.jobs.waterwave.groups import between
 from gpumem.jobs.waterwave.pipeline import _folded
 from gpumem.trace import Trace
 
@@ -206,7 +207,9 @@ def test_groups_are_of_one_sign_and_profiled(trace: Trace, split: int, order: st
         assert group.ns == ns[group.first : group.last].sum()
         assert parts.held[k] + group.inside == max(load[group.first : group.last].max(), parts.held[k])
         left = [k == parts.angs - 1, k == len(parts) - 1]  # what is left over before the peak, and at the end
-        assert any(left) or abs(group.net) >= split
+        within = between(parts.trace)[group.first + 1 : group.last] - parts.held[k]
+        sign = 1 if k < parts.angs else -1
+        assert any(left) or (abs(group.net) >= split and (sign * within < split).all())  # and no earlier op would do
     assert parts.held[0] == parts.held[-1] and parts.peak == max(load.max(), parts.held.max())
 
 

@@ -15,7 +15,9 @@ from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,
+    Pipeline,
     Together,
+    halves,
     round_ns,
     searched,
     simulate_together,
@@ -107,7 +109,7 @@ def test_an_iteration_takes_a_round():
     (_, both), *_ = told
     period = simulate(share(both.trace, MACHINE, 1.0), MACHINE).makespan
     for job in out.jobs:
-        assert set(np.diff(job.end).tolist()) == {period}
+        assert set(np.diff(job.end)[:-1].tolist()) == {period} and np.diff(job.end)[-1] <= period
     assert out.peak == both.trace.peak_load
 
 
@@ -181,6 +183,48 @@ def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int
         refused = job.trace.peak_load > limit
         assert (mine.refused > limit) == refused and len(mine.end) == (0 if refused else job.iterations)
         assert refused or (mine.launch >= job.arrival and mine.leave >= mine.end[-1])
+
+
+def slot_by_slot(line: Pipeline, count: int) -> list[list[int]]:
+    """When iterations of each job end where groups do not disturb each other, by the rules of a pipeline alone."""
+    ends: list[list[int]] = [[] for _ in line.parts]
+    now = 0
+    for at in range((count + 2) * line.period):
+        takes = [0]
+        for turn in line.turns:
+            part = line.parts[turn.job]
+            for group, slot in enumerate(turn.slot):
+                if at >= slot and (at - slot) % line.period == 0 and (at - slot) // line.period < count:
+                    takes.append(int(part.ns[group]))
+                    if group == len(part) - 1:
+                        ends[turn.job].append(now + takes[-1])
+        now += max(takes)
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("limit", "weights"), [(1.3, (1, 1)), (1.5, (1, 1)), (4, (1, 1)), (1.6, (2, 1)), (1.6, (3, 2))]
+)
+def test_pipelines_fill_and_drain(limit: float, weights: tuple[int, int]):
+    traces = [bundled("vgg16"), bundled("resnet18")]
+    jobs = [Job(str(k), trace, iterations=4 * weight) for k, (trace, weight) in enumerate(zip(traces, weights))]
+    more = {} if weights == (1, 1) else {"weights": weights}
+    out, told = ran(jobs, int(limit * bundled("resnet18").peak_load), slowdown=0.0, **more)
+    ((_, both),) = told
+    assert [list(job.end) for job in out.jobs] == slot_by_slot(both.pipeline, 4)
+
+
+def test_a_job_ends_with_its_iterations_whatever_a_round_has():
+    jobs = [Job("a", bundled("vgg16"), iterations=11), Job("b", bundled("vgg16"), iterations=4)]
+    out, _ = ran(jobs, 2**34, weights=[3, 1])
+    assert [len(job.end) for job in out.jobs] == [11, 4]
+
+
+def test_halves_are_the_better_of_two():
+    """At the peak, or where the first gradient begins."""
+    for name in ("vgg16", "resnet18", "mlp3"):
+        both = [together(one, MACHINE).trace.peak_load for one in halves([bundled(name)] * 2, MACHINE)]
+        assert together(waterwave_s([bundled(name)] * 2, MACHINE), MACHINE).trace.peak_load == min(both)
 
 
 def test_priorities_are_iterations_in_a_round():

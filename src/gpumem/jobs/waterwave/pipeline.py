@@ -129,7 +129,7 @@ def pipeline(
     Raises
     ------
     Infeasible
-        A job cannot run while all others rest: none of its kind can exist. The error says which, in a note.
+        A job cannot run while all others rest. The error says which, in a note.
     ValueError
         No jobs, turns of others than these or without one of them.
 
@@ -139,7 +139,7 @@ def pipeline(
     algorithm. A group comes no earlier than right behind the job's last one, which the printed form forgets, and waits
     for a slot from which on the bound holds, the job keeping what it then holds. So whatever was put first can always
     end, and all that comes later too. The last turn's groups of deallocation go on stream 0 where that is earlier.
-    Any number of jobs; O(groups * slots).
+    Any number of jobs; O(groups + slots) a turn, and for each period that is tried.
 
     References
     ----------
@@ -161,9 +161,7 @@ def pipeline(
         raise ValueError(
             f"turns: {order!r:.60} are not of the {len(parts)} jobs 0 to {len(parts) - 1}, each at least once"
         )
-    second = parts[order[1]].angs if len(order) > 1 else 0
-    most = min(parts[order[0]].angs, second) if overlap is None else min(overlap, parts[order[0]].angs, second)
-    flat = next(found for p in range(max(most, 0), -1, -1) if (found := _Flat(parts, limit).all(order, p)) is not None)
+    flat = _flat(parts, limit, order, overlap)
     return _folded(flat, limit) if wrap else flat
 
 
@@ -179,57 +177,76 @@ def feasible(parts: Sequence[Partition], limit: int | None) -> None:
         raise error
 
 
+def _flat(parts: Sequence[Partition], limit: int | None, order: Sequence[int], overlap: int | None) -> Pipeline:
+    """One round that starts with nothing running and ends so."""
+    found = _Flat(parts, limit, order)
+    for place, job in enumerate(order):
+        p = found.beside(job, overlap) if place == 1 else 0
+        found.put(job, p, last=place == len(order) - 1)
+    return Pipeline(tuple(parts), tuple(found.turns), 1 + max(turn.slot[-1] for turn in found.turns))
+
+
 class _Flat:
-    """Slots of one round that starts with nothing running, filled turn by turn."""
+    """Slots, filled turn by turn."""
 
-    def __init__(self, parts: Sequence[Partition], limit: int | None) -> None:
+    def __init__(self, parts: Sequence[Partition], limit: int | None, order: Sequence[int]) -> None:
         self.parts, self.turns = parts, list[Turn]()
-        self.room = None if limit is None else limit - sum(part.rest for part in parts)
+        self.room = 2**62 if limit is None else limit - sum(part.rest for part in parts)
         self.next = [0, 0]  # of each stream: behind the last group on it
-        self.held = np.zeros(0, np.int64)  # in each slot, above what all jobs hold at rest, by turns that have been put
+        # in each slot, and more than can be needed: bytes above what all jobs hold at rest, by turns that have been put
+        self.held = np.zeros(2 * sum(len(parts[j]) for j in order) + 2, np.int64)
 
-    def all(self, order: Sequence[int], p: int) -> Pipeline | None:
-        """Put all turns; None where the first `p` groups of the second one do not fit where they should."""
-        self.held = np.zeros(2 * sum(len(self.parts[j]) for j in order) + 2, np.int64)  # more than can be needed
-        for k, job in enumerate(order):
-            if not self.put(job, p if k == 1 else 0, last=k == len(order) - 1):
-                return None
-        return Pipeline(tuple(self.parts), tuple(self.turns), 1 + max(turn.slot[-1] for turn in self.turns))
+    def beside(self, job: int, overlap: int | None) -> int:
+        """How many groups of the second turn fit beside the last ones of the first that take memory."""
+        first, part = self.turns[0], self.parts[job]
+        if first.job == job:
+            return 0
+        angs = self.parts[first.job].angs
+        most = min(angs, part.angs, *([] if overlap is None else [overlap]))
+        during, behind = _levels(part)
+        later = _later(self.held)
+        for p in range(most, 0, -1):
+            at = np.arange(angs - p, angs)
+            if max((self.held[at] + during[:p]).max(), (later[at + 1] + behind[:p]).max()) <= self.room:
+                return p
+        return 0
 
-    def put(self, job: int, p: int, last: bool) -> bool:
+    def put(self, job: int, p: int, last: bool) -> None:
         """Put the groups of a turn, the first `p` of them beside the first turn's last groups of allocation."""
-        part = self.parts[job]
+        part, later = self.parts[job], _later(self.held)
+        during, behind = (column.tolist() for column in _levels(part))
         slots, streams = list[int](), list[int]()
         ready = max((turn.slot[-1] + 1 for turn in self.turns if turn.job == job), default=0)
-        beside = self.parts[self.turns[0].job].angs - p if p else 0  # where they begin
+        if p:
+            ready = self.parts[self.turns[0].job].angs - p
         for k in range(len(part)):
             stream = 1 if k < p or k >= part.angs else 0
-            at = beside + k if k < p else max(self.next[stream], ready)
+            at = ready if k < p else max(self.next[stream], ready)
             if last and k >= part.angs and max(self.next[0], ready) < at:
                 stream, at = 0, max(self.next[0], ready)
-            slot = self.safe(part, k, at)
-            if k < p and (slot != at or slot < ready):
-                return False
-            self.next[stream], ready = max(self.next[stream], slot + 1), slot + 1
-            slots.append(slot)
+            while self.held[at] + during[k] > self.room or later[at + 1] + behind[k] > self.room:
+                at += 1  # until the group fits, and its job can keep what it then holds
+            self.next[stream], ready = max(self.next[stream], at + 1), at + 1
+            slots.append(at)
             streams.append(stream)
         self.held[: slots[-1] + 1] += _above_rest(part, slots)
         self.turns.append(Turn(job, tuple(slots), tuple(streams)))
-        return True
 
-    def safe(self, part: Partition, k: int, at: int) -> int:
-        """The first slot from `at` on in which group `k` fits, and behind which its job can keep what it then holds."""
-        if self.room is None:
-            return at
-        during, behind = part.held[k] + part.inside[k] - part.rest, part.held[k + 1] - part.rest
-        while self.held[at] + during > self.room or self.held[at + 1 :].max(initial=0) + behind > self.room:
-            at += 1
-        return at
+
+def _levels(part: Partition) -> tuple[I64, I64]:
+    """What a job holds above its rest in each group at most, and behind it."""
+    return part.held[:-1] + part.inside - part.rest, part.held[1:] - part.rest
+
+
+def _later(held: I64) -> I64:
+    """The most that is held from each slot on; 0 behind the last."""
+    return np.append(np.maximum.accumulate(held[::-1])[::-1], 0)
 
 
 def _folded(flat: Pipeline, limit: int | None) -> Pipeline:
     """The shortest period at which rounds may follow each other: no slot taken twice, jobs in turn, the bound kept."""
-    shortest = max(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns)
+    on = np.bincount([stream for turn in flat.turns for stream in turn.stream])  # a slot for each group
+    shortest = max(*(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns), *on.tolist())
     for period in range(shortest, flat.period):
         folded = _rounds(flat, period)
         if _apart(folded) and (limit is None or int(folded.bound().max()) <= limit):

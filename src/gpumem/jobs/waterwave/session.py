@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from gpumem._strict import strict
+from gpumem.columns import I64
 from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
@@ -85,8 +88,8 @@ def simulate_together(
     Jobs come and go between two rounds. Where one has arrived or is to leave, the round that runs is the last one of
     its pipeline: what it has begun ends (a job that leaves in the middle of an iteration ends it), then those that are
     in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the
-    order of arrival; one that does not fit alone is refused. A round takes what it takes in the steady state, the first
-    and the last one too, so filling and draining a pipeline are overestimated.
+    order of arrival; one that does not fit alone is refused. While a pipeline fills and drains, a group whose partner
+    belongs to another round runs alone.
 
     Examples
     --------
@@ -105,6 +108,28 @@ def simulate_together(
         raise ValueError(f"weights: {len(weights)} of them for {len(jobs)} jobs")
     weight = {} if weights is None else {job.name: mine for job, mine in zip(jobs, weights)}
     return _Session(jobs, machine, capacity, way, slowdown, hosts, weight, made).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pace:
+    """What rounds take while a pipeline fills, when it is full, and while it drains, and when each op ends in them."""
+
+    rounds: Sequence[tuple[int, I64]]
+    over: int  # rounds that follow the last one in which something begins
+
+    def when(self, k: int, count: int) -> tuple[int, int]:
+        """Of round `k`, if iterations begin in `count` rounds: its kind, 0 to 2, and when it begins."""
+        filling, full, draining = (ns for ns, _ in self.rounds)
+        if k == 0:
+            return 0, 0
+        return 1 + (k >= count), filling + (min(k, count) - 1) * full + max(k - count, 0) * draining
+
+    def ends(self, both: Together, j: int) -> list[tuple[int, list[int]]]:
+        """Of each turn of a job, in how many rounds and when it ends there, by kind of round."""
+        turns = [t for t, turn in enumerate(both.pipeline.turns) if turn.job == j]
+        last = [np.flatnonzero(both.turn == t) for t in turns]
+        found = [mine[np.argmax(both.lag[mine] * both.trace.n + mine)] for mine in last]
+        return sorted((int(both.lag[x]), [int(end[x]) for _, end in self.rounds]) for x in found)
 
 
 class _Session:
@@ -192,26 +217,37 @@ class _Session:
         if both is not self.ran:
             self.tell([one.job for one in self.inside], both)
             self.ran = both
-        line = simulate(share(both.trace, self.machine, self.slowdown), self.machine)
-        began = line.end[(both.slot == 0) & (both.turn < 0)].max()  # where streams have met; an idle one comes early
-        end, turns = line.end - began + both.lag * line.makespan, both.pipeline.turns
-        last = [int(end[both.turn == t].max()) for t in range(len(turns))]
-        ends = [[at for at, turn in zip(last, turns) if turn.job == j] for j in range(len(self.inside))]
-        count = max(min(self.until(one, mine, line.makespan) for one, mine in zip(self.inside, ends)), 1)
+        pace = self.paced(both)
+        ends = [pace.ends(both, j) for j in range(len(self.inside))]
+        count = max(min(self.until(one, mine, pace) for one, mine in zip(self.inside, ends)), 1)
         for one, mine in zip(self.inside, ends):
-            found = [self.now + k * line.makespan + end for k in range(count) for end in sorted(mine)][: one.left]
+            begun = [(pace.when(k + lag, count), ns) for k in range(count) for lag, ns in mine]
+            found = [self.now + start + ns[kind] for (kind, start), ns in begun][: one.left]
             first = len(one.ends)
             self.log += [Event(ns, one.job.name, "iteration", first + k) for k, ns in enumerate(found)]
             one.ends += found
         self.peak = max(self.peak, both.trace.peak_load)
-        self.now += (count - 1) * line.makespan + max(max(mine) for mine in ends)
+        self.now += pace.when(count + pace.over, count)[1]
 
-    def until(self, one: _Running, ends: Sequence[int], period: int) -> int:
+    def paced(self, both: Together) -> _Pace:
+        """What the first, any other and the last round of a pipeline take."""
+        works = [both.lag == 0, both.lag >= 0, both.lag > 0]  # while it fills, when it is full, while it drains
+        lines = []
+        for mine in works if (both.lag > 0).any() else works[1:2]:
+            alone = self.machine.durations(both.trace)
+            part = replace(both.trace.ops, duration=np.where(mine, alone, 0))
+            line = simulate(share(replace(both.trace, ops=part), self.machine, self.slowdown), self.machine)
+            met = line.end[(both.slot == 0) & (both.turn < 0)].max()  # a stream that is idle has its syncs early
+            lines.append((line.makespan, line.end - met))
+        return _Pace(lines if len(lines) == 3 else lines * 3, over=int(both.lag.max()))
+
+    def until(self, one: _Running, ends: Sequence[tuple[int, Sequence[int]]], pace: _Pace) -> int:
         """In how many rounds the job has ended its iterations, or is to leave, or another one has come."""
-        period = max(period, 1)  # one that takes no time
+        period = max(pace.rounds[1][0], 1)  # one that takes no time
         found = [-(-one.left // len(ends))]
         if one.job.leave is not None:
-            found.append(1 + -(-(one.job.leave - self.now - max(ends)) // period))
+            last = max(lag * period + ns[1] for lag, ns in ends)
+            found.append(1 + -(-(one.job.leave - self.now - last) // period))
         if self.coming:
             found.append(-(-(self.coming[0].job.arrival - self.now) // period))
         return min(found)

@@ -191,7 +191,7 @@ def _peak(trace: Trace) -> int:
 
 def _backward(trace: Trace) -> int:
     """The op behind all that were recorded before the first that makes a gradient; at the peak where no kind tells."""
-    mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_)
+    mine = np.array([kind in (GRADIENT, ACT_GRAD) for kind in trace.buffers.kind], np.bool_) & ~trace.eternal
     if not mine.any():
         return _peak(trace)
     of = trace.ops.of
