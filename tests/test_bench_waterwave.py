@@ -21,7 +21,8 @@ from gpumem.trace import Trace
 from .conftest import Cli, shared
 
 V100, P100 = Machine.named("v100"), Machine.named("p100")
-PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "sequential", "hosts", "sharing"]
+PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "sequential", "hosts"]
+PARTS += ["balanced", "priorities", "sharing"]
 
 
 def setting(machine: Machine = V100, pieces: tuple[float, ...] = (8.0, 28.5)) -> batches.Sizing:
@@ -49,6 +50,10 @@ def test_bench(cli: Cli, tmp_path: Path) -> None:
         assert row["in turn"] is None or row["switched"] <= row["in turn"] <= 2 * row["waterwave"]
         assert row["part"] < 0.9 or row["missed"] > 0
     assert found["table2"] == []  # one trace is no pair
+    for row in found["balanced"]:
+        assert 1 <= row["groups"] <= row["balanced"] <= 2 / (1 + row["slowdown"])
+    for row in found["priorities"]:
+        assert row["weights"] == [2, 1] and row["done"][0] == 2 * row["done"][1]
     for row in found["slowdown"]:
         assert row["1 hosts, 1"] <= row["1 hosts, 0"] <= row["2 hosts, 0"] <= 2
 
@@ -178,3 +183,20 @@ def test_the_models_of_the_paper_are_known_by_their_traces() -> None:
     assert quoted.model_of("inceptionv3_299_b2_adam") == "inceptionv3" and quoted.model_of("mlp3") == "mlp3"
     assert paper.loops(bundled("mlp3")) == []
     assert np.mean([row.waterwave / row.solo for (_, model), row in quoted.TABLE1.items() if model == "nasnet"]) > 0.94
+
+
+# --- beyond the paper -------------------------------------------------------------------------------------
+
+
+def test_what_no_pipeline_fits_is_left_out() -> None:
+    pair = [bundled("mlp3")] * 2
+    rows = paper.lengths(pair, V100, [1.0], [0.99])
+    assert rows[0]["groups"] is None and rows[0]["balanced"] is None
+    assert "Balanced does less in 0 of 0." in paper.TABLES["balanced"](rows)
+
+
+def test_who_runs_more_often_gets_more_done() -> None:
+    rows = paper.weighted([bundled("mlp3")] * 2, V100, 1.0, [(1, 1), (3, 1)])
+    (a, b), (c, d) = (row["done"] for row in rows)
+    assert a == b and c == 3 * d and c > a
+    assert "3, 1" in paper.TABLES["priorities"](rows)

@@ -26,6 +26,8 @@ PARTS = {
     "freed": "Figure 2: memory at the peak, freed when ops are scheduled and when they complete",
     "sequential": "Figure 3: what is lost where the host waits for each op",
     "hosts": "A round of two jobs with one host thread, and with one a stream",
+    "balanced": "Beyond the paper: two jobs by its groups, and by groups of any length, over the memory there is",
+    "priorities": "Beyond the paper: two jobs of which one runs more often",
     "sharing": "Beyond the paper: two jobs by groups, by swapping and by both, over the memory there is",
 }
 ONE_ORDER = "recorded"
@@ -36,6 +38,7 @@ SLOWDOWN = 0.75  # two kernels side by side then do 1.14 times as much as in tur
 MORE = (3, 4)  # jobs
 SIZES, BATCHES, ENDS = (1.0, 4.0), (0.5, 0.9), (0.0, 1.0)  # --quick
 OF_PEAKS, SECONDS = (0.7,), 0.1
+OF_NEED, WEIGHTS = (1.2,), ((2, 1),)
 QUICK = f"only {' and '.join(QUICKLY)} if none is named, few split sizes, batches and slowdowns, recorded order"
 
 
@@ -84,6 +87,13 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         parts, seconds = (OF_PEAKS, SECONDS) if few else (paper.OF_PEAKS, paper.SECONDS)
         return paper.sharing(pair, target_of(args), args.slowdown, parts, seconds, progress)
 
+    def longer(pair: tuple[gpumem.Trace, ...]) -> list[Any]:
+        parts, by = (OF_NEED, (args.slowdown,)) if few else (paper.OF_NEED, sorted({0.0, args.slowdown, 1.0}))
+        return paper.lengths(pair, target_of(args), by, parts, progress)
+
+    def weighted(pair: tuple[gpumem.Trace, ...]) -> list[Any]:
+        return paper.weighted(pair, target_of(args), args.slowdown, WEIGHTS if few else paper.WEIGHTS, progress)
+
     by_order = [(trace, order) for trace in traces for order in orders]
     pairs = [(pair, order) for pair in _pairs(traces) for order in orders]
     jobs = [(count, order) for count in MORE for order in orders]
@@ -99,6 +109,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
             paper.sequential(trace, machine, ns) for trace in traces for ns in (machine.host_ns, machine.host_ns / 4)
         ],
         "hosts": lambda: each(lambda trace: paper.a_host_a_stream(trace, machine, machine.host_ns)),
+        "balanced": lambda: [row for mine in shared for row in longer(mine)],
+        "priorities": lambda: [row for mine in shared for row in weighted(mine)],
         "sharing": lambda: [row for mine in shared for row in swapped(mine)],
     }
     return {part: rows[part]() for part in progress.over(parts)}

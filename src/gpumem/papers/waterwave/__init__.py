@@ -2,7 +2,8 @@
 
 Read `quoted` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `splits` that over
 the size of node groups (figure 8), `throughput` what gets done (figure 7), `hosts` what a host that issues and waits
-changes (figures 2 and 3), `both` what swapping adds, beyond the paper, `shown` tables and pictures.
+changes (figures 2 and 3). Beyond the paper: `lengths` has groups of any length and priorities, `both` what swapping
+adds. `shown` has tables and pictures.
 """
 
 from typing import TYPE_CHECKING
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
         a_host_a_stream as a_host_a_stream,
         freed as freed,
         sequential as sequential,
+    )
+    from gpumem.papers.waterwave.lengths import (
+        OF_NEED as OF_NEED,
+        WEIGHTS as WEIGHTS,
+        lengths as lengths,
+        needed as needed,
+        weighted as weighted,
     )
     from gpumem.papers.waterwave.quoted import model_of as model_of
     from gpumem.papers.waterwave.shown import TABLES as TABLES, figures as figures

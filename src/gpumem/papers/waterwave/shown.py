@@ -214,8 +214,35 @@ def sharing_table(rows: Sequence[Row]) -> str:
         most = max(known.values(), default=0.0)
         best = ", ".join(key for key, gain in known.items() if gain >= 0.998 * most)
         cells = [r["traces"], r["machine"], f"{r['slowdown']:g}", percent(r["part"]), f"{r['limit'] / GIB:.2f}"]
-        lines.append([*cells, *("-" if r[key] is None else f"{r[key]:.3f}" for key in SHARING), best])
+        lines.append([*cells, *(_gain(r[key]) for key in SHARING), best])
     return f"{columns(lines)}\n\n`-`: does not run both in this memory. `best`: within 0.2 % of it."
+
+
+def length_table(rows: Sequence[Row]) -> str:
+    """Beyond the paper: a line an amount of memory and a slowdown, how many times as much gets done as in turn."""
+    lines = [["traces", "on", "of one", "slowdown", "paper's groups", "balanced"]]
+    for r in rows:
+        cells = [r["traces"], r["machine"], f"{r['part']:g}", f"{r['slowdown']:g}"]
+        lines.append([*cells, *(_gain(r[key]) for key in ("groups", "balanced"))])
+    known = [r for r in rows if None not in (r["groups"], r["balanced"])]
+    less = sum(r["balanced"] < 0.9995 * r["groups"] for r in known)
+    told = "`of one`: the memory there is, of what one job needs beside the other at rest."
+    return f"{columns(lines)}\n\n{told} Balanced does less in {less} of {len(known)}."
+
+
+def weighted_table(rows: Sequence[Row]) -> str:
+    """Beyond the paper: a line a choice of weights, what each job gets done of what it does alone."""
+    lines = [["traces", "on", "of one", "slowdown", "weights", "first", "second", "both"]]
+    for r in rows:
+        done = r["done"] or [None, None]
+        both = None if r["done"] is None else sum(done)
+        cells = [r["traces"], r["machine"], f"{r['part']:g}", f"{r['slowdown']:g}", ", ".join(map(str, r["weights"]))]
+        lines.append([*cells, *map(_gain, [*done, both])])
+    return columns(lines)
+
+
+def _gain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def figures(results: Mapping[str, Sequence[Row]]) -> list[tuple[str, Figure]]:
@@ -258,5 +285,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "freed": freed_table,
     "sequential": sequential_table,
     "hosts": host_table,
+    "balanced": length_table,
+    "priorities": weighted_table,
     "sharing": sharing_table,
 }

@@ -1,0 +1,109 @@
+"""Beyond the paper: node groups of any length beside the paper's, and jobs that do not run equally often.
+
+What gets done is counted in work: how long each job's iterations of a round take alone, over what the round takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpumem._strict import strict
+from gpumem.errors import Infeasible, NotReached
+from gpumem.jobs.waterwave import Pipeline, atoms, balanced, by_weight, round_ns, waterwave
+from gpumem.jobs.waterwave.groups import between
+from gpumem.jobs.waterwave.ways import Way
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.trace import Trace
+
+Row = dict[str, Any]
+OF_NEED = (1.05, 1.1, 1.2, 1.4)  # of what one job needs beside the other at rest: the memory there is
+OF_NEED_BY_WEIGHT = 1.2
+WEIGHTS = ((1, 1), (2, 1), (3, 1), (4, 1))
+
+
+@strict
+def needed(traces: Sequence[Trace]) -> int:
+    """Return the bytes that the job which needs most takes beside the others at rest: they fit in turn in no less.
+
+    >>> from gpumem import bundled
+    >>> round(needed([bundled("vgg16")] * 2) / bundled("vgg16").peak_load, 2)
+    1.25
+    """
+    rest = [int(between(trace)[0]) for trace in traces]
+    return max((sum(rest) - own + trace.peak_load for own, trace in zip(rest, traces)), default=0)
+
+
+@strict
+def lengths(
+    traces: Sequence[Trace],
+    machine: Machine,
+    slowdowns: Sequence[float],
+    parts: Sequence[float] = OF_NEED,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Row]:
+    """Measure what jobs get done by the paper's groups, at the best of several split sizes, and by any length.
+
+    Returns
+    -------
+    list of dict
+        A row an amount of memory and a slowdown: `groups` and `balanced`, how many times as much gets done as in turn.
+        None where no pipeline keeps within the limit.
+    """
+    rows, work = [], sum(_alone(traces, machine))
+    fine = [atoms(trace, machine) for trace in traces]
+    for part in parts:
+        limit = int(part * needed(traces))
+        for slowdown in slowdowns:
+            progress(f"{_name(traces)}: {part:.2f} of one, slowdown {slowdown:g}")
+            ours = _within(waterwave, traces, machine, limit, slowdown=slowdown)
+            other = _within(balanced, fine, machine, limit, slowdown=slowdown)
+            row: Row = {"traces": _name(traces), "machine": machine.name, "part": part, "slowdown": slowdown}
+            for key, line in (("groups", ours), ("balanced", other)):
+                row[key] = None if line is None else work / round_ns(line, machine, slowdown=slowdown)
+            rows.append(row)
+    return rows
+
+
+@strict
+def weighted(
+    traces: Sequence[Trace],
+    machine: Machine,
+    slowdown: float,
+    weights: Sequence[Sequence[int]] = WEIGHTS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Row]:
+    """Measure what each of two jobs gets done of what it does alone, where one runs more often than the other.
+
+    Returns
+    -------
+    list of dict
+        A row a choice of `weights`: `done`, a number a job; None where no pipeline keeps within the limit.
+    """
+    rows, alone, limit = [], _alone(traces, machine), int(OF_NEED_BY_WEIGHT * needed(traces))
+    for each in weights:
+        progress(f"{_name(traces)}: weights {', '.join(map(str, each))}")
+        line = _within(waterwave, traces, machine, limit, turns=by_weight(each), slowdown=slowdown)
+        row: Row = {"traces": _name(traces), "machine": machine.name, "part": OF_NEED_BY_WEIGHT, "slowdown": slowdown}
+        row |= {"weights": list(each), "done": None}
+        if line is not None:
+            ns = round_ns(line, machine, slowdown=slowdown)
+            row["done"] = [weight * own / ns for weight, own in zip(each, alone)]
+        rows.append(row)
+    return rows
+
+
+def _alone(traces: Sequence[Trace], machine: Machine) -> list[int]:
+    return [simulate(trace, machine).makespan for trace in traces]
+
+
+def _name(traces: Sequence[Trace]) -> str:
+    return " + ".join(trace.name for trace in traces)
+
+
+def _within(way: Way, *args: Any, **named: Any) -> Pipeline | None:
+    try:
+        return way(*args, **named)
+    except (Infeasible, NotReached):
+        return None
