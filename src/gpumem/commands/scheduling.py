@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
 RUNTIME = ("ratio", "latency", "drain", "threshold", "half_duplex", *TENSILE)  # of jobs that copy
 TOGETHER = ("split", "order", "priority", "host_threads", "trace")  # of jobs that run side by side
+KEYWORDS = {"split": "split", "order": "order", "priority": "turns"}  # that not all ways have
 
 
 def add_scheduling(p: Parser) -> None:
@@ -81,13 +82,20 @@ def scheduler(args: argparse.Namespace) -> Run:
         raise unknown(args.planner, {**PLANNERS, **WAYS}, "--planner")
     others = RUNTIME if args.planner in WAYS else TOGETHER
     if stray := [name for name in given if name in others]:
-        which = ", ".join(WAYS) if others is TOGETHER else "planners that swap"
+        which = _takers(stray[0]) if others is TOGETHER else "planners that swap"
         raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
     return _side_by_side(args) if args.planner in WAYS else _swapping(args)
 
 
 def _option(args: argparse.Namespace, name: str) -> str:
     return f"--{'no-' if getattr(args, name) is False else ''}{name.replace('_', '-')}"
+
+
+def _takers(name: str) -> str:
+    """The ways that an option is one of."""
+    from gpumem.jobs.waterwave import WAYS
+
+    return ", ".join(way for way, one in WAYS.items() if name not in KEYWORDS or taken(one, {KEYWORDS[name]: 0}))
 
 
 def _side_by_side(args: argparse.Namespace) -> Run:
@@ -104,10 +112,9 @@ def _side_by_side(args: argparse.Namespace) -> Run:
         check_file(args.trace, (".json", ".json.gz"), "--trace")  # a CSV has no ops
     given: dict[str, Any] = {} if args.split is None else {"split": amount(args.split, 0, "--split")}
     given |= {} if args.order is None else {"order": args.order}
-    for name, keyword in (*zip(given, given), *([("priority", "turns")] if args.priority else [])):
-        if not taken(way, {keyword: 0}):
-            others = ", ".join(other for other, one in WAYS.items() if taken(one, {keyword: 0}))
-            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of {others}")
+    for name, keyword in KEYWORDS.items():
+        if getattr(args, name) is not None and not taken(way, {keyword: 0}):
+            raise ValueError(f"--{name}: no use to {args.planner}; it is an option of {_takers(name)}")
     given |= taken(way, {"slowdown": args.slowdown, "hosts": args.host_threads or 1})
     weights = None if args.priority is None else each(args.priority, len(args.file), "--priority", count_of)
 

@@ -148,7 +148,8 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     if len(moved):
         b = int(moved[0])
         raise ValueError(
-            f"buffer {b}: wraps, but lies at {before[b]} and {script.at[b]} in turn, after {i} iterations: no placement"
+            f"buffer {b}: wraps, but lies at {before[b]} and {script.at[b]} in turn, after {i} iterations: no placement;"
+            " best_fit and other offline planners make one"
         )
     return Placement.at(trace, script.at, alignment=getattr(allocator, "alignment", 1))
 

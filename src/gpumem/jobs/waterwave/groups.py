@@ -147,7 +147,7 @@ def partition(
     Parameters
     ----------
     trace : Trace
-        One iteration; no copies.
+        One iteration; no copies. Its ops run one after another, whatever their streams.
     machine : Machine
         Says what ops take.
     split : int
