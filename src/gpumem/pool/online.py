@@ -147,9 +147,9 @@ def replay(trace: Trace, allocator: Allocator, *, iterations: int = 4) -> Placem
     moved = np.flatnonzero((trace.buffers.end > trace.n) & (script.at != before))
     if len(moved):
         b = int(moved[0])
+        places = f"{before[b]} and {script.at[b]} in turn, after {i} iterations"
         raise ValueError(
-            f"buffer {b}: wraps, but lies at {before[b]} and {script.at[b]} in turn, after {i} iterations: no placement;"
-            " best_fit and other offline planners make one"
+            f"buffer {b}: wraps, but lies at {places}: no placement; best_fit and other offline planners make one"
         )
     return Placement.at(trace, script.at, alignment=getattr(allocator, "alignment", 1))
 
