@@ -1,4 +1,4 @@
-"""Jobs that share a GPU: TENSILE's run-time system.
+"""Jobs that share a GPU: TENSILE's run-time system; Waterwave, side by side, in `waterwave`.
 
 Read `job`, `policy` (who plans for all of them, and when) and `outcome` (the event log) first, then `runtime`: the
 controller and its executors, the same code in both `worlds`. `simulate_jobs` runs them under a simulated clock,
