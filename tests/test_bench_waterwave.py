@@ -36,6 +36,7 @@ def recorded(name: str) -> Trace:
     return read(paths[0])
 
 
+@pytest.mark.jit
 def test_bench(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "bench"
     ran = cli("bench", "waterwave", "vgg16", "--quick", "--reserved", "31GiB", "--out", out)

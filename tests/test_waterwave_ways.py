@@ -241,6 +241,7 @@ def test_priorities_are_iterations_in_a_round():
         simulate_together(jobs, MACHINE, 2**30, weights=[1])
 
 
+@pytest.mark.jit
 def test_searched_groups_are_never_slower():
     traces = [bundled("vgg16"), bundled("resnet18")]
     for limit, slowdown in ((680, 0.0), (680, 0.5), (2000, 0.5)):
@@ -254,6 +255,7 @@ def test_searched_groups_are_never_slower():
 # The command line
 
 
+@pytest.mark.jit
 def test_one_command_for_all_ways(cli: Cli, tmp_path: Path):
     rows = {}
     for planner in (*WAYS, "tensile"):
@@ -273,6 +275,12 @@ def test_the_round_is_written_as_one_trace(cli: Cli, tmp_path: Path):
     assert loaded.trace.ops.streams == ("compute 0", "compute 1")
     check.placement(loaded.trace, loaded.placement)
     assert cli("jobs", path, "--iterations", "1", "--json").status == 0  # and runs as a job of its own
+
+
+def test_the_round_that_is_written_is_that_of_most_jobs(cli: Cli, tmp_path: Path):
+    path = tmp_path / "both.json.gz"
+    cli("jobs", "mlp3", "mlp3", "--planner", "temporal", "--arrive", "0,3ms", "--iterations", "9,1", "--trace", path)
+    assert io.load(path).trace.n == 2 * bundled("mlp3").n + 8
 
 
 @pytest.mark.parametrize(

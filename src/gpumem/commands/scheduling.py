@@ -68,7 +68,11 @@ def add_together(p: Group) -> None:
     p.add_argument("--split", metavar="SIZE", help="of a node group: bytes, KiB/MiB/GiB (default: several are tried)")
     p.add_argument("--order", metavar="NAME", help="of a job's ops: recorded, or depth (the longest path to an op)")
     p.add_argument("--priority", metavar="N[,N]", help="iterations of each job in a round (default: 1)")
-    p.add_argument("--trace", metavar="FILE", help="write the last round as one trace, placed (.json, .json.gz)")
+    p.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a round of as many as run together as one trace, placed (.json, .json.gz)",
+    )
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
 
@@ -126,14 +130,18 @@ def _side_by_side(args: argparse.Namespace) -> Run:
             tell(f"{' + '.join(job.name for job in members)}: {found.period} slots, {pairs} of them pairs; {held}")
             if not args.no_check:
                 evaluate.verify.together([job.trace for job in members], both, capacity).told(tell)
-            if args.trace is not None:
-                progress(f"writing {args.trace}")
-                trace = share(both.trace, machine, args.slowdown)
-                io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
+            if not largest or len(members) > len(largest[-1].ops):
+                largest.append(both)
 
         progress("running the jobs side by side")
+        largest: list[Together] = []
         more = {"slowdown": args.slowdown, "hosts": args.host_threads or 1, "weights": weights, "made": made}
-        return simulate_together(jobs, machine, capacity, partial(way, **given), **more)
+        found = simulate_together(jobs, machine, capacity, partial(way, **given), **more)
+        if args.trace is not None and largest:
+            progress(f"writing {args.trace}")
+            trace = share(largest[-1].trace, machine, args.slowdown)
+            io.write(args.trace, trace, pool.best_fit(trace), machine=machine, source=" + ".join(args.file))
+        return found
 
     return run
 
