@@ -21,7 +21,7 @@ from gpumem.trace import Trace
 from .conftest import Cli, shared
 
 V100, P100 = Machine.named("v100"), Machine.named("p100")
-PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "sequential", "hosts"]
+PARTS = ["table1", "table2", "several", "splits", "throughput", "slowdown", "freed", "late", "sequential", "hosts"]
 PARTS += ["balanced", "priorities", "sharing"]
 
 
@@ -162,6 +162,17 @@ def test_a_switch_copies_what_is_held_at_rest() -> None:
 
 
 # --- what a host changes ----------------------------------------------------------------------------------
+
+
+def test_memory_freed_late_is_no_memory_for_another_job() -> None:
+    """Section 3.2: pairs live on what is free once it is handed over. A host slower than the device hides it."""
+    row = hosts.late(bundled("vgg16"), V100, 50_000)
+    assert row["one_scheduled"] == pytest.approx(1, abs=0.01)
+    assert row["two_scheduled"] < 1.7
+    assert row["one_completed"] > 1.5
+    assert row["two_completed"] > 1.3 * row["two_scheduled"]
+    slow = hosts.late(bundled("vgg16"), V100, 5e6)
+    assert slow["two_completed"] == pytest.approx(slow["two_scheduled"], rel=0.1)
 
 
 def test_figures_2_and_3_by_one_host_cost() -> None:

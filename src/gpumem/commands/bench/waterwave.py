@@ -24,6 +24,7 @@ PARTS = {
     "throughput": "Figure 7: samples a second of two jobs",
     "slowdown": "How many times as much gets done as in turn, by hosts and how far kernels slow each other down",
     "freed": "Figure 2: memory at the peak, freed when ops are scheduled and when they complete",
+    "late": "Memory freed when ops complete: one job, and two in node groups",
     "sequential": "Figure 3: what is lost where the host waits for each op",
     "hosts": "A round of two jobs with one host thread, and with one a stream",
     "balanced": "Beyond the paper: two jobs by its groups, and by groups of any length, over the memory there is",
@@ -105,6 +106,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         "throughput": lambda: [row for mine in traces for row in paper.throughput(sizing, mine, batches)],
         "slowdown": lambda: each(lambda trace: paper.slowed(sizing, trace, slowdowns=slowdowns)),
         "freed": lambda: paper.freed(one, machine, machine.host_ns),
+        "late": lambda: each(lambda trace: paper.late(trace, machine, machine.host_ns)),
         "sequential": lambda: [
             paper.sequential(trace, machine, ns) for trace in traces for ns in (machine.host_ns, machine.host_ns / 4)
         ],

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         HOST_NS as HOST_NS,
         a_host_a_stream as a_host_a_stream,
         freed as freed,
+        late as late,
         sequential as sequential,
     )
     from gpumem.papers.waterwave.lengths import (

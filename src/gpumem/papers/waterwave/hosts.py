@@ -15,7 +15,7 @@ from gpumem.trace import Trace
 Row = dict[str, Any]
 HOST_NS = 2e5  # of an op: 893 of them take about the 180 ms after which the paper's backward pass starts
 OTHERS = (0.0, HOST_NS / 4, HOST_NS / 2, 1.5 * HOST_NS, 2 * HOST_NS, 4 * HOST_NS)
-PIECES = 8  # of what a job takes at its peak: the split size of a launch-bound pair
+PIECES = 8  # of a job's peak: the split size of pairs
 
 
 @strict
@@ -44,6 +44,24 @@ def _peak(trace: Trace, line: Timeline, how: str) -> Row:
     except ValueError:  # it grows without end
         return {how: None, f"{how}_ns": None}
     return {how: int(held.max()), f"{how}_ns": int(time[held.argmax()])}
+
+
+@strict
+def late(trace: Trace, machine: Machine, host_ns: float = HOST_NS) -> Row:
+    """Measure what one job holds, and two in node groups, where memory is free only when the work on it has ended.
+
+    In parts of the job's peak load; None where it grows without end.
+    """
+    host = machine.with_(host_ns=host_ns)
+    part = partition(trace, host, max(trace.peak_load // PIECES, 1))
+    both = together(pipeline([part, part], overlap=0), host).trace
+    row: Row = {"trace": trace.name, "machine": machine.name, "host_ns": host_ns}
+    for name, one in (("one", trace), ("two", both)):
+        line = simulate(one, host)
+        for how in FREED:
+            most = _peak(one, line, how)[how]
+            row[f"{name}_{how}"] = None if most is None else most / max(trace.peak_load, 1)
+    return row
 
 
 @strict

@@ -156,6 +156,16 @@ def freed_table(rows: Sequence[Row]) -> str:
     return columns(lines)
 
 
+def late_table(rows: Sequence[Row]) -> str:
+    """Section 3.2: a line a net."""
+    lines = [["trace", "on", "host an op", "one, scheduled", "completed", "two in groups, scheduled", "completed"]]
+    for r in rows:
+        held = (r[f"{jobs}_{how}"] for jobs in ("one", "two") for how in ("scheduled", "completed"))
+        parts = ["without end" if part is None else f"{part:.2f}" for part in held]
+        lines.append([r["trace"], r["machine"], human_ns(round(r["host_ns"])), *parts])
+    return f"{columns(lines)}\n\nIn parts of what one job holds at its peak."
+
+
 def sequential_table(rows: Sequence[Row]) -> str:
     """Figure 3: a line a net."""
     head = ["trace", "on", "ops", "host an op", "computation", "parallel", "sequential", "lost", "paper"]
@@ -283,6 +293,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "throughput": throughput_table,
     "slowdown": slowed_table,
     "freed": freed_table,
+    "late": late_table,
     "sequential": sequential_table,
     "hosts": host_table,
     "balanced": length_table,
