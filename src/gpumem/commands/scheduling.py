@@ -125,9 +125,9 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     def run(jobs: Sequence[Job], machine: gpumem.Machine, capacity: int, progress: Progress) -> Outcome:
         def made(members: Sequence[Job], both: Together) -> None:
             found = both.pipeline
-            pairs = sum(a is not None and b is not None for a, b in zip(*found.rows()))
             held = f"{human(both.trace.peak_load)} held, {human(int(found.bound().max()))} at most"
-            tell(f"{' + '.join(job.name for job in members)}: {found.period} slots, {pairs} of them pairs; {held}")
+            names = " + ".join(job.name for job in members)
+            tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:
                 evaluate.verify.together([job.trace for job in members], both, capacity).told(tell)
             if not largest or len(members) > len(largest[-1].ops):

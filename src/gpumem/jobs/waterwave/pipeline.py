@@ -78,10 +78,18 @@ class Pipeline(Shown):
             np.add.at(held, slots % self.period, _above_rest(self.parts[turn.job], turn.slot)[slots])
         return held
 
+    @property
+    def pairs(self) -> int:
+        """Slots in which both streams have a group."""
+        return sum(a is not None and b is not None for a, b in zip(*self.rows()))
+
+    def turns_of(self, job: int) -> list[int]:
+        """Return which turns are of a job, in turn."""
+        return [t for t, turn in enumerate(self.turns) if turn.job == job]
+
     def _facts(self) -> Facts:
-        both = sum(a is not None and b is not None for a, b in zip(*self.rows()))
-        most = human(int(self.bound().max()))
-        return {"jobs": len(self.parts), "turns": len(self.turns), "slots": self.period, "pairs": both, "at most": most}
+        counts = {"jobs": len(self.parts), "turns": len(self.turns), "slots": self.period, "pairs": self.pairs}
+        return {**counts, "at most": human(int(self.bound().max()))}
 
 
 def _above_rest(part: Partition, slot: Sequence[int]) -> I64:
@@ -267,7 +275,7 @@ def _apart(folded: Pipeline) -> bool:
     if len(set(taken)) < len(taken):
         return False
     for job in range(len(folded.parts)):
-        mine = [turn.slot for turn in folded.turns if turn.job == job]
+        mine = [folded.turns[t].slot for t in folded.turns_of(job)]
         begin = [*(slot[0] for slot in mine[1:]), mine[0][0] + folded.period]  # of the iteration behind each
         if any(slot[-1] >= behind for slot, behind in zip(mine, begin)):
             return False

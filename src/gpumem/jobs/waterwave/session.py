@@ -126,8 +126,7 @@ class _Pace:
 
     def ends(self, both: Together, j: int) -> list[tuple[int, list[int]]]:
         """Of each turn of a job, in how many rounds and when it ends there, by kind of round."""
-        turns = [t for t, turn in enumerate(both.pipeline.turns) if turn.job == j]
-        last = [np.flatnonzero(both.turn == t) for t in turns]
+        last = [np.flatnonzero(both.turn == t) for t in both.pipeline.turns_of(j)]
         found = [mine[np.argmax(both.lag[mine] * both.trace.n + mine)] for mine in last]
         return sorted((int(both.lag[x]), [int(end[x]) for _, end in self.rounds]) for x in found)
 
@@ -146,7 +145,8 @@ class _Session:
     ) -> None:
         self.machine, self.capacity, self.way, self.slowdown, self.hosts = machine, capacity, way, slowdown, hosts
         self.weight, self.tell = weight, made
-        self.ran: Together | None = None  # in the last rounds
+        self.ran: Together | None = None  # in the last rounds, and how long they take
+        self.pace = _Pace((), 0)
         self.all = [_Running(job) for job in jobs]
         self.log: list[Event] = []
         self.coming = sorted(self.all, key=lambda one: one.job.arrival)
@@ -216,8 +216,8 @@ class _Session:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""
         if both is not self.ran:
             self.tell([one.job for one in self.inside], both)
-            self.ran = both
-        pace = self.paced(both)
+            self.ran, self.pace = both, self.paced(both)
+        pace = self.pace
         ends = [pace.ends(both, j) for j in range(len(self.inside))]
         count = max(min(self.until(one, mine, pace) for one, mine in zip(self.inside, ends)), 1)
         for one, mine in zip(self.inside, ends):

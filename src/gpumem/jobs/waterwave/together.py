@@ -74,7 +74,7 @@ class Together(Shown):
     @property
     def job(self) -> I64:
         """The job that each op belongs to, int64[n]; -1 for sync ops."""
-        return np.append([turn.job for turn in self.pipeline.turns], UNKNOWN)[self.turn]
+        return _jobs(self.pipeline, self.turn)
 
     def _facts(self) -> Facts:
         syncs = int((self.turn < 0).sum())
@@ -175,8 +175,12 @@ def _issued(pipeline: Pipeline, machine: Machine, pace: float) -> _Issue:
 def _row(pipeline: Pipeline, issue: _Issue) -> I64:
     """Where each op is in the columns of all jobs, one behind the other; -1 for sync ops."""
     base = np.cumsum([0, *(part.trace.n for part in pipeline.parts)])
-    jobs = np.append([turn.job for turn in pipeline.turns], UNKNOWN)[issue.turn]
-    return np.where(issue.turn < 0, -1, issue.op + base[jobs])
+    return np.where(issue.turn < 0, -1, issue.op + base[_jobs(pipeline, issue.turn)])
+
+
+def _jobs(pipeline: Pipeline, turn: I64) -> I64:
+    """The job of each turn; -1 for none."""
+    return np.append([one.job for one in pipeline.turns], UNKNOWN)[turn]
 
 
 def _numbered(tables: Sequence[Ops] | Sequence[Buffers]) -> tuple[list[Any], tuple[int, ...]]:
@@ -210,7 +214,7 @@ def _buffers(pipeline: Pipeline, issue: _Issue) -> tuple[Buffers, list[I64], tup
     ids, tables, count = [np.zeros(0, np.int64)] * len(places), list[Buffers](), 0
     for j, (part, b) in enumerate(zip(pipeline.parts, all_of)):
         forever = part.trace.eternal
-        mine = [t for t, turn in enumerate(pipeline.turns) if turn.job == j]
+        mine = pipeline.turns_of(j)
         always, mortal = np.flatnonzero(forever), np.flatnonzero(~forever)
         tables.append(replace(b.take(always), start=np.zeros(len(always), np.int64), end=np.full(len(always), n)))
         mapped = np.cumsum(forever) - 1 + count
@@ -254,7 +258,7 @@ def _touched(pipeline: Pipeline, issue: _Issue, ids: Sequence[I64], what: str) -
     for t, turn in enumerate(pipeline.turns):
         trace = pipeline.parts[turn.job].trace
         row = trace.statistics if what == "statistics" else getattr(trace.ops, what)
-        mine = [k for k, other in enumerate(pipeline.turns) if other.job == turn.job]
+        mine = pipeline.turns_of(turn.job)
         earlier = ids[mine[mine.index(t) - 1]]  # what is touched before it starts: the job's turn before started it
         rows.append(
             Csr(row.ptr, np.where(row.rows() < trace.buffers.start[row.idx], earlier[row.idx], ids[t][row.idx]))

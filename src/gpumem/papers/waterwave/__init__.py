@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         PIECES as PIECES,
         Sizing as Sizing,
         mixed as mixed,
+        needed as needed,
         ordered as ordered,
         several as several,
     )
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         OF_NEED as OF_NEED,
         WEIGHTS as WEIGHTS,
         lengths as lengths,
-        needed as needed,
         weighted as weighted,
     )
     from gpumem.papers.waterwave.quoted import model_of as model_of

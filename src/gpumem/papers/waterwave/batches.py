@@ -21,10 +21,13 @@ from typing import Any
 
 from gpumem._strict import strict
 from gpumem.batch import largest, rebatch, recorded_batch
+from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
+from gpumem.jobs.waterwave.ways import Way
 from gpumem.machine import Machine
 from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
+from gpumem.simulate import simulate
 from gpumem.trace import Trace
 
 Row = dict[str, Any]
@@ -111,9 +114,34 @@ def _coarse_fits(sizing: Sizing, needs: str, traces: Sequence[Trace]) -> bool:
     return any(run.trace.peak_load <= sizing.limit for run in runs)
 
 
-def _delayed_fits(sizing: Sizing, traces: Sequence[Trace]) -> bool:
+@strict
+def needed(traces: Sequence[Trace]) -> int:
+    """Return the bytes that the job which needs most takes beside the others at rest: they fit in turn in no less.
+
+    >>> from gpumem import bundled
+    >>> round(needed([bundled("vgg16")] * 2) / bundled("vgg16").peak_load, 2)
+    1.25
+    """
     rest = [int(between(trace)[0]) for trace in traces]
-    return all(sum(rest) - own + trace.peak_load <= sizing.limit for own, trace in zip(rest, traces))
+    return max((sum(rest) - own + trace.peak_load for own, trace in zip(rest, traces)), default=0)
+
+
+def alone_ns(traces: Sequence[Trace], machine: Machine) -> list[int]:
+    """What an iteration of each job takes that has the GPU for itself."""
+    return [simulate(trace, machine).makespan for trace in traces]
+
+
+def named(traces: Sequence[Trace]) -> str:
+    """What jobs are called together."""
+    return " + ".join(trace.name for trace in traces)
+
+
+def within(way: Way, *args: Any, **options: Any) -> Pipeline | None:
+    """What a way of sharing makes of jobs, None where it does not keep within the limit."""
+    try:
+        return way(*args, **options)
+    except (Infeasible, NotReached):
+        return None
 
 
 @strict
@@ -178,7 +206,7 @@ def several(sizing: Sizing, trace: Trace, jobs: int = 2, order: str = "recorded"
         row |= about(fits.found, name)
         if name == "waterwave" and fits.found is not None:
             row["rate"] = rate(sizing, fits.found, jobs * row[name])
-    row["delayed"] = most_of(make, partial(_delayed_fits, sizing), max(alone, 1))
+    row["delayed"] = most_of(make, lambda traces: needed(traces) <= sizing.limit, max(alone, 1))
     row["delayed beside"] = beside(delayed(sizing, make(row["delayed"]))) if row["delayed"] else None
     model = model_of(trace.name)
     row["paper"] = TABLE1.get((sizing.machine.name, model)) if jobs == 2 else None
@@ -203,7 +231,7 @@ def about(line: Pipeline | None, name: str) -> Row:
 def mixed(sizing: Sizing, traces: Sequence[Trace], order: str = "recorded") -> Row:
     """Find the largest batches of two models, each the same part of what it has alone: Table 2."""
     mine = [ordered(trace, order) for trace in traces]
-    sizing.progress(f"{' + '.join(trace.name for trace in traces)}, {order}")
+    sizing.progress(f"{named(traces)}, {order}")
     alone = [solo(sizing, trace) for trace in mine]
 
     @cache
@@ -217,6 +245,7 @@ def mixed(sizing: Sizing, traces: Sequence[Trace], order: str = "recorded") -> R
         part = most_of(make, fits, FINE * 7 // 8)
         row[name] = [max(most * part // FINE, 1) for most in alone]
         row |= about(fits.found, name)
-    row["delayed"] = [most * most_of(make, partial(_delayed_fits, sizing), FINE) // FINE for most in alone]
+    part = most_of(make, lambda traces: needed(traces) <= sizing.limit, FINE)
+    row["delayed"] = [most * part // FINE for most in alone]
     first, second = (model_of(trace.name) for trace in traces)
     return row | {"paper": MIXED.get((first, second)) if sizing.machine.name == "v100" else None}

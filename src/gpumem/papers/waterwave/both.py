@@ -16,8 +16,9 @@ from typing import Any
 from gpumem._strict import strict
 from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs import Job, simulate_jobs, steady
-from gpumem.jobs.waterwave import Pipeline, atoms, balanced, temporal, together, waterwave
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, together, waterwave
 from gpumem.machine import Machine
+from gpumem.papers.waterwave.batches import alone_ns, named, within
 from gpumem.papers.waterwave.throughput import side_by_side
 from gpumem.sharing import share
 from gpumem.simulate import simulate
@@ -65,7 +66,7 @@ def _managed(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: 
 
     Its jobs do not wait for each other, so the shorter one runs more often than once a round.
     """
-    work = [simulate(trace, machine).makespan for trace in traces]
+    work = alone_ns(traces, machine)
     counts = [ITERATIONS * -(-max(work) // ns) for ns in work]  # so that none is left alone for long
     jobs = [Job(str(k), trace, iterations=count) for k, (trace, count) in enumerate(zip(traces, counts))]
     out = simulate_jobs(jobs, machine, limit, slowdown=slowdown)
@@ -93,36 +94,39 @@ def sharing(
         A row an amount: `part` of the sum of both peaks, `limit` in bytes, and for each of `SHARING` how many times as
         much gets done as in turn with ample memory; None where it does not fit.
     """
-    alone = sum(simulate(trace, machine).makespan for trace in traces)
+    alone, fine = sum(alone_ns(traces, machine)), [atoms(trace, machine) for trace in traces]
     peaks = sum(trace.peak_load for trace in traces)
-    name = " + ".join(trace.name for trace in traces)
+    name = named(traces)
     rows: list[Row] = []
     for part in parts:
         limit = int(part * peaks)
         progress(f"{name}: {part:.0%} of both peaks")
-        times = _unswapped(traces, machine, slowdown, limit) | _swapped(traces, machine, slowdown, limit, seconds)
+        times = _unswapped(traces, fine, machine, slowdown, limit)
+        times |= _swapped(traces, fine, machine, slowdown, limit, seconds)
         row: Row = {"traces": name, "machine": machine.name, "slowdown": slowdown, "part": part, "limit": limit}
         rows.append(row | {key: None if times[key] is None else alone / times[key] for key in SHARING})
     return rows
 
 
-def _unswapped(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int) -> Row:
+def _unswapped(
+    traces: Sequence[Trace], fine: Sequence[Partition], machine: Machine, slowdown: float, limit: int
+) -> Row:
     """What a round takes where memory goes from job to job, and by TENSILE."""
-    fine = [atoms(trace, machine) for trace in traces]
     lines = {
         "in turn": temporal(traces, machine),
-        "paper's groups": _possible(lambda: waterwave(traces, machine, limit, slowdown=slowdown)),
-        "balanced": _possible(lambda: balanced(fine, machine, limit, slowdown=slowdown)),
+        "paper's groups": within(waterwave, traces, machine, limit, slowdown=slowdown),
+        "balanced": within(balanced, fine, machine, limit, slowdown=slowdown),
     }
     row = {key: line and round_within(line, machine, slowdown, limit) for key, line in lines.items()}
     return row | {"tensile": _managed(traces, machine, slowdown, limit)}
 
 
-def _swapped(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: int, seconds: float) -> Row:
+def _swapped(
+    traces: Sequence[Trace], fine: Sequence[Partition], machine: Machine, slowdown: float, limit: int, seconds: float
+) -> Row:
     """What a round takes where copies, and reruns, do the rest."""
-    fine = [atoms(trace, machine) for trace in traces]
     rooms = [int(by * limit) for by in BEYOND]
-    lines = [_possible(partial(balanced, fine, machine, room, slowdown=slowdown)) for room in rooms]
+    lines = [within(balanced, fine, machine, room, slowdown=slowdown) for room in rooms]
     groups = [line for line in lines if line is not None]
 
     def best(planner: Callable[..., Plan], tried: Sequence[Pipeline]) -> int | None:
@@ -136,10 +140,3 @@ def _swapped(traces: Sequence[Trace], machine: Machine, slowdown: float, limit: 
         "groups + swaps": best(search, groups),
         "groups + swaps + reruns": best(tensile, groups),
     }
-
-
-def _possible(made: Callable[[], Pipeline]) -> Pipeline | None:
-    try:
-        return made()
-    except (Infeasible, NotReached):
-        return None

@@ -9,30 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpumem._strict import strict
-from gpumem.errors import Infeasible, NotReached
-from gpumem.jobs.waterwave import Pipeline, atoms, balanced, by_weight, round_ns, waterwave
-from gpumem.jobs.waterwave.groups import between
-from gpumem.jobs.waterwave.ways import Way
+from gpumem.jobs.waterwave import atoms, balanced, by_weight, round_ns, waterwave
 from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.papers.waterwave.batches import alone_ns, named, needed, within
 from gpumem.trace import Trace
 
 Row = dict[str, Any]
 OF_NEED = (1.05, 1.1, 1.2, 1.4)  # of what one job needs beside the other at rest: the memory there is
 OF_NEED_BY_WEIGHT = 1.2
 WEIGHTS = ((1, 1), (2, 1), (3, 1), (4, 1))
-
-
-@strict
-def needed(traces: Sequence[Trace]) -> int:
-    """Return the bytes that the job which needs most takes beside the others at rest: they fit in turn in no less.
-
-    >>> from gpumem import bundled
-    >>> round(needed([bundled("vgg16")] * 2) / bundled("vgg16").peak_load, 2)
-    1.25
-    """
-    rest = [int(between(trace)[0]) for trace in traces]
-    return max((sum(rest) - own + trace.peak_load for own, trace in zip(rest, traces)), default=0)
 
 
 @strict
@@ -51,15 +36,15 @@ def lengths(
         A row an amount of memory and a slowdown: `groups` and `balanced`, how many times as much gets done as in turn.
         None where no pipeline keeps within the limit.
     """
-    rows, work = [], sum(_alone(traces, machine))
+    rows, work = [], sum(alone_ns(traces, machine))
     fine = [atoms(trace, machine) for trace in traces]
     for part in parts:
         limit = int(part * needed(traces))
         for slowdown in slowdowns:
-            progress(f"{_name(traces)}: {part:.2f} of one, slowdown {slowdown:g}")
-            ours = _within(waterwave, traces, machine, limit, slowdown=slowdown)
-            other = _within(balanced, fine, machine, limit, slowdown=slowdown)
-            row: Row = {"traces": _name(traces), "machine": machine.name, "part": part, "slowdown": slowdown}
+            progress(f"{named(traces)}: {part:.2f} of one, slowdown {slowdown:g}")
+            ours = within(waterwave, traces, machine, limit, slowdown=slowdown)
+            other = within(balanced, fine, machine, limit, slowdown=slowdown)
+            row: Row = {"traces": named(traces), "machine": machine.name, "part": part, "slowdown": slowdown}
             for key, line in (("groups", ours), ("balanced", other)):
                 row[key] = None if line is None else work / round_ns(line, machine, slowdown=slowdown)
             rows.append(row)
@@ -81,29 +66,14 @@ def weighted(
     list of dict
         A row a choice of `weights`: `done`, a number a job; None where no pipeline keeps within the limit.
     """
-    rows, alone, limit = [], _alone(traces, machine), int(OF_NEED_BY_WEIGHT * needed(traces))
+    rows, alone, limit = [], alone_ns(traces, machine), int(OF_NEED_BY_WEIGHT * needed(traces))
     for each in weights:
-        progress(f"{_name(traces)}: weights {', '.join(map(str, each))}")
-        line = _within(waterwave, traces, machine, limit, turns=by_weight(each), slowdown=slowdown)
-        row: Row = {"traces": _name(traces), "machine": machine.name, "part": OF_NEED_BY_WEIGHT, "slowdown": slowdown}
+        progress(f"{named(traces)}: weights {', '.join(map(str, each))}")
+        line = within(waterwave, traces, machine, limit, turns=by_weight(each), slowdown=slowdown)
+        row: Row = {"traces": named(traces), "machine": machine.name, "part": OF_NEED_BY_WEIGHT, "slowdown": slowdown}
         row |= {"weights": list(each), "done": None}
         if line is not None:
             ns = round_ns(line, machine, slowdown=slowdown)
             row["done"] = [weight * own / ns for weight, own in zip(each, alone)]
         rows.append(row)
     return rows
-
-
-def _alone(traces: Sequence[Trace], machine: Machine) -> list[int]:
-    return [simulate(trace, machine).makespan for trace in traces]
-
-
-def _name(traces: Sequence[Trace]) -> str:
-    return " + ".join(trace.name for trace in traces)
-
-
-def _within(way: Way, *args: Any, **named: Any) -> Pipeline | None:
-    try:
-        return way(*args, **named)
-    except (Infeasible, NotReached):
-        return None

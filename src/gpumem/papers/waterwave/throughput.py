@@ -22,11 +22,10 @@ from functools import partial
 from typing import Any
 
 from gpumem._strict import strict
-from gpumem.errors import Infeasible
 from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
 from gpumem.jobs.waterwave.groups import between
 from gpumem.machine import Machine
-from gpumem.papers.waterwave.batches import Sizing, at_batch, solo
+from gpumem.papers.waterwave.batches import Sizing, at_batch, needed, solo, within
 from gpumem.papers.waterwave.quoted import GAINS, OVER_MPS, model_of
 from gpumem.simulate import simulate
 from gpumem.trace import Trace
@@ -40,11 +39,8 @@ ROUNDS = 3  # of an iteration, until what is on the device at its start repeats
 
 def groups_ns(traces: Sequence[Trace], sizing: Sizing, slowdown: float, hosts: int = 2) -> int | None:
     """What a round takes by node groups, at the best split size; None where a job does not fit beside the others."""
-    try:
-        line = waterwave(traces, sizing.machine, sizing.limit, slowdown=slowdown, hosts=hosts)
-    except Infeasible:
-        return None
-    return round_ns(line, sizing.machine, slowdown=slowdown, hosts=hosts)
+    line = within(waterwave, traces, sizing.machine, sizing.limit, slowdown=slowdown, hosts=hosts)
+    return None if line is None else round_ns(line, sizing.machine, slowdown=slowdown, hosts=hosts)
 
 
 def side_by_side(traces: Sequence[Trace], machine: Machine) -> Pipeline:
@@ -141,7 +137,7 @@ def throughput(sizing: Sizing, trace: Trace, parts: Sequence[float] = PARTS) -> 
         sizing.progress(f"{trace.name}: two jobs at batch {batch}")
         (job,) = at_batch(trace, 1, batch)
         own, switch = simulate(job, machine).makespan, switch_ns(job, machine)
-        fits = job.peak_load + int(between(job)[0]) <= sizing.limit
+        fits = needed([job, job]) <= sizing.limit
         side, waits, moved = processes([job, job], sizing)
         times = {
             "in turn": 2 * own if fits else None,
