@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,16 +12,17 @@ from hypothesis import assume, given, strategies as st
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
+from gpumem.kinds import INPUT, PARAM
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-from gpumem.swap.fluid import FluidProgram, relax
+from gpumem.swap.fluid import FluidProgram, fractions, relax
 from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
 
-from .strategies import machine_of, plans, traces
+from .strategies import any_plans, machine_of, plans, steps, traces
 
 GTX = Machine.named("gtx1080ti")
 
@@ -50,6 +52,18 @@ def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
     capacity = swapped.peak_load
     assume(capacity)
     assert stall(trace, target, swapped, capacity) >= least_stall(trace, target, capacity).stall_ns
+
+
+@given(st.data())
+def test_nor_does_one_that_makes_values_again(data: st.DataObject) -> None:
+    trace = data.draw(st.one_of(steps(streams=1, max_layers=6), traces(streams=1, max_ops=12)))
+    target = machine_of(data)
+    swapped = data.draw(any_plans(trace)).apply(trace)
+    capacity = swapped.peak_load
+    assume(capacity)
+    bound = least_stall(trace, target, capacity, recompute=True)
+    assert stall(trace, target, swapped, capacity) >= bound.stall_ns
+    assert bound.stall_ns <= least_stall(trace, target, capacity).stall_ns + 1
 
 
 def test_while_an_op_waits_for_its_host_copies_run() -> None:
@@ -120,6 +134,36 @@ def test_several_streams_leave_the_static_bound() -> None:
     )
     bound = zero_stall_limit(Trace(trace.buffers, ops), GTX)
     assert (bound.limit, bound.breakpoints, bound.settled) == (8, 0, False)
+
+
+def test_a_value_made_again_by_hand() -> None:
+    link = Link(0.0, 1e4)  # hopeless: op 0 runs once more, but for what a fluid copies meanwhile
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = least_stall(line(), target, 8, recompute=True)
+    assert bound.stall_ns == 9 and bound.settled
+    found = fractions(line(), target, 8)
+    assert (found.buffer.tolist(), found.after.tolist(), found.before.tolist()) == ([0], [0], [4])
+    assert 0 < found.swapped[0] < 0.01 and 0.99 < found.dropped[0] <= 1 - found.swapped[0] + 1e-9
+
+
+def test_an_op_that_runs_again_is_shared_by_what_it_makes() -> None:
+    link = Link(0.0, 1e4)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    ops = Ops.make([[], [], [2], [], [0, 1]], [[0, 1], [], [2], [], []], duration=[10] * 5)
+    trace = Trace(Buffers.make([6, 2, 8], [0, 0, 2], [5, 5, 3]), ops)
+    assert least_stall(trace, target, 8, recompute=True).stall_ns == 9  # op 0 brings both back
+    assert least_stall(trace, target, 10, recompute=True).stall_ns == 7  # the larger one, in fractions
+
+
+def test_what_cannot_be_made_again_is_swapped() -> None:
+    link = Link(0.0, 2.0)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    trace = line()
+    for kind in (INPUT, PARAM):
+        fixed = Trace(replace(trace.buffers, kind=(kind, "")), trace.ops)
+        found = fractions(fixed, target, 8)
+        assert (found.dropped == 0).all() and found.swapped.max() > 0.9
+        assert least_stall(fixed, target, 8, recompute=True).stall_ns == 12
 
 
 def test_below_the_floor_is_infeasible() -> None:

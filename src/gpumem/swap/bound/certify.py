@@ -114,9 +114,9 @@ def zero_stall_limit(
     peak, least = trace.peak_load, static_floor(trace)[1]
     if not peak or not in_a_row(trace, machine):
         return Bound(least, 0, peak, 0, False)
-    value, breaks, settled = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
-    limit = ceil(value * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, len(breaks), settled)
+    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
+    limit = ceil(found.dual * peak * (1 - SAFETY))
+    return Bound(min(max(least, limit), peak), 0, peak, len(found.breaks), found.settled)
 
 
 @strict
@@ -125,14 +125,34 @@ def least_stall(
     machine: Machine,
     limit: int,
     *,
+    recompute: bool = False,
     rounds: int = 20,
     size: int = SIZE,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bound:
-    """Return by how much longer, at least, any swap plan for a load limit makes the iteration.
+    """Return by how much longer, at least, any plan for a load limit makes the iteration.
 
-    Parameters, returns and notes as for `zero_stall_limit`, but that ops may wait before they start: time
+    Parameters
+    ----------
+    recompute : bool
+        Whether plans may make values again (`Recompute` and `Hold` beside `Swap`), by the trace's own operators.
+
+    Notes
+    -----
+    Other parameters, returns and notes as for `zero_stall_limit`, but that ops may wait before they start: time
     between two breakpoints then grows at a price, and copies have no windows of time but only of ops.
+
+    Why it is valid with values made again. What a gap drops is gone from the op after its first access to the place
+    before an op where reruns bring it back, whichever place that is (`D` in `program`): D begins at 0 or 1, and falls
+    once. It falls while the next op waits, for reruns run between two ops, on the stream of the ops; so the time of
+    that segment has grown by the run time of all reruns of the place, during which copies go on. These are at least
+    the chains of what comes back there, its whole write and the changes in place after it, each op once. A buffer
+    comes back at most once at a place, so an op's time may be split over all buffers that it can bring back (`again`)
+    and is not counted twice. A gap is swapped or dropped, not both. What else reruns need, be it made again in
+    scratch, kept past its death or swapped in early, costs nothing here, in time and in bytes. A gap that wraps the
+    iteration boundary cannot be dropped, nor one whose value has a chain that `Plan.apply` refuses. A value made again
+    is the same, so that a copy on the host stays good. Bounded are no plans with a `Variant`, by which an op may take
+    less time or bytes than recorded.
 
     Raises
     ------
@@ -151,5 +171,6 @@ def least_stall(
         raise Infeasible(op, needs, limit)
     if peak <= limit or not in_a_row(trace, machine):
         return Bound(limit, 0, peak, 0, peak <= limit)
-    value, breaks, settled = refine(relax(trace, machine, stalls=True), peak, limit, rounds, size, progress)
-    return Bound(limit, max(floor(value * (1 - SAFETY) + 1e-6), 0), peak, len(breaks), settled)
+    fluid = relax(trace, machine, stalls=True, recompute=recompute)
+    found = refine(fluid, peak, limit, rounds, size, progress)
+    return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, len(found.breaks), found.settled)

@@ -1,7 +1,8 @@
 """Swapping relaxed to fluid copies, as a program between breakpoints of the iteration.
 
-Read `relax` first: windows of time for each gap; then `program`, which is linear, and `refine`, where its breakpoints
-come from, for the bound (`swap/bound`); then `whole`, the same in whole numbers, for plans (`swap/snu/ilp`).
+Read `relax` first: windows of time for each gap, and what values made again cost (`again`); then `program`, which is
+linear, and `refine`, where its breakpoints come from, for the bound (`swap/bound`); then `whole`, the same in whole
+numbers, for plans (`swap/snu/ilp`). `fractions` is what a solution would do with each gap, for whoever searches.
 """
 
 from typing import TYPE_CHECKING
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.swap.fluid.fractions import Fractions as Fractions, fractions as fractions
     from gpumem.swap.fluid.program import FluidProgram as FluidProgram, Solution as Solution
-    from gpumem.swap.fluid.refine import refine as refine
+    from gpumem.swap.fluid.refine import Refined as Refined, refine as refine
     from gpumem.swap.fluid.relax import Fluid as Fluid, in_a_row as in_a_row, relax as relax
     from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
     from gpumem.swap.linear import Solved as Solved

@@ -6,7 +6,8 @@
     O  copied out    0.3        1          1          1     <= what the engine can do since the value was made
     I  to come back  1          1          0.6        0     <= what the engine can do until the access
     A  absent        0.3        1          0.6        0     <= O, <= I
-    load             what is held without swapping, less bytes x A, <= M
+    D  dropped       0.6        0.6        0.2        0     <= 1 - I at first; never rises
+    load             what is held without swapping, less bytes x (A + D), <= M
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Solution(Shown):
     """A solved program.
 
     `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps
-    to, as a fraction of the peak; `absent[k]`: the fraction of gap `gap[k]` away at unrolled instant
-    `instant[k]`; `price`: what the time of each segment is worth, in units of the objective; `stall`: ns by
-    which it grows.
+    to, as a fraction of the peak; `absent[k]`, `dropped[k]`: the fractions of gap `gap[k]` away on the host, and yet to
+    be made again, at unrolled instant `instant[k]`; `price`: what the time of each segment is worth, in units of the
+    objective; `stall`: ns by which it grows.
     """
 
     dual: float
@@ -37,6 +38,7 @@ class Solution(Shown):
     gap: I64
     instant: I64
     absent: F64
+    dropped: F64
     price: F64
     stall: F64
 
@@ -71,6 +73,7 @@ class FluidProgram:
         self._copies_in()
         self._copies_out()
         self._absence()
+        self._dropped()
         self._loads()
 
     def solve(self, until: Deadline = NEVER) -> Solution | None:
@@ -81,7 +84,8 @@ class FluidProgram:
         return None if found is None else self._solution(found.x, found.price, found.dual)
 
     def _solution(self, x: F64, price: F64, dual: float) -> Solution:
-        k, absent = len(self.breaks), np.zeros(len(self.gap))
+        k, dropped = len(self.breaks), np.where(self.drops >= 0, x[self.drops], 0)
+        absent = -dropped
         for columns, sign in self.away:
             absent += np.where(columns >= 0, x[columns], 0) * sign
         engines = price[: 2 * k if self.f.duplex else k].reshape(-1, k).sum(axis=0)
@@ -89,7 +93,7 @@ class FluidProgram:
         level = float(x[0]) if self.limit is None else self.limit / self.peak
         stall = np.zeros(k)
         stall[self.grows] = x[self.stall] * self.unit
-        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, worth, stall)
+        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, dropped, worth, stall)
 
     def _engines(self) -> None:
         """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
@@ -97,7 +101,8 @@ class FluidProgram:
         row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, engines))
         self.out_row, self.in_row = row[:k], row[-k:]
         self.grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
-        most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()) / self.unit  # one after another
+        again = self.f.again[self.f.again < np.inf].sum()
+        most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum() + again) / self.unit  # one after another
         self.stall = self.rows.variables(np.full(len(self.grows), most), cost=0.0 if self.limit is None else self.unit)
         for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
             self.rows.put(side[self.grows], self.stall, -1.0)
@@ -164,6 +169,28 @@ class FluidProgram:
         self.rows.at_most(mine[several], coming[several])
         left = np.where(single, gone, mine)
         self.away = [(left, 1.0), (np.where(several, -1, coming), 1.0), (total, -1.0)]
+
+    def _dropped(self) -> None:
+        """D: from the first breakpoint where the buffer may be away; as it falls, the segment grows by what that costs.
+
+        A gap is swapped or dropped: the first D and the first I add up to at most 1.
+        """
+        k, mine = len(self.breaks), np.flatnonzero(self.f.again[self.gap] < np.inf)
+        self.drops = np.full(len(self.gap), -1)
+        if not len(mine):
+            return
+        gap, place = self.gap[mine], self.place[mine]
+        column = self.drops[mine] = self.rows.variables(np.ones(len(mine)))
+        begins = np.diff(gap, prepend=-1) != 0
+        row, ones = self.rows.add(np.ones(int(begins.sum()))), gap[begins]
+        self.rows.put(row, column[begins], 1.0)
+        self.rows.put(row, self.coming[self.coming_at[ones] + self.begin[ones]], 1.0)
+        self.rows.at_most(column[1:][~begins[1:]], column[:-1][~begins[1:]])
+        row, cost = self.rows.add(np.zeros(k)), self.f.again[gap] / self.unit
+        self.rows.put(row[self.grows], self.stall, -1.0)
+        self.rows.put(row[place % k], column, cost)
+        self.rows.put(row[(place[~begins] - 1) % k], column[~begins], -cost[~begins])
+        self.away.append((self.drops, 1.0))
 
     def _loads(self) -> None:
         """The load at the start of the op at each breakpoint, and at the end of the op before it."""

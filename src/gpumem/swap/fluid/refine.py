@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._show import Shown
 from gpumem.columns import F64, I64
 from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.program import FluidProgram, Solution
@@ -16,6 +18,19 @@ FINE = 2e-4  # of the peak: by how much a load has to be too high to matter; a q
 PATIENCE = 2  # rounds without a gain
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Refined(Shown):
+    """What became of it: the largest `dual`, the breakpoints that there are then, whether it is `settled`.
+
+    `last`: the solution of the last program, None where the time was up before the first.
+    """
+
+    dual: float
+    breaks: I64
+    settled: bool
+    last: Solution | None
+
+
 def refine(
     f: Fluid,
     peak: int,
@@ -24,18 +39,19 @@ def refine(
     size: int,
     progress: Callable[[str], None],
     until: Deadline = NEVER,
-) -> tuple[float, I64, bool]:
+) -> Refined:
     """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
 
-    Return it, the breakpoints that there are then, and whether it is settled. `f` in a program for `limit`, or for the
-    least level where that is None; at most `rounds` programs of at most `size` variables, until the time is up.
+    `f` in a program for `limit`, or for the least level where that is None; at most `rounds` programs of at most `size`
+    variables, until the time is up.
     """
-    breaks, best, idle = _first(f), 0.0, 0
+    breaks, best, idle, last = _first(f), 0.0, 0, None
     for _ in range(rounds):
         program = FluidProgram(f, breaks, peak, limit)
         found = program.solve(until)
         if found is None:
             break
+        last = found
         scale = f.time[-1] if limit is not None else 1.0
         idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0
         best = max(best, found.dual)
@@ -44,9 +60,9 @@ def refine(
         more = _split(f, breaks, found, over, scale)
         settled = not len(more) or (idle >= PATIENCE and over.max() < 5 * FINE)
         if settled or idle > PATIENCE or program.rows.columns > size:
-            return best, breaks, settled
+            return Refined(best, breaks, settled, last)
         breaks = np.union1d(breaks, more)
-    return best, breaks, False
+    return Refined(best, breaks, False, last)
 
 
 def _first(f: Fluid) -> I64:
@@ -60,14 +76,14 @@ def _first(f: Fluid) -> I64:
 
 def _over(f: Fluid, found: Solution, peak: int) -> F64:
     """By how much each instant's load is above the level, absence between breakpoints drawn in straight lines."""
-    load = np.repeat(f.held, 2).astype(np.float64)
+    load, absent = np.repeat(f.held, 2).astype(np.float64), found.absent + found.dropped
     starts = np.flatnonzero(np.diff(found.gap, prepend=-1))
     for a, b in zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist()):
         g = found.gap[a]
         instant = np.arange(2 * f.w.after[g] + 2, 2 * f.w.before[g])
         inside = (f.first[g] <= instant) & (instant <= f.last[g])
         when, known = (instant, found.instant[a:b]) if f.stalls else (f.at(instant), f.at(found.instant[a:b]))
-        away = np.interp(when, known, found.absent[a:b]) * inside
+        away = np.interp(when, known, absent[a:b]) * inside
         load[instant % (2 * f.n)] -= f.w.size[g] * away
     excess: F64 = load / peak - found.level
     return excess

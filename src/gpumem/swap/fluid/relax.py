@@ -14,9 +14,10 @@ import numpy as np
 
 from gpumem._show import Shown
 from gpumem._strict import strict
-from gpumem.columns import COMPUTE, I64, Bool
+from gpumem.columns import COMPUTE, F64, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.times import Times
+from gpumem.swap.fluid.again import least_again
 from gpumem.swap.gaps import around
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
@@ -30,7 +31,8 @@ class Fluid(Shown):
 
     `time`: when op i starts, and the iteration ends; `held`: bytes at each op with the buffers of `w` present and
     the tiny ones away; instants of each gap of `w`: `opens` (its value may be copied out from then on),
-    `first` and `last` (the buffer may be away then), `closes` (it is back).
+    `first` and `last` (the buffer may be away then), `closes` (it is back); `again`: ns that it costs at least to make
+    its value again, infinite where that is not asked, or not possible.
     """
 
     n: int
@@ -41,12 +43,13 @@ class Fluid(Shown):
     first: I64
     last: I64
     closes: I64
+    again: F64
     duplex: bool
     stalls: bool
 
     def where(self, chosen: Bool | I64) -> Fluid:
         """Keep some of the gaps."""
-        columns = (self.opens[chosen], self.first[chosen], self.last[chosen], self.closes[chosen])
+        columns = (self.opens[chosen], self.first[chosen], self.last[chosen], self.closes[chosen], self.again[chosen])
         return Fluid(self.n, self.time, self.held, self.w.where(chosen), *columns, self.duplex, self.stalls)
 
     def at(self, instant: I64) -> I64:
@@ -67,8 +70,8 @@ def in_a_row(trace: Trace, machine: Machine) -> bool:
 
 
 @strict
-def relax(trace: Trace, machine: Machine, *, stalls: bool, tiny: float = TINY) -> Fluid:
-    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait.
+def relax(trace: Trace, machine: Machine, *, stalls: bool, recompute: bool = False, tiny: float = TINY) -> Fluid:
+    """Return the relaxation of swapping in `trace`; with `stalls`, ops may wait, and with `recompute`, run again.
 
     The smallest gaps, as far as they add up to `tiny` of the peak load at every op, leave for nothing.
 
@@ -78,14 +81,16 @@ def relax(trace: Trace, machine: Machine, *, stalls: bool, tiny: float = TINY) -
     the widest. A gap too short for its copies takes no part then.
     """
     n, w = trace.n, windows(trace, machine)
-    times = Times.in_a_row(machine.durations(trace))
+    duration = machine.durations(trace)
+    times = Times.in_a_row(duration)
     time, held = times.start[: n + 1], _held(trace)
     if not stalls:
         w = w.where(times.start[w.before] - times.end[w.after] >= w.in_ns)
     free = _tiny(w, n, tiny * trace.peak_load)
     held, w = held - _covered(w.where(free), n), w.where(~free)
     instants = (2 * w.opens + 1, 2 * w.after + 2, 2 * w.before - 1, 2 * w.before)
-    fluid = Fluid(n, time, held, w, *instants, machine.duplex, stalls)
+    again = least_again(trace, duration, w) if recompute else np.full(len(w), np.inf)
+    fluid = Fluid(n, time, held, w, *instants, again, machine.duplex, stalls)
     return fluid if stalls else _whole_copies(fluid, times)
 
 

@@ -226,8 +226,9 @@ class _Search:
             self.exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), sure)
             return
         f, part = relax(self.trace, self.machine, stalls=True), self.until.part(SHARE)
-        value, breaks, _ = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
-        self.raise_bound(value, sure)
+        found = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
+        self.raise_bound(found.dual, sure)
+        breaks = found.breaks
         few = np.unique(breaks // 2 * 2)
         few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
         self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, self.until.part(SHARE), sure=False)
