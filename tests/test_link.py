@@ -36,11 +36,11 @@ def test_what_is_taken_twice_is_taken(data: st.DataObject, period: int) -> None:
         link.take(at, length)
         free[np.arange(at, at + length) % period] = False
     taken = np.zeros(period, np.bool_)
-    for begin, end in zip(link.begins, link.ends):
+    for begin, end in link.taken:
         assert 0 <= begin < end <= period and not taken[begin:end].any()
         taken[begin:end] = True
     assert (taken == ~free).all()
-    assert all(a < b for a, b in zip(link.ends, link.begins[1:]))
+    assert all(a < b for (_, a), (b, _) in zip(link.taken, link.taken[1:]))
 
 
 def test_no_time_and_no_period() -> None:

@@ -6,10 +6,24 @@ way to the root.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpumem._jit import jit
 from gpumem.columns import I64, Bool
+
+
+class Noted(NamedTuple):
+    """Columns over nodes and rows."""
+
+    ptr: I64  # nodes + 1: where the rows of each node begin
+    rows: I64
+    head: I64  # nodes: from where on a row may be left for any op
+    dead: Bool  # rows
+    tried: I64  # rows: at which op each was found last
+    since: I64  # nodes: from where on rows may be left for the op that was asked for last
+    asked: I64  # nodes: which op that is
 
 
 class Stabs:
@@ -47,16 +61,17 @@ class Stabs:
         _note(*parts, self.half, self.ptr[:-1].copy(), self.rows)
         self.head = self.ptr[:-1].copy()
         self.dead = np.zeros(len(first), np.bool_)
-        self.tried = np.full(len(first), -1, np.int64)  # at which op each row was found last
+        self.tried = np.full(len(first), -1, np.int64)
         self.since, self.asked = self.head.copy(), np.full(2 * self.half, -1, np.int64)
+
+    @property
+    def columns(self) -> Noted:
+        """What compiled loops read and write."""
+        return Noted(self.ptr, self.rows, self.head, self.dead, self.tried, self.since, self.asked)
 
     def biggest(self, op: int) -> int:
         """Return the biggest row over `op` that was not found at it last time, -1 if there is none."""
-        columns = (self.ptr, self.rows, self.head, self.dead, self.tried, self.since, self.asked)
-        found = int(_biggest(op + self.half, *columns, op))
-        if found >= 0:
-            self.tried[found] = op
-        return found
+        return int(biggest(self.columns, op))
 
 
 @jit
@@ -79,20 +94,23 @@ def _note(row: I64, begin: I64, end: I64, half: int, place: I64, rows: I64) -> N
 
 
 @jit
-def _biggest(node: int, ptr: I64, rows: I64, head: I64, dead: Bool, tried: I64, since: I64, asked: I64, op: int) -> int:
-    """`since[node]`: from where on rows may be left for op `asked[node]`; `head[node]`: for any op."""
-    best = len(dead)
+def biggest(v: Noted, op: int) -> int:
+    """As `Stabs.biggest`, for compiled loops."""
+    best, node = len(v.dead), len(v.head) // 2 + op
     while node >= 1:
-        k = head[node]
-        while k < ptr[node + 1] and dead[rows[k]]:
+        k = v.head[node]
+        while k < v.ptr[node + 1] and v.dead[v.rows[k]]:
             k += 1
-        head[node] = k
-        if asked[node] == op:
-            k = since[node]
-        while k < ptr[node + 1] and (dead[rows[k]] or tried[rows[k]] == op):
+        v.head[node] = k
+        if v.asked[node] == op:
+            k = v.since[node]
+        while k < v.ptr[node + 1] and (v.dead[v.rows[k]] or v.tried[v.rows[k]] == op):
             k += 1
-        asked[node], since[node] = op, k
-        if k < ptr[node + 1]:
-            best = min(best, rows[k])
+        v.asked[node], v.since[node] = op, k
+        if k < v.ptr[node + 1]:
+            best = min(best, v.rows[k])
         node //= 2
-    return best if best < len(dead) else -1
+    if best == len(v.dead):
+        return -1
+    v.tried[best] = op
+    return int(best)

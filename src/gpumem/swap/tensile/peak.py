@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem._jit import jit
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.names import one_of
@@ -29,6 +30,7 @@ from gpumem.swap.plan.decisions import Swap
 from gpumem.trace import Trace
 
 ACCOUNTING = ("exact", "paper")
+NO_COPY = -1
 Trigger = tuple[int, int]  # the last op that has ended, and the ns since its end
 
 
@@ -52,14 +54,11 @@ class SwapTask:
         `gap`: buffer, `after`, `before`. Copies lie between the two accesses.
         """
         buffer, after, before = gap
-        leaves, release = after, after + 1
-        if out is not None:
-            release = min(max(int(times.begins(out[0] + out[1])), after + 1), before)
-            leaves = min(max(int(times.ended(out[0])), after), release - 1)
-        prefetch = min(int(times.ended(into[0])) + 1, before)
-        if release >= prefetch:
+        at, ns = out or (NO_COPY, 0)
+        leaves, release, prefetch = map(int, ops_between(times.start, times.end, after, before, at, ns, into[0]))
+        if prefetch < 0:
             return None
-        return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else out[0], into[0])
+        return cls(Swap(buffer, after, before, release, prefetch, leaves), None if out is None else at, into[0])
 
     def triggers(self, times: Times) -> tuple[Trigger, Trigger]:
         """Return what starts the copy-out and the copy-in: the last op that ends before it, and the ns since then."""
@@ -70,9 +69,26 @@ class SwapTask:
     def absent(self, times: Times, in_ns: int, accounting: str = "exact") -> tuple[int, int]:
         """Return the ops `[first, stop)` that need not hold the buffer, by one of `ACCOUNTING`."""
         s = self.swap
-        if accounting == "exact":
-            return s.release, s.prefetch
-        return s.release, min(max(int(times.begins(self.in_at + in_ns)), s.prefetch), s.before)
+        return s.release, int(away(times.start, s.before, s.prefetch, self.in_at + in_ns, accounting == "exact"))
+
+
+@jit
+def ops_between(
+    start: I64, end: I64, after: int, before: int, out_at: int, out_ns: int, in_at: int
+) -> tuple[int, int, int]:
+    """Return `out`, `release` and `prefetch` of a swap with copies at these times; no `prefetch`, -1, if no op fits."""
+    leaves, release = after, after + 1
+    if out_at != NO_COPY:
+        release = min(max(int(np.searchsorted(start, out_at + out_ns)), after + 1), before)
+        leaves = min(max(int(np.searchsorted(end, out_at, side="right")) - 1, after), release - 1)
+    prefetch = min(int(np.searchsorted(end, in_at, side="right")), before)
+    return leaves, release, prefetch if release < prefetch else -1
+
+
+@jit
+def away(start: I64, before: int, prefetch: int, ends: int, exact: bool) -> int:
+    """Return the op from which on a buffer counts again whose copy-in `ends` at a time, by one of `ACCOUNTING`."""
+    return prefetch if exact else min(max(int(np.searchsorted(start, ends)), prefetch), before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,6 +23,7 @@ from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import Trace
 
 LINKS = ("global", "job")
+TRIES = 1000  # between two looks at the clock
 
 
 @strict
@@ -122,20 +123,20 @@ def _most(task: Task) -> int:
 
 def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None, until: Deadline) -> None:
     """Swap the biggest tensor of all peaks, again and again."""
-    sums = [sum(job.peak for job in jobs)]
+    sums, tries = [sum(job.peak for job in jobs)], TRIES if len(jobs) == 1 and rounds is None else 1
     while sums[-1] > goal and not _settled(sums, rounds) and not until.over():
-        found = [(job.size(job.biggest()), job.peak, -k) for k, job in enumerate(jobs)]
-        size, _, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
+        found = [(job.biggest(), job.peak, -k) for k, job in enumerate(jobs)]
+        size, peak, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
         if size < 0:
             return
         job = jobs[-k]
-        copies = job.swap(job.biggest())
-        if copies is None:
+        done = job.swap(goal - sums[-1] + peak, tries)
+        if not len(done):
             continue
         sums.append(sum(job.peak for job in jobs))
         for other in jobs if shared else ():
             if other is not job:
-                other.take(copies)
+                other.take(job, done)
 
 
 def _settled(sums: Sequence[int], rounds: int | None) -> bool:
@@ -157,12 +158,7 @@ def _recompute(jobs: Sequence[RecomputeRounds], capacity: int, until: Deadline) 
 
 def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
     """Put the decisions in the order in which their copies in start."""
-    tasks = sorted(job.tasks.values(), key=lambda task: task.in_at % max(job.times.period, 1))
-    swaps, delays = [], []
-    for task in tasks:
-        (_, out), (_, into) = task.triggers(job.times)
-        swaps.append(task.swap.within(job.trace.n))
-        delays.append((out, into))
+    swaps, delays = job.swaps()
     delays += [(0, 0)] * len(dropped)
     return Scheduled(Plan.of(job.trace, [*swaps, *dropped]), job.peak, tuple(delays))
 

@@ -27,7 +27,7 @@ class RecomputeRounds:
         self.job, self.taken = job, list[Recompute]()
         trace = job.trace
         b, g = trace.buffers, gaps(trace)
-        kept = ~np.isin(g.buffer, np.array(sorted(job.buffers), np.int64)) & ~b.persistent[g.buffer]
+        kept = ~np.isin(g.buffer, job.buffers) & ~b.persistent[g.buffer]
         kept &= (g.before > g.after + 1) & (g.before < trace.n) & (b.size[g.buffer] > 0)
         found = recomputable(trace, job.machine, g.where(kept))
         worth = b.size[found.gaps.buffer] / np.maximum(found.times(duration), 1)
@@ -35,7 +35,7 @@ class RecomputeRounds:
         rows = rows[np.argsort(-worth[rows], kind="stable")]
         self.gaps, self.worth = found.gaps.where(rows), worth[rows]
         self.stabs = Stabs(self.gaps.after + 1, self.gaps.before, trace.n)
-        self.reruns = Reruns(trace, (task.swap.within(trace.n) for task in job.tasks.values()))
+        self.reruns = Reruns(trace, job.swaps()[0])
         self.beside: dict[int, int] = defaultdict(int)  # bytes needed before an op, beside what is counted there
         self.needed: dict[int, set[int]] = defaultdict(set)  # before which ops recomputations read a buffer
         self._next, self._made = -1, Replay(0, frozenset(), (), {})

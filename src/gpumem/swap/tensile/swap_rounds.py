@@ -13,7 +13,6 @@ Where no swap-in fits before read 1, the copy-out is tried again from the end of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,8 +21,10 @@ from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.times import Times
+from gpumem.swap.plan import Swap
+from gpumem.swap.tensile import _rounds
 from gpumem.swap.tensile._stabs import Stabs
-from gpumem.swap.tensile.peak import LoadProfile, SwapTask
+from gpumem.swap.tensile.peak import NO_COPY, LoadProfile
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import Trace
 
@@ -55,175 +56,102 @@ class SwapRounds:
         accounting: str = "exact",
         rest: bool = True,
     ) -> None:
-        self.trace, self.machine, self.most, self.hosts = trace, machine, most, hosts
-        self.accounting, self.rest = accounting, rest
+        self.trace, self.machine, self.hosts = trace, machine, hosts
         self.times = Times.serial(trace, machine, duration)
         self.footprint = LoadProfile(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
         self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
         self.ins = LinkTimes(self.times.period, least[1]) if machine.duplex else self.outs
-        self.rows = _Rows.of(found, self.times)
         self.host = Pinned(trace, found, machine.pinned)
         hosts.append(self.host)
         order = np.lexsort((found.after - found.before, -found.size))
-        self.order = order.tolist()
-        self.place = np.argsort(order).tolist()  # of each row in that order
-        self.stabs = Stabs(found.after[order] + 1, found.before[order], trace.n)
-        self.tasks: dict[int, SwapTask] = {}
-        self.on_host: dict[int, int] = {}  # values that were copied out: the first row that is absent
-        self.buffers: set[int] = set()
-        self._next = -1
+        rows = _rows(found, self.times)
+        self.copies = int((rows.last - rows.first).max(initial=0)) + 2  # of a try, at most
+        self.job = _rounds.Job(
+            rows,
+            _rounds.Made(*np.full((6, len(found)), -1, np.int64)),
+            self.times.start,
+            self.times.end,
+            self.outs.columns,
+            self.ins.columns,
+            self.host.columns,
+            Stabs(found.after[order] + 1, found.before[order], trace.n).columns,
+            order,
+            np.argsort(order),
+            self.footprint.top,
+            self.footprint.add,
+            np.full(int(found.value.max(initial=-1)) + 1, -1),
+            np.zeros(len(trace.buffers), np.bool_),
+            np.array([-1, 0, 0]),
+            trace.n,
+            most,
+            accounting == "exact",
+            rest,
+        )
 
     @property
     def peak(self) -> int:
         """The bytes at the peak."""
         return self.footprint.bytes
 
+    @property
+    def done(self) -> I64:
+        """The rows that are swapped, in the order in which they were."""
+        return self.job.made.done[: self.job.now[_rounds.DONE]]
+
+    @property
+    def buffers(self) -> I64:
+        """The buffers that are swapped."""
+        return np.flatnonzero(self.job.swapped)
+
     def biggest(self) -> int:
-        """Return the row of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
-        if self._next < 0:
-            found = self.stabs.biggest(self.footprint.op)
-            self._next = self.order[found] if found >= 0 else -1
-        return self._next
+        """Return the bytes of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
+        row = int(_rounds.following(self.job))
+        return int(self.job.rows.size[row]) if row >= 0 else -1
 
-    def size(self, row: int) -> int:
-        """Return the bytes of a row; no row has fewer than none."""
-        return self.rows.size[row] if row >= 0 else -1
+    def swap(self, goal: int, tries: int) -> I64:
+        """Try to swap `biggest`, so often or until the peak is at most `goal`; return the rows that were swapped."""
+        self._share_budget()
+        before = len(self.done)
+        while tries:
+            tries = int(_rounds.swap(self.job, goal, self.host.budget, tries))
+            if tries:
+                self._reserve(self.copies)
+        return self.done[before:]
 
-    def swap(self, row: int) -> list[tuple[bool, int, int]] | None:
-        """Try to swap the tensor of `row` so that the peak gets lower; return the copies made: (in?, start, ns).
+    def take(self, other: SwapRounds, rows: I64) -> None:
+        """Take the links for the copies of another job."""
+        self._reserve(2 * len(rows))
+        _rounds.take(self.job, other.job.rows, other.job.made, rows)
 
-        None where that fails; the row is not tried at this op again.
-        """
-        self._next = -1
-        made = self._tasks(row)
-        if made is None or not self._hold(made, row):
-            return None
-        r, copies = self.rows, []
-        for k, task in made.items():
-            self.tasks[k] = task
-            self._kill(k)
-            size = r.size[k]
-            self.footprint.leave(*task.absent(self.times, r.in_ns[k], self.accounting), size)
-            if task.out_at is not None:
-                copies.append((False, task.out_at, r.out_ns[k]))
-            copies.append((True, task.in_at, r.in_ns[k]))
-        value = r.value[row]
-        if value not in self.on_host:
-            self.on_host[value] = min(made)
-        self.buffers.add(r.buffer[row])
-        if r.out_ns[row]:  # before its first absence a value would need a copy-out of its own
-            for k in range(r.first[row], self.on_host[value]):
-                self._kill(k)
-        self.take(copies)
-        return copies
+    def _reserve(self, copies: int) -> None:
+        for link in (self.outs, self.ins):
+            link.reserve(copies)
+        self.job = self.job._replace(outs=self.outs.columns, ins=self.ins.columns)
 
-    def take(self, copies: list[tuple[bool, int, int]]) -> None:
-        """Take the link for copies, be they of this job or of another."""
-        for into, at, ns in copies:
-            (self.ins if into else self.outs).take(at, ns)
+    def swaps(self) -> tuple[list[Swap], list[tuple[int, int]]]:
+        """Return the swaps, in the order of their copies in, and of each the delays of its copies: see `Scheduled`."""
+        r, m, n, end = self.job.rows, self.job.made, self.trace.n, self.times.end
+        k = self.done[np.argsort(m.in_at[self.done] % max(self.times.period, 1), kind="stable")]
+        steps = np.stack([r.after[k], r.before[k], m.release[k], m.prefetch[k], m.out[k]])
+        steps -= r.after[k] // n * n
+        found = [Swap(*row) for row in zip(r.buffer[k].tolist(), *steps.tolist())]
+        out = np.where(m.out_at[k] == NO_COPY, 0, np.maximum(m.out_at[k] - end[m.out[k]], 0))
+        into = np.maximum(m.in_at[k] - end[m.prefetch[k] - 1], 0)
+        return found, list(zip(out.tolist(), into.tolist()))
 
-    def _kill(self, row: int) -> None:
-        self.stabs.dead[self.place[row]] = True
-
-    def _tasks(self, row: int) -> dict[int, SwapTask] | None:
-        """Return the swap tasks, by row, that make the tensor of `row` absent at the peak."""
-        r = self.rows
-        new = r.value[row] not in self.on_host
-        if new and r.buffer[row] not in self.buffers and len(self.buffers) >= self.most:
-            self._kill(row)
-            return None
-        if not new or not r.out_ns[row]:
-            task = self._into(row, row)
-            return {row: task} if task is not None else None
-        for first in range(r.first[row], row + 1):
-            made = self._from(first, row)
-            if row in made:
-                return made
-        return None
+    def _share_budget(self) -> None:
+        """What the other jobs leave."""
+        self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
 
     def keep(self, states: Mapping[int, int]) -> bool:
         """Let the host keep the states of generators, if it has room for them; see `Pinned.keep`."""
         self._share_budget()
         return self.host.keep(states)
 
-    def _share_budget(self) -> None:
-        """What the other jobs leave."""
-        self.host.budget = self.machine.pinned - sum(host.peak for host in self.hosts if host is not self.host)
 
-    def _hold(self, made: dict[int, SwapTask], row: int) -> bool:
-        """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
-        self._share_budget()
-        fits = [k for k in sorted(made) if self.host.take(k, made[k].swap.out, made[k].swap.prefetch)]
-        if all(k in fits for k in made if k <= row):
-            for k in made.keys() - set(fits):
-                del made[k]
-            return True
-        for k in fits:
-            self.host.drop(k)
-        self._kill(row)
-        return False
-
-    def _from(self, first: int, row: int) -> dict[int, SwapTask]:
-        """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits."""
-        r = self.rows
-        stop = min(r.closes[first], int(self.times.start[self._peak_after(row)]))  # out before that op starts
-        out = self.outs.earliest(r.opens[first], stop, r.out_ns[first])
-        task = self._into(first, row, out) if out >= 0 else None
-        if task is None:
-            return {}
-        made = {first: task}
-        for k in range(first + 1, (r.last[row] if self.rest else row) + 1):
-            later = self._into(k, row)
-            if later is not None:
-                made[k] = later
-        return made
-
-    def _into(self, k: int, row: int, out: int = -1) -> SwapTask | None:
-        """Drop the tensor of `row` in gap `k`, copied out at `out` unless the host has it, and copy it in again."""
-        r, start = self.rows, self.rows.opens[k] if out < 0 else out + self.rows.out_ns[k]
-        if k == row:
-            start = max(start, self._back_from(row))
-        into = self.ins.latest(start, r.closes[k], r.in_ns[k])
-        if into < 0:
-            return None
-        copied = (out, r.out_ns[k]) if out >= 0 else None
-        return SwapTask.at(self.times, (r.buffer[k], r.after[k], r.before[k]), copied, (into, r.in_ns[k]))
-
-    def _peak_after(self, row: int) -> int:
-        """The op of the peak, as it follows the access before the gap of `row`."""
-        after = self.rows.after[row]
-        return after + (self.footprint.op - after) % self.trace.n
-
-    def _back_from(self, row: int) -> int:
-        """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
-        peak = self._peak_after(row)
-        if self.accounting == "exact":
-            return int(self.times.end[peak])
-        return int(self.times.start[peak]) - self.rows.in_ns[row] + 1
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The windows of a trace as lists, when their accesses end and start, first and last row of each one's value."""
-
-    buffer: list[int]
-    size: list[int]
-    after: list[int]
-    before: list[int]
-    value: list[int]
-    out_ns: list[int]
-    in_ns: list[int]
-    opens: list[int]
-    closes: list[int]
-    first: list[int]
-    last: list[int]
-
-    @classmethod
-    def of(cls, w: Windows, times: Times) -> _Rows:
-        columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
-        times_ns = (times.end[w.after], times.start[w.before])
-        first = np.searchsorted(w.value, w.value)
-        last = np.searchsorted(w.value, w.value, side="right") - 1
-        return cls(*(c.tolist() for c in (*columns, *times_ns, first, last)))
+def _rows(w: Windows, times: Times) -> _rounds.Rows:
+    first, last = np.searchsorted(w.value, w.value), np.searchsorted(w.value, w.value, side="right") - 1
+    columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
+    return _rounds.Rows(*columns, times.end[w.after], times.start[w.before], first, last)
