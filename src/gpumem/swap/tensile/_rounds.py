@@ -1,6 +1,6 @@
 """Algorithm 1 for one job as compiled loops: try the biggest tensor at the peak, again and again.
 
-A row is a window; `Job` has all that the loops read and write. `swap_rounds` is the way in from Python.
+A row is a window; `Board` has all that the loops read and write. `swap_rounds` is the way in from Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpumem.swap.tensile._stabs import Noted, biggest
 from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
 
 
-class Rows(NamedTuple):
+class Tensors(NamedTuple):
     """Columns over rows, ascending by value, then by `after`."""
 
     buffer: I64
@@ -43,10 +43,10 @@ class Made(NamedTuple):
     done: I64  # rows in the order in which they were swapped
 
 
-class Job(NamedTuple):
+class Board(NamedTuple):
     """What the rounds of a job read and write."""
 
-    rows: Rows
+    rows: Tensors
     made: Made
     start: I64  # ns of the ops, as in `Times`
     end: I64
@@ -71,13 +71,13 @@ NEXT, DONE, BUFFERS = range(3)  # what `now` has
 
 
 @inner
-def _op(job: Job) -> int:
+def _op(job: Board) -> int:
     """The op of the peak."""
     return int(_tree.first_largest(job.top, job.add)) // 2
 
 
 @jit
-def following(job: Job) -> int:
+def following(job: Board) -> int:
     """Return the row of the biggest tensor at the peak that is worth a try, -1 if there is none left."""
     if job.now[NEXT] < 0:
         found = biggest(job.stabs, _op(job))
@@ -86,7 +86,7 @@ def following(job: Job) -> int:
 
 
 @jit
-def swap(job: Job, goal: int, budget: int, tries: int) -> int:
+def swap(job: Board, goal: int, budget: int, tries: int) -> int:
     """Try to swap tensors until the peak is at most `goal` bytes; a row that fails is not tried at this op again.
 
     Return how many tries are left where a link has no `room` for the next, else 0.
@@ -107,12 +107,12 @@ def swap(job: Job, goal: int, budget: int, tries: int) -> int:
 
 
 @inner
-def _kill(job: Job, row: int) -> None:
+def _kill(job: Board, row: int) -> None:
     job.stabs.dead[job.place[row]] = True
 
 
 @inner
-def _tasks(job: Job, row: int) -> tuple[int, int]:
+def _tasks(job: Board, row: int) -> tuple[int, int]:
     """Write the swap tasks that make the tensor of `row` absent at the peak, and return among which rows they are."""
     r = job.rows
     new = job.on_host[r.value[row]] < 0
@@ -129,7 +129,7 @@ def _tasks(job: Job, row: int) -> tuple[int, int]:
 
 
 @inner
-def _from(job: Job, first: int, row: int) -> int:
+def _from(job: Board, first: int, row: int) -> int:
     """Copy the tensor out in gap `first`, and in again there and before the later accesses where it fits.
 
     Return the row behind the last one that was tried, 0 where it is not absent in gap `first` or at the peak.
@@ -147,7 +147,7 @@ def _from(job: Job, first: int, row: int) -> int:
 
 
 @inner
-def _into(job: Job, k: int, row: int, out: int) -> bool:
+def _into(job: Board, k: int, row: int, out: int) -> bool:
     """Drop the tensor of `row` in gap `k`, copied out at `out` unless the host has it, and copy it in again."""
     r, m = job.rows, job.made
     out_ns = r.out_ns[k] if out != NO_COPY else 0
@@ -164,21 +164,21 @@ def _into(job: Job, k: int, row: int, out: int) -> bool:
 
 
 @inner
-def _peak_after(job: Job, row: int) -> int:
+def _peak_after(job: Board, row: int) -> int:
     """The op of the peak, as it follows the access before the gap of `row`."""
     after = job.rows.after[row]
     return int(after + (_op(job) - after) % job.n)
 
 
 @inner
-def _back_from(job: Job, row: int) -> int:
+def _back_from(job: Board, row: int) -> int:
     """When the tensor may start to come in: the op of the peak has ended; by the paper's accounting, sooner."""
     peak = _peak_after(job, row)
     return int(job.end[peak] if job.exact else job.start[peak] - job.rows.in_ns[row] + 1)
 
 
 @inner
-def _hold(job: Job, budget: int, first: int, stop: int, row: int) -> bool:
+def _hold(job: Board, budget: int, first: int, stop: int, row: int) -> bool:
     """Let the host hold what is swapped through the gap of `row`; later gaps are left out where it has no room."""
     m = job.made
     for k in range(first, stop):
@@ -195,7 +195,7 @@ def _hold(job: Job, budget: int, first: int, stop: int, row: int) -> bool:
 
 
 @jit
-def take(job: Job, rows: Rows, made: Made, done: I64) -> None:
+def take(job: Board, rows: Tensors, made: Made, done: I64) -> None:
     """Take the links for copies of another job."""
     for k in done:
         if made.out_at[k] != NO_COPY:
@@ -204,7 +204,7 @@ def take(job: Job, rows: Rows, made: Made, done: I64) -> None:
 
 
 @inner
-def _settle(job: Job, first: int, stop: int, row: int) -> None:
+def _settle(job: Board, first: int, stop: int, row: int) -> None:
     """Count what was made: the load, the links, the rows that need no try any more."""
     r, m, since, earliest = job.rows, job.made, job.now[DONE], -1
     for k in range(first, stop):

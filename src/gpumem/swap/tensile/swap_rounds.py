@@ -68,7 +68,7 @@ class SwapRounds:
         order = np.lexsort((found.after - found.before, -found.size))
         rows = _rows(found, self.times)
         self.copies = int((rows.last - rows.first).max(initial=0)) + 2  # of a try, at most
-        self.job = _rounds.Job(
+        self.job = _rounds.Board(
             rows,
             _rounds.Made(*np.full((6, len(found)), -1, np.int64)),
             self.times.start,
@@ -151,7 +151,7 @@ class SwapRounds:
         return self.host.keep(states)
 
 
-def _rows(w: Windows, times: Times) -> _rounds.Rows:
+def _rows(w: Windows, times: Times) -> _rounds.Tensors:
     first, last = np.searchsorted(w.value, w.value), np.searchsorted(w.value, w.value, side="right") - 1
     columns = (w.buffer, w.size, w.after, w.before, w.value, w.out_ns, w.in_ns)
-    return _rounds.Rows(*columns, times.end[w.after], times.start[w.before], first, last)
+    return _rounds.Tensors(*columns, times.end[w.after], times.start[w.before], first, last)
