@@ -98,7 +98,7 @@ class MadeAgain(NamedTuple):
 def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
     """As `MadeAgain.costs`, for compiled loops."""
     v, n = m.origins, len(m.duration)
-    load = _load(m, at, until)
+    load = loads(m, at, until)
     order = np.argsort(at, kind="mergesort")
     absent = np.zeros(len(m.size), np.bool_)
     again = np.zeros(n, np.bool_)
@@ -121,7 +121,7 @@ def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
         if stuck >= 0:
             return -1, -1, -1, -1
         ops = np.flatnonzero(again[:place])
-        extra, took = _replayed(m, wanted, place, absent, until, ops, first, last, scratch)
+        extra, took = replayed(m, wanted, place, absent, until, ops, first, last, scratch)
         ns += took
         reruns += len(ops)
         if load[2 * place] + extra > peak:
@@ -129,8 +129,8 @@ def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
     return peak, position, ns, reruns
 
 
-@inner
-def _load(m: MadeAgain, at: I64, until: I64) -> I64:
+@jit
+def loads(m: MadeAgain, at: I64, until: I64) -> I64:
     """The load with dropped gaps absent and dead buffers held, at all positions."""
     n = len(m.duration)
     change = np.zeros(2 * n + 2, np.int64)
@@ -154,8 +154,8 @@ def _absent(m: MadeAgain, at: I64, place: int, absent: Bool) -> None:
             absent[m.buffer[k]] = True
 
 
-@inner
-def _replayed(
+@jit
+def replayed(
     m: MadeAgain, wanted: I64, place: int, absent: Bool, until: I64, ops: I64, first: I64, last: I64, scratch: Bool
 ) -> tuple[int, int]:
     """The most bytes that the reruns of a place hold beside its load, and their ns; columns over values are lent."""

@@ -7,7 +7,10 @@ order. The load is followed through op starts, ends of copies out and starts of 
     out engine        [ x ][ y ]                            load falls where a copy ends
     in engine                        [ y ]  [ x ]           load rises where a copy starts
 
-Everywhere `p` is the problem, `s` a state, `x` its evaluation.
+Time is looked at by positions: `2 i` is the place before op `i`, where copies are issued and values made again, `2 i + 1`
+is op `i`.
+
+Everywhere `p` is the problem, `d` what is dropped, `s` a state, `x` its evaluation.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 
 from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool
+from gpumem.swap.search._drops import Drops
 
 FAR = 2**60
 
@@ -25,15 +29,13 @@ FAR = 2**60
 class SwapProblem(NamedTuple):
     """What a search does not change. m gaps, n ops; `after` and `before` as op and turn of the circle."""
 
-    begin: I64  # n: when each op starts without swapping
+    begin: I64  # n: when each op starts without a plan
     end: I64  # n
-    held: I64  # n: bytes held at each op without swapping
-    points: I64  # ops at which the load can be too high, and the ops after them
     after: I64  # m
     after_turn: I64
     before: I64
     before_turn: I64
-    leaves: I64  # m: place in `points` from which on the gap is absent, if it needs no copy-out
+    copied: Bool  # m: whether the gap is long enough for a copy back; others can be dropped only
     size: I64
     out_ns: I64
     in_ns: I64
@@ -66,15 +68,15 @@ class SwapState(NamedTuple):
 class Evaluation(NamedTuple):
     """What follows from a state: times in ns since the iteration in which a value was made."""
 
-    begin: I64  # n: op starts with stalls
-    end: I64
+    begin: I64  # 2 n: when each position begins, with stalls and reruns
+    end: I64  # n: when each op ends
     turn: I64  # 1: length of the iteration
     opens: I64  # m: when the access before the gap ends
     closes: I64  # m: when the access after it starts
     gone: I64  # m: when the copy-out has ended
     back: I64  # m: when the copy-in starts
     kind: I64  # m
-    leaving: I64  # bytes that leave at each point
+    leaving: I64  # 2 n + 1: bytes that leave at each point
     out_time: I64  # m: ends of copies out round the circle, ascending
     out_size: I64
     in_time: I64  # m: starts of copies in, ascending
@@ -86,7 +88,7 @@ class Evaluation(NamedTuple):
     def of(cls, p: SwapProblem) -> Evaluation:
         """Make room."""
         n, m = len(p.begin), len(p.size)
-        sizes = (n, n, 1, m, m, m, m, m, len(p.points) + 1, m, m, m, m, 2 * n + 1, 1)
+        sizes = (2 * n, n, 1, m, m, m, m, m, 2 * n + 1, m, m, m, m, 2 * n + 1, 1)
         return cls(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -94,21 +96,23 @@ COPIED, CLEAN, LATE, USELESS = range(4)
 
 
 @jit
-def retime(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
-    """Set the times of ops and accesses: each stall delays its op and all that follow."""
+def retime(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation) -> None:
+    """Set the times of ops and accesses: each stall, and what is made again, delays its op and all that follow."""
     late = 0
     for i in range(len(p.begin)):
         late += s.stall[i]
-        x.begin[i], x.end[i] = p.begin[i] + late, p.end[i] + late
+        x.begin[2 * i] = p.begin[i] + late
+        late += d.added[i]
+        x.begin[2 * i + 1], x.end[i] = p.begin[i] + late, p.end[i] + late
     turn = p.turn + late
     x.turn[0] = turn
     for g in range(len(p.size)):
         x.opens[g] = x.end[p.after[g]] + p.after_turn[g] * turn
-        x.closes[g] = x.begin[p.before[g]] + p.before_turn[g] * turn
+        x.closes[g] = x.begin[d.due[g]] + d.due_turn[g] * turn
 
 
 @jit
-def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
+def evaluate(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Return the cost of a state, and by how many bytes the load exceeds `limit` somewhere (0: the state will do).
 
     The cost adds up: overload at all points, the largest overload, gaps that are back before they are gone,
@@ -118,15 +122,15 @@ def evaluate(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[f
     _run_out(p, s, x)
     if p.placed:
         _back_with_ops(p, s, x)
-    bad, absent = _classify(p, s, x, limit)
-    total, worst = _overload(p, s, x, absent, limit)
+    bad, absent = _classify(p, d, s, x, limit)
+    total, worst = _overload(p, d, s, x, absent, limit)
     used = 0
     for q in range(s.used[0]):
         used += p.out_ns[s.outs[q]]
     for q in range(s.used[1]):
         used += p.in_ns[s.ins[q]]
     host = _host_excess(p, s, x) if p.pinned >= 0 else 0
-    cost = (total / len(p.points) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
+    cost = (total / max(d.count[0], 1) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
     return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
 
 
@@ -180,10 +184,11 @@ def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
 
 
 @inner
-def _classify(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
+def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
     turn, bad, absent = x.turn[0], 0.0, 0
-    x.leaving[:] = 0
+    for k in range(d.count[0] + 1):
+        x.leaving[k] = 0
     for q in range(s.used[1]):
         g = s.ins[q]
         payer = s.payer[g]
@@ -197,21 +202,21 @@ def _classify(p: SwapProblem, s: SwapState, x: Evaluation, limit: int) -> tuple[
             x.kind[g] = USELESS
             continue
         if x.kind[g] == CLEAN:
-            x.leaving[p.leaves[g]] += p.size[g]
+            x.leaving[d.next_point[2 * ((p.after[g] + 1) % len(p.begin))]] += p.size[g]
         elif x.kind[g] == LATE:
-            x.leaving[_point(p, x, x.gone[g] % turn)] += p.size[g]
+            x.leaving[_point(d, x, x.gone[g] % turn)] += p.size[g]
         if (x.gone[g] // turn + 1) * turn < x.back[g]:
             absent += p.size[g]
     return bad, absent
 
 
 @inner
-def _point(p: SwapProblem, x: Evaluation, time: int) -> int:
-    """The first point whose op starts at `time` or later."""
-    low, high = 0, len(p.points)
+def _point(d: Drops, x: Evaluation, time: int) -> int:
+    """The first point that begins at `time` or later."""
+    low, high = 0, d.count[0]
     while low < high:
         middle = (low + high) // 2
-        if x.begin[p.points[middle]] < time:
+        if x.begin[d.points[middle]] < time:
             low = middle + 1
         else:
             high = middle
@@ -236,14 +241,15 @@ def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Eval
 
 
 @inner
-def _overload(p: SwapProblem, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
+def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
     """Follow the load round the circle; return overload added up over points, and the largest."""
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]
     _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
     _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
     total, worst, held, o, i = 0.0, 0, 0, 0, 0
-    for k in range(len(p.points) + 1):
-        now = x.begin[p.points[k]] if k < len(p.points) else turn
+    points = d.count[0]
+    for k in range(points + 1):
+        now = x.begin[d.points[k]] if k < points else turn
         while True:
             out = x.out_time[o] if o < outs else FAR
             back = x.in_time[i] if i < ins else FAR
@@ -260,9 +266,9 @@ def _overload(p: SwapProblem, s: SwapState, x: Evaluation, absent: int, limit: i
                     total += over
                     if over > worst:
                         worst, x.worst[0] = over, k - 1
-        if k < len(p.points):
+        if k < points:
             absent += x.leaving[k]
-            held = p.held[p.points[k]]
+            held = d.held[d.points[k]]
             over = held - absent - limit
             if over > 0:
                 total += over

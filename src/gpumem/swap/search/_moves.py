@@ -1,6 +1,6 @@
 """Steps of the search: select a gap, move a copy within its engine's order, make an op wait; greedy and annealing.
 
-Everywhere `p` is the problem, `s` a state, `x` its evaluation.
+Everywhere `p` is the problem, `r` what drops do not change of it, `d` what is dropped, `s` a state, `x` its evaluation.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from math import exp
 
 from gpumem._jit import inner, jit
 from gpumem.columns import I64
+from gpumem.swap.search._drops import MARKS, Drops, Replays, drop, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 
+DEAR = 4  # steps that one over drops counts for
+LOOKS = 16  # gaps drawn until one is around the point in question
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
 
 
@@ -23,7 +26,7 @@ def draw(seed: I64, below: int) -> int:
 
 
 @jit
-def toggle(p: SwapProblem, s: SwapState, g: int) -> None:
+def toggle(p: SwapProblem, d: Drops, s: SwapState, g: int) -> None:
     """Select gap `g`, or drop it; the first selected gap of a value pays for its copy-out."""
     v = p.value[g]
     before = _payer(p, s, v)
@@ -33,11 +36,11 @@ def toggle(p: SwapProblem, s: SwapState, g: int) -> None:
         if before >= 0:
             s.used[0] = _remove(s.outs, s.used[0], before)
         if payer >= 0:
-            s.used[0] = _insert(s.outs, s.used[0], payer, p.end[p.after[payer]], p.end, p.after)
+            s.used[0] = _insert(s.outs, s.used[0], payer, p.end, p.after, 1)
         for k in range(p.first[v], p.last[v]):
             s.payer[k] = payer
     if s.selected[g]:
-        s.used[1] = _insert(s.ins, s.used[1], g, p.begin[p.before[g]], p.begin, p.before)
+        s.used[1] = _insert(s.ins, s.used[1], g, p.begin, d.due, 2)
     else:
         s.used[1] = _remove(s.ins, s.used[1], g)
 
@@ -61,10 +64,13 @@ def _remove(order: I64, count: int, g: int) -> int:
 
 
 @inner
-def _insert(order: I64, count: int, g: int, key: int, time: I64, op: I64) -> int:
-    """Put `g` behind the last one whose time is earlier, ties by index."""
-    q = count
-    while q > 0 and (time[op[order[q - 1]]] > key or (time[op[order[q - 1]]] == key and order[q - 1] > g)):
+def _insert(order: I64, count: int, g: int, time: I64, op: I64, per: int) -> int:
+    """Put `g` behind the last one whose time, that of `op[g] // per`, is earlier, ties by index."""
+    q, key = count, time[op[g] // per]
+    while q > 0:
+        other = time[op[order[q - 1]] // per]
+        if other < key or (other == key and order[q - 1] < g):
+            break
         order[q] = order[q - 1]
         q -= 1
     order[q] = g
@@ -87,14 +93,14 @@ def _shift(order: I64, count: int, seed: I64) -> None:
 
 
 @inner
-def _wait(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
+def _wait(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Let an op wait, most often the one where the load is too high by most; or shorten, split or move a stall."""
     n, total = len(p.begin), s.stall.sum()
     kind = draw(seed, 4)
     if kind == 0 or not total:
-        k = x.worst[0] if draw(seed, 4) else draw(seed, len(p.points))
+        k = x.worst[0] if draw(seed, 4) or not d.count[0] else draw(seed, d.count[0])
         more = p.turn // (200 << draw(seed, 8))
-        s.stall[p.points[k]] += max(min(more, budget - total), 0)
+        s.stall[d.points[k] // 2] += max(min(more, budget - total), 0)
         return
     a = draw(seed, n)
     while not s.stall[a]:
@@ -108,19 +114,21 @@ def _wait(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -
 
 
 @inner
-def _step(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
+def _step(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budget: int) -> None:
     """Change the state at random."""
     kind = draw(seed, 100)
     if budget > 0 and kind < 20:
-        _wait(p, s, x, seed, budget)
-        retime(p, s, x)
+        _wait(p, d, s, x, seed, budget)
+        retime(p, d, s, x)
     elif kind < 55 or not s.used[1]:
-        toggle(p, s, draw(seed, len(p.size)))
+        g = draw(seed, len(p.size))
+        if p.copied[g] and not d.at[g]:
+            toggle(p, d, s, g)
     elif kind < 80:
         g, h = s.ins[draw(seed, s.used[1])], draw(seed, len(p.size))
-        toggle(p, s, g)
-        if h != g:
-            toggle(p, s, h)
+        toggle(p, d, s, g)
+        if h != g and p.copied[h] and not d.at[h]:
+            toggle(p, d, s, h)
     elif kind < 90:
         _shift(s.outs, s.used[0], seed)
     else:
@@ -128,7 +136,9 @@ def _step(p: SwapProblem, s: SwapState, x: Evaluation, seed: I64, budget: int) -
 
 
 @jit
-def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limits: I64, goal: int, factor: float, rounds: int) -> bool:
+def greedy(
+    p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limits: I64, goal: int, factor: float, rounds: int
+) -> bool:
     """Lower the limit towards `goal`; where the load is above it by most, toggle the gap that lowers the cost most.
 
     `limits`: the limit now, and the lowest one that was kept to. Return whether more is to be done after the rounds.
@@ -136,25 +146,25 @@ def greedy(p: SwapProblem, s: SwapState, x: Evaluation, limits: I64, goal: int, 
     n = len(p.begin)
     for _ in range(rounds):
         limit = limits[0]
-        cost, excess = evaluate(p, s, x, limit)
+        cost, excess = evaluate(p, d, s, x, limit)
         if excess <= 0:
             limits[1] = limit
             if limit <= goal:
                 return False
             limits[0] = max(int(limit * factor), goal)
             continue
-        best, chosen, op = cost, -1, p.points[x.worst[0]]
+        best, chosen, op = cost, -1, d.points[x.worst[0]] // 2
         for g in range(len(p.size)):
             gap = p.before[g] - p.after[g] + n * (p.before_turn[g] - p.after_turn[g])
-            if 0 < (op - p.after[g]) % n < gap or gap >= n:
-                toggle(p, s, g)
-                lower, _ = evaluate(p, s, x, limit)
-                toggle(p, s, g)
+            if p.copied[g] and (0 < (op - p.after[g]) % n < gap or gap >= n):
+                toggle(p, d, s, g)
+                lower, _ = evaluate(p, d, s, x, limit)
+                toggle(p, d, s, g)
                 if lower < best:
                     best, chosen = lower, g
         if chosen < 0:
             return False
-        toggle(p, s, chosen)
+        toggle(p, d, s, chosen)
     return True
 
 
@@ -176,6 +186,10 @@ def assign(to: SwapState, source: SwapState, stalls: bool) -> None:
 @jit
 def anneal(
     p: SwapProblem,
+    r: Replays,
+    d: Drops,
+    spare_d: Drops,
+    best_at: I64,
     s: SwapState,
     best: SwapState,
     spare: SwapState,
@@ -187,38 +201,138 @@ def anneal(
     cold: float,
     budget: int,
     weight: float,
+    rate: int,
 ) -> int:
     """Take up to `steps` random steps while the temperature falls from `hot` to `cold`; return how many.
 
-    `limits`: the limit now, the goal, the lowest one kept to, and the stall that it took. Whenever the limit is
+    `limits`: the limit now, the goal, the lowest one kept to, and the time that it took. Whenever the limit is
     kept to, the state is the best so far and the limit falls by 1/1000; at the goal, the best is the one that
-    waits least, and without any wait the work is done.
+    takes least, and without any time more the work is done. `rate`: how many in a hundred steps change what is dropped;
+    each of them counts as `DEAR`.
     """
-    retime(p, s, x)
-    cost, excess = evaluate(p, s, x, limits[0])
-    waits = s.stall.sum()
+    retime(p, d, s, x)
+    cost, excess = evaluate(p, d, s, x, limits[0])
+    waits = s.stall.sum() + d.added.sum()
     cost += weight * waits / p.turn
-    for step in range(steps):
+    assign(spare, s, True)
+    remember(r, spare_d, d)
+    step = 0
+    while step < steps:
         while excess <= 0 and (limits[0] < limits[2] or waits < limits[3]):
             assign(best, s, True)
+            best_at[:] = d.at
             limits[2], limits[3] = limits[0], waits
             if limits[0] <= limits[1]:
                 if not waits:
                     return step
                 break
             limits[0] = max(limits[0] * 999 // 1000, limits[1])
-            cost, excess = evaluate(p, s, x, limits[0])
+            cost, excess = evaluate(p, d, s, x, limits[0])
             cost += weight * waits / p.turn
         assign(spare, s, budget > 0)
-        _step(p, s, x, seed, budget)
-        after, over = evaluate(p, s, x, limits[0])
-        late = s.stall.sum() if budget > 0 else 0
-        after += weight * late / p.turn
+        other = rate > 0 and draw(seed, 100) < rate
+        fine = True
+        if other:
+            step += DEAR - 1
+            fine = _drop_step(p, r, d, spare_d, s, x, seed)
+        else:
+            _step(p, d, s, x, seed, budget)
+        step += 1
+        after, over, late = 0.0, 0, 0
+        if fine:
+            if other:
+                retime(p, d, s, x)
+            after, over = evaluate(p, d, s, x, limits[0])
+            late = s.stall.sum() + d.added.sum() if budget > 0 else 0
+            after += weight * late / p.turn
         temperature = hot * (cold / hot) ** (step / steps)
-        if after <= cost or draw(seed, MODULUS) < MODULUS * exp((cost - after) / temperature):
+        if fine and (after <= cost or draw(seed, MODULUS) < MODULUS * exp((cost - after) / temperature)):
             cost, excess, waits = after, over, late
+            if other:
+                remember(r, spare_d, d)
         else:
             assign(s, spare, budget > 0)
-            if budget > 0:
-                retime(p, s, x)
+            if other:
+                remember(r, d, spare_d)
+            if budget > 0 or other:
+                retime(p, d, s, x)
     return steps
+
+
+@inner
+def _drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x: Evaluation, seed: I64) -> bool:
+    """Change what is dropped at random; False where something could not be made again then."""
+    if 2 * d.count[1] > len(d.read):
+        tidy(r, d)
+        remember(r, was, d)
+    g, kind = _some_gap(r, d, x, seed), draw(seed, 4)
+    if d.at[g]:
+        at = _some_place(r, d, g, seed) if kind == 2 else 0
+        fine = at != d.at[g] and drop(r, d, g, at)
+        if kind == 0 and p.copied[g]:
+            toggle(p, d, s, g)
+        elif kind == 3 and fine:
+            fine = _drop_too(p, r, d, s, _some_gap(r, d, x, seed), g, seed)
+    else:
+        if kind == 0:
+            fine = _keep_one(r, d, g, seed)
+        elif kind == 1 and s.used[1]:
+            toggle(p, d, s, s.ins[draw(seed, s.used[1])])
+            fine = True
+        else:
+            fine = True
+        fine = fine and _drop_too(p, r, d, s, g, -1, seed)
+    if fine:
+        settle(r, d)
+        for h in range(len(d.due)):
+            if s.selected[h] and d.due[h] != was.due[h]:
+                s.used[1] = _insert(s.ins, _remove(s.ins, s.used[1], h), h, p.begin, d.due, 2)
+    return fine
+
+
+@inner
+def _some_gap(r: Replays, d: Drops, x: Evaluation, seed: I64) -> int:
+    """Draw a gap that can be dropped, most often one around the point where the load is too high by most."""
+    g, q = r.can[draw(seed, len(r.can))], d.points[min(x.worst[0], max(d.count[0] - 1, 0))]
+    if draw(seed, 4):
+        for _ in range(LOOKS):
+            if 2 * r.made.after[g] + 1 < q < 2 * r.made.before[g]:
+                break
+            g = r.can[draw(seed, len(r.can))]
+    return int(g)
+
+
+@inner
+def _some_place(r: Replays, d: Drops, g: int, seed: I64) -> int:
+    """Draw where to make a gap's value again: where it ends, or with others that are made inside it."""
+    after, last, chosen, seen = r.made.after[g], r.lasts[g], r.lasts[g], 0
+    if draw(seed, 2):
+        mark = r.made.buffer[g] % MARKS
+        for q in range(after + 1, last + 1):
+            if d.wanted[q] and d.marks[q, mark]:
+                seen += 1
+                if not draw(seed, seen):
+                    chosen = q
+    return int(chosen)
+
+
+@inner
+def _drop_too(p: SwapProblem, r: Replays, d: Drops, s: SwapState, g: int, other: int, seed: I64) -> bool:
+    """Drop a gap that is not dropped yet, and is not the other one."""
+    if g == other or d.at[g]:
+        return False
+    if s.selected[g]:
+        toggle(p, d, s, g)
+    return drop(r, d, g, _some_place(r, d, g, seed))
+
+
+@inner
+def _keep_one(r: Replays, d: Drops, g: int, seed: I64) -> bool:
+    """Keep one of the dropped values, the next one after a random gap."""
+    k = draw(seed, len(r.can))
+    for _ in range(len(r.can)):
+        h = r.can[k]
+        if d.at[h]:
+            return drop(r, d, h, 0)
+        k = (k + 1) % len(r.can)
+    return True

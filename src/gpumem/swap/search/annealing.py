@@ -8,13 +8,17 @@ from math import ceil
 
 import numpy as np
 
-from gpumem.columns import I64
+from gpumem.columns import I64, RECOMPUTE
 from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
+from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times
-from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.gaps import Spans, gaps
+from gpumem.swap.plan import Hold, Plan, Recompute, Swap
+from gpumem.swap.recompute import barred, recomputable
+from gpumem.swap.search._drops import Drops, Replays, fill
 from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
 from gpumem.swap.windows import Windows, windows
@@ -31,29 +35,36 @@ CHUNKS = 32  # of a phase, between which progress is told and the deadline looke
 LOOK = 1e7  # looks, in a tenth of a second, between which the greedy start looks at the deadline
 
 
-def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False) -> tuple[SwapProblem, Windows]:
-    """Return what a search for limits from `lowest` on works on: the gaps that are long enough for a copy back."""
+def problem(
+    trace: Trace, machine: Machine, goal: int, *, placed: bool = False, recompute: bool = False, plan: Plan | None = None
+) -> tuple[SwapProblem, Replays, Windows]:
+    """Return what a search for limits from `goal` on works on: gaps long enough for a copy back, or to be made again."""
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
     end, turn = np.maximum(line.end, begin), line.makespan
-    w, held = windows(trace, machine), trace.load()
+    w = windows(trace, machine)
+    named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
+    rows = w.rows(n)
+    large = w.size >= SMALLEST * trace.peak_load
+    large[[rows[gap] for gap in named if gap in rows]] = True
+    w = w.where(large)
     opens = end[w.after % n] + w.after // n * turn
     closes = begin[w.before % n] + w.before // n * turn
-    w = w.where((closes - opens > w.in_ns) & (w.size >= SMALLEST * held.max()))
+    copied, lasts = closes - opens > w.in_ns, np.zeros(len(w), np.int64)
+    if recompute:
+        lasts = _lasts(trace, machine, w)
+    some = copied | (lasts > 0)
+    w, copied, lasts = w.where(some), copied[some], lasts[some]
     _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
-    high = held > lowest
-    points = np.flatnonzero(high | np.roll(high, 1))
     hosted = at_places(trace, host=True)
-    return SwapProblem(
+    p = SwapProblem(
         begin,
         end,
-        held,
-        points,
         w.after % n,
         w.after // n,
         w.before % n,
         w.before // n,
-        np.searchsorted(points, (w.after + 1) % n),
+        copied,
         w.size,
         w.out_ns,
         w.in_ns,
@@ -66,7 +77,29 @@ def problem(trace: Trace, machine: Machine, lowest: int, *, placed: bool = False
         hosted,
         machine.pinned if w.size[first].sum() + hosted.max() > machine.pinned else -1,
         placed,
-    ), w
+    )
+    until = np.full(len(trace.buffers), -1, np.int64)
+    for d in () if plan is None else plan.decisions:
+        if isinstance(d, Hold):
+            until[d.buffer] = d.until
+    made = MadeAgain.of(trace, machine.durations(trace), _within(w, n))
+    return p, Replays.of(made, until, w, lasts, goal), w
+
+
+def _within(w: Windows, n: int) -> Spans:
+    """The gaps, as the iteration counts."""
+    turn = w.after // n * n
+    return Spans(w.buffer, w.after - turn, w.before - turn)
+
+
+def _lasts(trace: Trace, machine: Machine, w: Windows) -> I64:
+    """The last place at which each gap's value can be made again, 0 where it cannot."""
+    g, n = gaps(trace), trace.n
+    place = g.rows(n)
+    rows = np.array([place[b, a] for b, a in zip(w.buffer.tolist(), (w.after % n).tolist())], np.int64)
+    found = recomputable(trace, machine, g.where(rows))
+    fine = (found.ops.sums(barred(trace, machine)) == 0) & (found.until > w.after % n + 1)
+    return np.where(fine, found.until, 0)
 
 
 def start(p: SwapProblem) -> SwapState:
@@ -76,19 +109,20 @@ def start(p: SwapProblem) -> SwapState:
     return SwapState(np.zeros(m, np.bool_), np.full(m, -1), *orders, np.zeros(2, np.int64), np.zeros(n, np.int64))
 
 
-def swaps(p: SwapProblem, w: Windows, s: SwapState, x: Evaluation) -> list[Swap]:
+def swaps(p: SwapProblem, w: Windows, d: Drops, s: SwapState, x: Evaluation) -> list[Swap]:
     """Return the decisions that make the engines run as the evaluator says.
 
     A buffer is released at the first op that starts when its copy-out has ended, and a copy-in is issued
     before the first op that starts after it. A copy-out is issued after the last op that ends before it
     starts, since engines work in issue order. The list is in the order of the copies in.
     """
-    retime(p, s, x)
-    evaluate(p, s, x, 1)
-    n, after, before = len(p.begin), w.after, w.before
-    times = Times.unroll(x.begin, x.end, int(x.turn[0]))
-    release = np.clip(times.begins(x.gone), after + 1, before)
-    prefetch = np.clip(times.begins(x.back), release, before)
+    retime(p, d, s, x)
+    evaluate(p, d, s, x, 1)
+    n, after, before, turn = len(p.begin), w.after, w.before, int(x.turn[0])
+    places, times = Times.unroll(x.begin, x.begin, turn), Times.unroll(x.begin[1::2], x.end, turn)
+    due = d.due_turn * n + d.due // 2
+    release = np.clip(places.begins(x.gone) // 2, after + 1, due)
+    prefetch = np.clip(places.begins(x.back) // 2, release, due)
     out = np.clip(times.ended(x.gone - p.out_ns), after, release - 1)
     _keep_apart(s, out, release, n)
     out = np.where(s.payer == np.arange(len(w)), out, after)
@@ -125,43 +159,59 @@ class Annealing:
         progress: Callable[[str], None],
         *,
         placed: bool = False,
+        recompute: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         if effort <= 0:
             raise ValueError(f"effort: {effort} must be positive")
         self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
-        self.p, self.w = problem(trace, machine, goal, placed=placed)
+        self.p, self.r, self.w = problem(trace, machine, goal, placed=placed, recompute=recompute, plan=plan)
+        self.holds = [] if plan is None else [d for d in plan.decisions if isinstance(d, Hold)]
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
-        self.best = self.now.copy()
-        retime(self.p, self.now, self.x)
+        self.best, self.best_at = self.now.copy(), np.zeros(len(self.w), np.int64)
+        self.d = Drops.of(self.r)
+        self.points = int(self.d.count[0])
+        retime(self.p, self.d, self.now, self.x)
         # the limit now, the goal, the lowest one kept to, the stall that it took
         self.limits = np.array([peak, goal, peak, FAR])
 
     @property
     def cost(self) -> int:
         """Looks at a point or a gap in one evaluation of a state."""
-        return len(self.p.points) + 5 * len(self.w)
+        return self.points + 5 * len(self.w)
 
     def without_stalls(self, share: float) -> bool:
         """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
         limits, left = np.array([self.limits[0], self.limits[0]]), True
         rounds = max(int(LOOK / self.cost / max(len(self.w), 1)), 1)
         while left and not self.until.over():
-            left = greedy(self.p, self.now, self.x, limits, int(self.limits[1]), FACTOR, rounds)
+            left = greedy(self.p, self.d, self.now, self.x, limits, int(self.limits[1]), FACTOR, rounds)
         self.limits[0] = limits[1]
         return self.anneal(share, 0, 0.0, HOT, COLD)
 
-    def with_stalls(self, share: float, plan: Plan, line: Timeline) -> None:
-        """Start from a plan for the goal, with the stalls that it has in `line`, and look for less of them."""
-        self.now = start(self.p)
-        place = self.w.rows(self.trace.n)
+    def from_plan(self, plan: Plan, line: Timeline) -> bool:
+        """Start from a plan for the goal, with the stalls that it has in `line`; False where it cannot be said here."""
+        self.now, n = start(self.p), self.trace.n
+        place, at = self.w.rows(n), np.zeros(len(self.w), np.int64)
+        for gone in plan.decisions:
+            if isinstance(gone, Recompute) and (gone.buffer, gone.after) in place:
+                at[place[gone.buffer, gone.after]] = gone.at
+        fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0))
         for d in plan.swaps:
-            if (d.buffer, d.after) in place:
-                toggle(self.p, self.now, place[d.buffer, d.after])
-        computes = ~plan.apply(self.trace).ops.copies
-        self.now.stall[:] = np.where(line.cause == HOST, 0, line.wait)[computes]  # the host is in `p.begin`
+            k = place.get((d.buffer, d.after), -1)
+            if k >= 0 and self.p.copied[k]:
+                toggle(self.p, self.d, self.now, k)
+        ops = plan.apply(self.trace).ops
+        mine = (ops.role != RECOMPUTE)[~ops.copies]
+        waits = np.where(line.cause == HOST, 0, line.wait)[~ops.copies]  # the host is in `p.begin`
+        np.add.at(self.now.stall, np.minimum(np.cumsum(mine) - mine, n - 1), waits)
+        return fine
+
+    def with_stalls(self, share: float, rate: int = 0) -> None:
+        """Keep to the goal with ops that wait, and look for less of that; `rate` as in `anneal`."""
         self.limits[0], self.limits[2:] = self.limits[1], FAR
         for weight, part in WEIGHTS:
-            self.anneal(share * part, FAR, weight, WARM, FROZEN)
+            self.anneal(share * part, FAR, weight, WARM, FROZEN, rate)
 
     def a_little_stall(self, share: float, budget: int) -> None:
         """Go on from the best state, lowering the limit, with ops that wait for `budget` ns in all."""
@@ -169,15 +219,16 @@ class Annealing:
         self.limits[0], self.limits[3] = self.limits[2], FAR
         self.anneal(share, budget, 0.0, HOT, COLD)
 
-    def anneal(self, share: float, budget: int, weight: float, hot: float, cold: float) -> bool:
+    def anneal(self, share: float, budget: int, weight: float, hot: float, cold: float, rate: int = 0) -> bool:
         """Anneal with a share of the effort; return whether the work was done before its end."""
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
         chunks = CHUNKS if self.until is NEVER else ceil(CHUNKS * max(self.effort, 1))
         steps = max(int(self.effort * share * WORK / self.cost / chunks), 1)
+        was, rate = self.d.copy(), rate if len(self.r.can) else 0
         for k in self.until.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
-            state = (self.p, self.now, self.best, spare, self.x, random, self.limits)
-            done = anneal(*state, steps, heat, less, budget, weight)
+            state = (self.p, self.r, self.d, was, self.best_at, self.now, self.best, spare, self.x, random, self.limits)
+            done = anneal(*state, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
                 self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
@@ -186,4 +237,9 @@ class Annealing:
 
     def plan(self) -> Plan:
         """Return the plan that the best state stands for."""
-        return Plan.of(self.trace, swaps(self.p, self.w, self.best, self.x))
+        fill(self.r, self.d, self.best_at)
+        mine = np.flatnonzero(self.best_at)
+        gone = _within(self.w.where(mine), self.trace.n)
+        columns = (gone.buffer, gone.after, gone.before, self.best_at[mine])
+        again = [Recompute(*row) for row in zip(*(column.tolist() for column in columns))]
+        return Plan.of(self.trace, [*swaps(self.p, self.w, self.d, self.best, self.x), *again, *self.holds])
