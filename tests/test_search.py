@@ -19,6 +19,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
+from gpumem.swap.search._drops import Drops
 from gpumem.swap.search._engines import Evaluation, evaluate, retime
 from gpumem.swap.search._moves import toggle
 from gpumem.swap.search.annealing import Annealing, problem, start, swaps
@@ -39,19 +40,19 @@ def test_a_state_without_overload_runs_without_stall(data: st.DataObject) -> Non
     """The evaluator against the clock: any selection, any order of the engines, one compute stream, full duplex."""
     trace = data.draw(traces(streams=1, max_ops=14))
     target = machine_of(data, duplex=True)
-    p, w = problem(trace, target, 0)
-    s, x = start(p), Evaluation.of(p)
+    p, r, w = problem(trace, target, 0)
+    d, s, x = Drops.of(r), start(p), Evaluation.of(p)
     assume(len(w))
     for g in data.draw(st.lists(st.integers(0, len(w) - 1), max_size=6, unique=True)):
-        toggle(p, s, g)
+        toggle(p, d, s, g)
     if s.used[0] > 1 and data.draw(st.booleans()):
         s.outs[: s.used[0]] = data.draw(st.permutations(s.outs[: s.used[0]].tolist()))
     if s.used[1] > 1 and data.draw(st.booleans()):
         s.ins[: s.used[1]] = data.draw(st.permutations(s.ins[: s.used[1]].tolist()))
-    retime(p, s, x)
-    fits = [limit for limit in range(1, trace.peak_load + 1) if evaluate(p, s, x, limit)[1] == 0]
+    retime(p, d, s, x)
+    fits = [limit for limit in range(1, trace.peak_load + 1) if evaluate(p, d, s, x, limit)[1] == 0]
     assume(fits)
-    swapped = Plan(tuple(swaps(p, w, s, x)), trace.n).apply(trace)
+    swapped = Plan(tuple(swaps(p, w, d, s, x)), trace.n).apply(trace)
     check.data_flow(trace, swapped)
     assert swapped.peak_load <= fits[0]
     line = simulate(swapped, target, capacity=fits[0])
@@ -96,16 +97,17 @@ def test_the_lowest_limit_is_that_of_the_best_swap_set(data: st.DataObject) -> N
     """Brute force: every set of up to 10 gaps, the engines in the order of the accesses."""
     trace = data.draw(traces(streams=1, max_ops=8, max_buffers=4))
     target = machine_of(data, duplex=True)
-    p, w = problem(trace, target, 0)
+    p, r, w = problem(trace, target, 0)
+    d = Drops.of(r)
     assume(0 < len(w) <= 10)
     best = trace.peak_load
     for count in range(len(w) + 1):
         for gaps in combinations(range(len(w)), count):
             s, x = start(p), Evaluation.of(p)
             for g in gaps:
-                toggle(p, s, g)
-            retime(p, s, x)
-            best = next((limit for limit in range(1, best) if evaluate(p, s, x, limit)[1] == 0), best)
+                toggle(p, d, s, g)
+            retime(p, d, s, x)
+            best = next((limit for limit in range(1, best) if evaluate(p, d, s, x, limit)[1] == 0), best)
     plan, limit = lowest(trace, target, stall=0, effort=2e-4)
     assert limit <= best
     check_plan(trace, target, plan, limit)
@@ -177,10 +179,11 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
         moment = 0.0 if text == "AutoSwap" else 2.0  # up with the first step of annealing
 
     monkeypatch.setattr(deadline, "now", lambda: moment)
-    plan = search(trace, GTX, limit, seconds=1.0, progress=hear)
+    plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "AutoSwap" and len(told) == 2 and "% of the peak" in told[-1]
-    assert np.all(np.diff(Annealing(trace, GTX, limit, 1.0, 0, NEVER, told.append).p.points) > 0)
+    found = Annealing(trace, GTX, limit, 1.0, 0, NEVER, told.append).d
+    assert np.all(np.diff(found.points[: found.used[0]]) > 0)
 
 
 def test_a_gap_that_pays_only_with_another_one_is_found() -> None:

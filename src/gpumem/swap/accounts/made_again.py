@@ -18,7 +18,7 @@ import numpy as np
 from gpumem._jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.gaps import Spans
 from gpumem.swap.plan.replay import closure, is_there
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import Trace
@@ -52,7 +52,7 @@ class MadeAgain(NamedTuple):
     stop: I64
 
     @classmethod
-    def of(cls, trace: Trace, duration: I64, found: Gaps, barred: Bool | None = None) -> MadeAgain:
+    def of(cls, trace: Trace, duration: I64, found: Spans, barred: Bool | None = None) -> MadeAgain:
         """Take gaps within the iteration whose values can be made again; `barred`, bool[n]: ops that must not run."""
         v, count = Origins.of(trace), len(trace.buffers)
         v = v if barred is None else v.without(barred)

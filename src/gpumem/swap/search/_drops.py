@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._jit import inner, jit
-from gpumem.columns import I64, Bool
+from gpumem.columns import F64, I64, Bool
 from gpumem.swap.accounts.made_again import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.windows import Windows
@@ -32,6 +32,7 @@ class Replays(NamedTuple):
     load: I64  # 2 n: bytes at each position with nothing dropped
     until: I64  # B: until when a dead buffer is held, -1 where it is not
     lasts: I64  # m: the last place at which a gap's value can be made again; 0 where it cannot
+    worth: F64  # m: bytes per ns of making a value again, all else being there
     can: I64  # the gaps that can be dropped
     after: I64  # m: the op before the gap, counted on from the iteration in which the value was made
     first: I64  # B: the gaps of each buffer are `first` up to `stop`
@@ -39,12 +40,12 @@ class Replays(NamedTuple):
     goal: int  # bytes that the load may come to
 
     @classmethod
-    def of(cls, made: MadeAgain, until: I64, w: Windows, lasts: I64, goal: int) -> Replays:
+    def of(cls, made: MadeAgain, until: I64, w: Windows, lasts: I64, worth: F64, goal: int) -> Replays:
         """Take the gaps of `w`, which ascend by buffer."""
         count = np.arange(len(made.size))
         first, stop = (np.searchsorted(w.buffer, count, side=side).astype(np.int64) for side in ("left", "right"))
         load = loads(made, np.zeros_like(lasts), until)
-        return cls(made, load, until, lasts, np.flatnonzero(lasts), w.after, first, stop, goal)
+        return cls(made, load, until, lasts, worth, np.flatnonzero(lasts), w.after, first, stop, goal)
 
 
 class Drops(NamedTuple):
@@ -64,18 +65,20 @@ class Drops(NamedTuple):
     start: I64  # n: what they read on the device is `read[start:start + length]`
     length: I64
     read: I64
-    count: I64  # 2: points, and entries of `read`
+    used: I64  # 2: points, and entries of `read`
 
     @classmethod
     def of(cls, r: Replays) -> Drops:
         """Drop nothing."""
-        n, m, places = len(r.made.duration), len(r.made.buffer), bool((r.lasts > 0).any())
-        sizes = (m, n, n, n, 2 * n, 2 * n, 2 * n + 1, 2 * n + 1, m, m)
-        columns = [np.zeros(size, np.int64) for size in sizes]
-        columns[4] += r.load
+        n, m, places = len(r.made.duration), len(r.made.buffer), len(r.can) > 0
+        at, due, due_turn = (np.zeros(m, np.int64) for _ in range(3))
+        wanted, added, beside, start, length = (np.zeros(n, np.int64) for _ in range(5))
+        points, next_point = (np.zeros(2 * n + 1, np.int64) for _ in range(2))
         marks = np.zeros((n if places else 0, MARKS), np.bool_)
-        room = 64 * len(r.made.origins.read) if places else 0
-        d = cls(*columns, marks, *np.zeros((2, n), np.int64), np.zeros(room, np.int64), np.zeros(2, np.int64))
+        read = np.zeros(64 * len(r.made.origins.read) if places else 0, np.int64)
+        held, load = np.zeros(2 * n, np.int64), r.load.copy()
+        follows = (wanted, added, beside, load, held, points, next_point, due, due_turn)
+        d = cls(at, *follows, marks, start, length, read, np.zeros(2, np.int64))
         settle(r, d)
         return d
 
@@ -97,8 +100,8 @@ def remember(r: Replays, to: Drops, d: Drops) -> None:
     for q in range(len(d.load)):
         to.load[q], to.held[q], to.points[q], to.next_point[q] = d.load[q], d.held[q], d.points[q], d.next_point[q]
     to.next_point[len(d.load)] = d.next_point[len(d.load)]
-    to.count[0] = d.count[0]
-    to.count[1] = d.count[1]
+    to.used[0] = d.used[0]
+    to.used[1] = d.used[1]
 
 
 @jit
@@ -150,15 +153,15 @@ def _replay(r: Replays, d: Drops, place: int) -> bool:
 def _note(d: Drops, place: int, read: I64, whole: I64) -> bool:
     """Note what a replay touches, and what it reads on the device; False where there is no room for that."""
     d.marks[place] = False
-    d.start[place] = d.count[1]
-    if d.count[1] + len(read) > len(d.read):
+    d.start[place] = d.used[1]
+    if d.used[1] + len(read) > len(d.read):
         return False
     for k in range(len(read)):
         d.marks[place, read[k] % MARKS] = True
         if whole[k] == ON_DEVICE:
-            d.read[d.count[1]] = read[k]
-            d.count[1] += 1
-    d.length[place] = d.count[1] - d.start[place]
+            d.read[d.used[1]] = read[k]
+            d.used[1] += 1
+    d.length[place] = d.used[1] - d.start[place]
     return True
 
 
@@ -207,14 +210,14 @@ def _points(r: Replays, d: Drops) -> None:
                 d.points[count] = q
                 count += 1
             high = now
-    d.next_point[2 * n] = d.count[0] = count
+    d.next_point[2 * n] = d.used[0] = count
 
 
 @jit
 def fill(r: Replays, d: Drops, at: I64) -> bool:
     """Drop just what `at` says; False, and all is half done, where something cannot be made again."""
     fine, m = True, r.made
-    d.wanted[:], d.added[:], d.beside[:], d.length[:], d.count[1] = 0, 0, 0, 0, 0
+    d.wanted[:], d.added[:], d.beside[:], d.length[:], d.used[1] = 0, 0, 0, 0, 0
     for q in range(len(d.load)):
         d.load[q] = r.load[q]
     for g in range(len(at)):
@@ -232,7 +235,7 @@ def fill(r: Replays, d: Drops, at: I64) -> bool:
 @jit
 def tidy(r: Replays, d: Drops) -> None:
     """Forget what replays read that there are no more."""
-    read, count = d.read[: d.count[1]].copy(), 0
+    read, count = d.read[: d.used[1]].copy(), 0
     for place in range(len(d.added)):
         if d.wanted[place]:
             start = d.start[place]
@@ -240,4 +243,4 @@ def tidy(r: Replays, d: Drops) -> None:
             for k in range(start, start + d.length[place]):
                 d.read[count] = read[k]
                 count += 1
-    d.count[1] = count
+    d.used[1] = count

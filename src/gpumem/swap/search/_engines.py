@@ -95,20 +95,33 @@ class Evaluation(NamedTuple):
 COPIED, CLEAN, LATE, USELESS = range(4)
 
 
+@inner
+def _in_turn(time: int, turn: int) -> int:
+    """`time % turn`, for times a few turns away: much quicker than to divide."""
+    while time < 0:
+        time += turn
+    while time >= turn:
+        time -= turn
+    return time
+
+
 @jit
 def retime(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation) -> None:
     """Set the times of ops and accesses: each stall, and what is made again, delays its op and all that follow."""
+    # columns by name: looked up in the tuples at every use, the loops take many times as long
+    starts, ends, stall, added, begin, end = p.begin, p.end, s.stall, d.added, x.begin, x.end
     late = 0
-    for i in range(len(p.begin)):
-        late += s.stall[i]
-        x.begin[2 * i] = p.begin[i] + late
-        late += d.added[i]
-        x.begin[2 * i + 1], x.end[i] = p.begin[i] + late, p.end[i] + late
+    for i in range(len(starts)):
+        late += stall[i]
+        begin[2 * i] = starts[i] + late
+        late += added[i]
+        begin[2 * i + 1], end[i] = starts[i] + late, ends[i] + late
     turn = p.turn + late
     x.turn[0] = turn
-    for g in range(len(p.size)):
-        x.opens[g] = x.end[p.after[g]] + p.after_turn[g] * turn
-        x.closes[g] = x.begin[d.due[g]] + d.due_turn[g] * turn
+    after, after_turn, due, due_turn, opens, closes = p.after, p.after_turn, d.due, d.due_turn, x.opens, x.closes
+    for g in range(len(after)):
+        opens[g] = end[after[g]] + after_turn[g] * turn
+        closes[g] = begin[due[g]] + due_turn[g] * turn
 
 
 @jit
@@ -130,7 +143,7 @@ def evaluate(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) 
     for q in range(s.used[1]):
         used += p.in_ns[s.ins[q]]
     host = _host_excess(p, s, x) if p.pinned >= 0 else 0
-    cost = (total / max(d.count[0], 1) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
+    cost = (total / max(d.used[0], 1) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
     return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
 
 
@@ -141,21 +154,23 @@ def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     Half duplex: each in the first hole between copies in that is long enough.
     """
     turn, clock, count = x.turn[0], -FAR, 0 if p.duplex else s.used[1]
+    outs, ins, out_ns, in_ns, opens, gone = s.outs, s.ins, p.out_ns, p.in_ns, x.opens, x.gone
+    closes, back = x.closes, x.back
     for _ in range(2):
         q = -count  # copies in of the iteration before come first
         for k in range(s.used[0]):
-            g = s.outs[k]
-            ready = x.opens[g] % turn
+            g = outs[k]
+            ready = _in_turn(opens[g], turn)
             clock = max(clock, ready)
             while q < 2 * count:
-                h = s.ins[q % count]
-                start = x.back[h] - x.closes[h] + (x.closes[h] - 1) % turn + 1 + (q // count) * turn
-                if start >= clock + p.out_ns[g]:
+                h = ins[q % count]
+                start = back[h] - closes[h] + _in_turn(closes[h] - 1, turn) + 1 + (q // count) * turn
+                if start >= clock + out_ns[g]:
                     break
-                clock = max(clock, start + p.in_ns[h])
+                clock = max(clock, start + in_ns[h])
                 q += 1
-            clock += p.out_ns[g]
-            x.gone[g] = x.opens[g] + clock - ready
+            clock += out_ns[g]
+            gone[g] = opens[g] + clock - ready
         clock -= turn
 
 
@@ -163,12 +178,13 @@ def _run_out(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
 def _run_in(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     """Copies in, backwards from the last, each as late as its access and the copy after it allow."""
     turn, clock = x.turn[0], FAR
+    ins, closes, back, in_ns = s.ins, x.closes, x.back, p.in_ns
     for _ in range(2):
         for q in range(s.used[1] - 1, -1, -1):
-            g = s.ins[q]
-            due = (x.closes[g] - 1) % turn + 1
-            clock = min(clock, due) - p.in_ns[g]
-            x.back[g] = x.closes[g] + clock - due
+            g = ins[q]
+            due = _in_turn(closes[g] - 1, turn) + 1
+            clock = min(clock, due) - in_ns[g]
+            back[g] = closes[g] + clock - due
         clock += turn
 
 
@@ -178,7 +194,7 @@ def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
     turn = x.turn[0]
     for q in range(s.used[1]):
         g = s.ins[q]
-        time = x.back[g] % turn
+        time = _in_turn(x.back[g], turn)
         begun = np.searchsorted(x.begin, time, side="right")
         x.back[g] -= time - (x.begin[begun - 1] if begun else 0)
 
@@ -186,34 +202,36 @@ def _back_with_ops(p: SwapProblem, s: SwapState, x: Evaluation) -> None:
 @inner
 def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
     """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
-    turn, bad, absent = x.turn[0], 0.0, 0
-    for k in range(d.count[0] + 1):
-        x.leaving[k] = 0
+    turn, bad, absent, n = x.turn[0], 0.0, 0, len(p.begin)
+    ins, payers, size, after, next_point = s.ins, s.payer, p.size, p.after, d.next_point
+    opens, gone, back, kind, leaving = x.opens, x.gone, x.back, x.kind, x.leaving
+    for k in range(d.used[0] + 1):
+        leaving[k] = 0
     for q in range(s.used[1]):
-        g = s.ins[q]
-        payer = s.payer[g]
-        x.kind[g] = COPIED
+        g = ins[q]
+        payer = payers[g]
+        kind[g] = COPIED
         if payer != g:
-            x.kind[g], x.gone[g] = CLEAN, x.opens[g]
-            if payer >= 0 and x.gone[payer] > x.opens[g]:
-                x.kind[g], x.gone[g] = LATE, x.gone[payer]
-        if x.back[g] <= x.gone[g]:
-            bad += (x.gone[g] - x.back[g]) / turn + p.size[g] / limit
-            x.kind[g] = USELESS
+            kind[g], gone[g] = CLEAN, opens[g]
+            if payer >= 0 and gone[payer] > opens[g]:
+                kind[g], gone[g] = LATE, gone[payer]
+        if back[g] <= gone[g]:
+            bad += (gone[g] - back[g]) / turn + size[g] / limit
+            kind[g] = USELESS
             continue
-        if x.kind[g] == CLEAN:
-            x.leaving[d.next_point[2 * ((p.after[g] + 1) % len(p.begin))]] += p.size[g]
-        elif x.kind[g] == LATE:
-            x.leaving[_point(d, x, x.gone[g] % turn)] += p.size[g]
-        if (x.gone[g] // turn + 1) * turn < x.back[g]:
-            absent += p.size[g]
+        if kind[g] == CLEAN:
+            leaving[next_point[2 * (after[g] + 1 if after[g] + 1 < n else 0)]] += size[g]
+        elif kind[g] == LATE:
+            leaving[_point(d, x, _in_turn(gone[g], turn))] += size[g]
+        if gone[g] - _in_turn(gone[g], turn) + turn < back[g]:
+            absent += size[g]
     return bad, absent
 
 
 @inner
 def _point(d: Drops, x: Evaluation, time: int) -> int:
     """The first point that begins at `time` or later."""
-    low, high = 0, d.count[0]
+    low, high = 0, d.used[0]
     while low < high:
         middle = (low + high) // 2
         if x.begin[d.points[middle]] < time:
@@ -229,15 +247,15 @@ def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Eval
 
     Evaluation lie in `[late, turn + late)`: what happens at the boundary is an end at 0, but a start at `turn`.
     """
-    turn = x.turn[0]
+    turn, kind, bytes_ = x.turn[0], x.kind, p.size
     first, least = 0, turn + late
     for q in range(count):
-        t = (when[order[q]] - late) % turn + late
+        t = _in_turn(when[order[q]] - late, turn) + late
         if t < least:
             first, least = q, t
     for q in range(count):
         g = order[q + first - count if q + first >= count else q + first]
-        time[q], size[q] = (when[g] - late) % turn + late, 0 if x.kind[g] == USELESS else p.size[g]
+        time[q], size[q] = _in_turn(when[g] - late, turn) + late, 0 if kind[g] == USELESS else bytes_[g]
 
 
 @inner
@@ -246,29 +264,30 @@ def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]
     _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
     _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
-    total, worst, held, o, i = 0.0, 0, 0, 0, 0
-    points = d.count[0]
-    for k in range(points + 1):
-        now = x.begin[d.points[k]] if k < points else turn
+    out_time, out_size, in_time, in_size = x.out_time, x.out_size, x.in_time, x.in_size
+    points, load, begin, leaving = d.points, d.held, x.begin, x.leaving
+    total, worst, held, o, i, count = 0.0, 0, 0, 0, 0, d.used[0]
+    for k in range(count + 1):
+        now = begin[points[k]] if k < count else turn
         while True:
-            out = x.out_time[o] if o < outs else FAR
-            back = x.in_time[i] if i < ins else FAR
+            out = out_time[o] if o < outs else FAR
+            back = in_time[i] if i < ins else FAR
             if min(out, back) > now:
                 break
             if out <= back:
-                absent += x.out_size[o]
+                absent += out_size[o]
                 o += 1
             else:
-                absent -= x.in_size[i]
+                absent -= in_size[i]
                 i += 1
                 over = held - absent - limit
                 if over > 0 and back < now:
                     total += over
                     if over > worst:
                         worst, x.worst[0] = over, k - 1
-        if k < points:
-            absent += x.leaving[k]
-            held = d.held[d.points[k]]
+        if k < count:
+            absent += leaving[k]
+            held = load[points[k]]
             over = held - absent - limit
             if over > 0:
                 total += over

@@ -98,7 +98,7 @@ def _wait(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budg
     n, total = len(p.begin), s.stall.sum()
     kind = draw(seed, 4)
     if kind == 0 or not total:
-        k = x.worst[0] if draw(seed, 4) or not d.count[0] else draw(seed, d.count[0])
+        k = x.worst[0] if draw(seed, 4) or not d.used[0] else draw(seed, d.used[0])
         more = p.turn // (200 << draw(seed, 8))
         s.stall[d.points[k] // 2] += max(min(more, budget - total), 0)
         return
@@ -262,7 +262,7 @@ def anneal(
 @inner
 def _drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x: Evaluation, seed: I64) -> bool:
     """Change what is dropped at random; False where something could not be made again then."""
-    if 2 * d.count[1] > len(d.read):
+    if 2 * d.used[1] > len(d.read):
         tidy(r, d)
         remember(r, was, d)
     g, kind = _some_gap(r, d, x, seed), draw(seed, 4)
@@ -293,7 +293,7 @@ def _drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x
 @inner
 def _some_gap(r: Replays, d: Drops, x: Evaluation, seed: I64) -> int:
     """Draw a gap that can be dropped, most often one around the point where the load is too high by most."""
-    g, q = r.can[draw(seed, len(r.can))], d.points[min(x.worst[0], max(d.count[0] - 1, 0))]
+    g, q = r.can[draw(seed, len(r.can))], d.points[min(x.worst[0], max(d.used[0] - 1, 0))]
     if draw(seed, 4):
         for _ in range(LOOKS):
             if 2 * r.made.after[g] + 1 < q < 2 * r.made.before[g]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
-from gpumem.columns import I64, RECOMPUTE
+from gpumem.columns import F64, I64, RECOMPUTE
 from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -18,9 +18,10 @@ from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Spans, gaps
 from gpumem.swap.plan import Hold, Plan, Recompute, Swap
 from gpumem.swap.recompute import barred, recomputable
-from gpumem.swap.search._drops import Drops, Replays, fill
+from gpumem.swap.search._drops import Drops, Replays, fill, settle
 from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
+from gpumem.swap.search._relief import relieve
 from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import HOST, Timeline
 from gpumem.trace import Trace
@@ -36,9 +37,15 @@ LOOK = 1e7  # looks, in a tenth of a second, between which the greedy start look
 
 
 def problem(
-    trace: Trace, machine: Machine, goal: int, *, placed: bool = False, recompute: bool = False, plan: Plan | None = None
+    trace: Trace,
+    machine: Machine,
+    goal: int,
+    *,
+    placed: bool = False,
+    recompute: bool = False,
+    plan: Plan | None = None,
 ) -> tuple[SwapProblem, Replays, Windows]:
-    """Return what a search for limits from `goal` on works on: gaps long enough for a copy back, or to be made again."""
+    """Return what a search for limits from `goal` on works on: gaps long enough for a copy, or to be made again."""
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
     end, turn = np.maximum(line.end, begin), line.makespan
@@ -50,11 +57,10 @@ def problem(
     w = w.where(large)
     opens = end[w.after % n] + w.after // n * turn
     closes = begin[w.before % n] + w.before // n * turn
-    copied, lasts = closes - opens > w.in_ns, np.zeros(len(w), np.int64)
-    if recompute:
-        lasts = _lasts(trace, machine, w)
+    copied = closes - opens > w.in_ns
+    lasts, worth = _again(trace, machine, w) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
     some = copied | (lasts > 0)
-    w, copied, lasts = w.where(some), copied[some], lasts[some]
+    w, copied, lasts, worth = w.where(some), copied[some], lasts[some], worth[some]
     _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
     hosted = at_places(trace, host=True)
     p = SwapProblem(
@@ -83,7 +89,7 @@ def problem(
         if isinstance(d, Hold):
             until[d.buffer] = d.until
     made = MadeAgain.of(trace, machine.durations(trace), _within(w, n))
-    return p, Replays.of(made, until, w, lasts, goal), w
+    return p, Replays.of(made, until, w, lasts, worth, goal), w
 
 
 def _within(w: Windows, n: int) -> Spans:
@@ -92,14 +98,14 @@ def _within(w: Windows, n: int) -> Spans:
     return Spans(w.buffer, w.after - turn, w.before - turn)
 
 
-def _lasts(trace: Trace, machine: Machine, w: Windows) -> I64:
-    """The last place at which each gap's value can be made again, 0 where it cannot."""
+def _again(trace: Trace, machine: Machine, w: Windows) -> tuple[I64, F64]:
+    """The last place at which each gap's value can be made again, 0 where it cannot, and the bytes for a ns of that."""
     g, n = gaps(trace), trace.n
     place = g.rows(n)
     rows = np.array([place[b, a] for b, a in zip(w.buffer.tolist(), (w.after % n).tolist())], np.int64)
     found = recomputable(trace, machine, g.where(rows))
     fine = (found.ops.sums(barred(trace, machine)) == 0) & (found.until > w.after % n + 1)
-    return np.where(fine, found.until, 0)
+    return np.where(fine, found.until, 0), w.size / np.maximum(found.cost_ns, 1)
 
 
 def start(p: SwapProblem) -> SwapState:
@@ -118,7 +124,7 @@ def swaps(p: SwapProblem, w: Windows, d: Drops, s: SwapState, x: Evaluation) -> 
     """
     retime(p, d, s, x)
     evaluate(p, d, s, x, 1)
-    n, after, before, turn = len(p.begin), w.after, w.before, int(x.turn[0])
+    n, after, turn = len(p.begin), w.after, int(x.turn[0])
     places, times = Times.unroll(x.begin, x.begin, turn), Times.unroll(x.begin[1::2], x.end, turn)
     due = d.due_turn * n + d.due // 2
     release = np.clip(places.begins(x.gone) // 2, after + 1, due)
@@ -170,7 +176,7 @@ class Annealing:
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
         self.best, self.best_at = self.now.copy(), np.zeros(len(self.w), np.int64)
         self.d = Drops.of(self.r)
-        self.points = int(self.d.count[0])
+        self.points = int(self.d.used[0])
         retime(self.p, self.d, self.now, self.x)
         # the limit now, the goal, the lowest one kept to, the stall that it took
         self.limits = np.array([peak, goal, peak, FAR])
@@ -191,21 +197,39 @@ class Annealing:
 
     def from_plan(self, plan: Plan, line: Timeline) -> bool:
         """Start from a plan for the goal, with the stalls that it has in `line`; False where it cannot be said here."""
-        self.now, n = start(self.p), self.trace.n
-        place, at = self.w.rows(n), np.zeros(len(self.w), np.int64)
+        place, at = self.w.rows(self.trace.n), np.zeros(len(self.w), np.int64)
         for gone in plan.decisions:
             if isinstance(gone, Recompute) and (gone.buffer, gone.after) in place:
                 at[place[gone.buffer, gone.after]] = gone.at
         fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0))
-        for d in plan.swaps:
-            k = place.get((d.buffer, d.after), -1)
-            if k >= 0 and self.p.copied[k]:
-                toggle(self.p, self.d, self.now, k)
-        ops = plan.apply(self.trace).ops
-        mine = (ops.role != RECOMPUTE)[~ops.copies]
-        waits = np.where(line.cause == HOST, 0, line.wait)[~ops.copies]  # the host is in `p.begin`
-        np.add.at(self.now.stall, np.minimum(np.cumsum(mine) - mine, n - 1), waits)
+        self.select((d.buffer, d.after) for d in plan.swaps)
+        self.stall(plan.apply(self.trace), line)
         return fine
+
+    def relieve(self, goal: int, most: int) -> None:
+        """Drop values greedily until the load is at most `goal`, in at most so many tries."""
+        relieve(self.r, self.d, self.d.copy(), self.r.worth.copy(), goal, most)
+        settle(self.r, self.d)
+
+    def select(self, chosen: Iterable[tuple[int, int]]) -> None:
+        """Swap gaps, by buffer and first access, as far as they can be and are not dropped."""
+        self.now, place = start(self.p), self.w.rows(self.trace.n)
+        for gap in chosen:
+            k = place.get(gap, -1)
+            if k >= 0 and self.p.copied[k] and not self.d.at[k] and not self.now.selected[k]:
+                toggle(self.p, self.d, self.now, k)
+
+    def stall(self, planned: Trace, line: Timeline) -> None:
+        """Let ops wait as they do in `line`, of a trace that some plan made; reruns as the op that they are for."""
+        mine = (planned.ops.role != RECOMPUTE)[~planned.ops.copies]
+        waits = np.where(line.cause == HOST, 0, line.wait)[~planned.ops.copies]  # the host is in `p.begin`
+        np.add.at(self.now.stall, np.minimum(np.cumsum(mine) - mine, self.trace.n - 1), waits)
+
+    def again(self) -> None:
+        """Go back to the best state, if there is one."""
+        if self.limits[3] < FAR:
+            assign(self.now, self.best, True)
+            fill(self.r, self.d, self.best_at)
 
     def with_stalls(self, share: float, rate: int = 0) -> None:
         """Keep to the goal with ops that wait, and look for less of that; `rate` as in `anneal`."""
@@ -235,11 +259,15 @@ class Annealing:
                 return True
         return False
 
+    def recomputes(self, at: I64) -> list[Recompute]:
+        """Return the decisions that `at`, int64[m], stands for."""
+        mine = np.flatnonzero(at)
+        gone = _within(self.w.where(mine), self.trace.n)
+        columns = (gone.buffer, gone.after, gone.before, at[mine])
+        return [Recompute(*row) for row in zip(*(column.tolist() for column in columns))]
+
     def plan(self) -> Plan:
         """Return the plan that the best state stands for."""
         fill(self.r, self.d, self.best_at)
-        mine = np.flatnonzero(self.best_at)
-        gone = _within(self.w.where(mine), self.trace.n)
-        columns = (gone.buffer, gone.after, gone.before, self.best_at[mine])
-        again = [Recompute(*row) for row in zip(*(column.tolist() for column in columns))]
-        return Plan.of(self.trace, [*swaps(self.p, self.w, self.d, self.best, self.x), *again, *self.holds])
+        copies = swaps(self.p, self.w, self.d, self.best, self.x)
+        return Plan.of(self.trace, [*copies, *self.recomputes(self.best_at), *self.holds])

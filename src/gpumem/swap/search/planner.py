@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
-from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.judge import Judge
+from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits, floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search.race import race
+from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING, published
 from gpumem.trace import Trace
 
-START = 0.4  # of the time, at most, for AutoSwap's plans
+START = 0.4  # of the time, at most, for plans of others
+THOROUGH = 0.25  # effort from which the slow planners are asked as well
+BEST = 3  # of their plans, as many take part in the race
+
+Progress = Callable[[str], None]
 
 
 @strict
@@ -27,18 +30,24 @@ def search(
     machine: Machine,
     limit: int,
     *,
+    recompute: bool = True,
+    start: Plan | None = None,
     placed: bool = False,
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Plan swaps for a load limit by annealing: no stall where one such plan is found, else as little as possible.
+    """Plan swaps and recomputations for a load limit by annealing: no time more, or as little as possible.
 
     Parameters
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
+    recompute : bool
+        Whether values may be made again. Without, the plan is of swaps only.
+    start : Plan, optional
+        A plan that is known, of an integer program for instance: what comes out is never slower.
     placed : bool
         Count a buffer from the start of the op in which its copy-in starts: for plans that will be placed.
     seed : int
@@ -53,7 +62,8 @@ def search(
     Returns
     -------
     Plan
-        By the capacity clock never slower than AutoSwap's best with any one of its scores.
+        By the capacity clock never slower than what it started from: with an effort of 1/4 and more, the plans of all
+        published planners but the integer programs; of the quick ones below that; AutoSwap's without `recompute`.
 
     Raises
     ------
@@ -64,12 +74,14 @@ def search(
 
     Notes
     -----
-    A state says which gaps are swapped, in which order each engine copies, and how long each op waits. Its cost
-    is found without a clock (see `_engines`): O(ops + gaps), 5 to 40 us. First the limit sinks from the peak,
-    greedily and by annealing, no op waiting. If it does not get to the limit, AutoSwap's plan with its stalls
-    is annealed at the limit. The capacity clock judges what comes out. Gaps of less than 1/5000 of the peak are
-    left alone. With several compute streams, times are those of the unswapped iteration, and the clock may
-    find stalls that the state does not have.
+    A state says which gaps are swapped, in which order each engine copies, how long each op waits, and which values are
+    made again before which op. Its cost is found without a clock (see `_engines`): O(ops + gaps), 5 to 40 us; what
+    runs again is found exactly (`_drops`). First the limit sinks from the peak by swaps alone, greedily and by
+    annealing, no op waiting. If it does not get to the limit, nine starts race (`race`): the best three plans of
+    others, and values dropped greedily, by bytes for the time that they really take, until the load is at most 1 to 2.1
+    times the limit, with AutoSwap's swaps for the rest. Each is annealed a little, the better ones go on. The capacity
+    clock judges what comes out. Gaps of less than 1/5000 of the peak are left alone. With several compute streams,
+    times are those of the unswapped iteration, and the clock may find stalls that the state does not have.
 
     Examples
     --------
@@ -83,20 +95,50 @@ def search(
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
+    judge = Judge(trace, machine, limit)
+    if start is not None:
+        judge.offer(start)
+    find = _swap_or_drop if recompute else _swap
+    find(judge, partial(Annealing, trace, machine, limit, effort, seed, placed=placed), effort, until, progress)
+    return judge.plan(until)
+
+
+def _swap(
+    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
+) -> None:
+    """Swap only: AutoSwap's plans; no stall, or else the best of them annealed with its stalls."""
+    trace, machine, limit = judge.trace, judge.machine, judge.limit
     progress("AutoSwap")
-    judge, start = Judge(trace, machine, limit), until.part(START)
-    for score in start.each(SCORES):
-        with suppress(NotReached):
-            judge.offer(autoswap(trace, machine, limit, score=score, peaks="all", threshold=1, seconds=start.seconds))
-    found = Annealing(trace, machine, limit, effort, seed, until, progress, placed=placed)
+    for plan in published(SWAPPING, trace, machine, limit, until.part(START)):
+        judge.offer(plan)
+    found = annealing(until, progress)
     if not len(found.w) or judge.stall == 0 or until.over():
-        return judge.plan(until)
+        return
     if found.without_stalls(0.4):
         judge.offer(found.plan())
-    elif judge.line is not None:
-        found.with_stalls(0.6, judge.plan(until), judge.line)
+    elif judge.best is not None and judge.line is not None:
+        found.from_plan(judge.best, judge.line)
+        found.with_stalls(0.6)
         judge.offer(found.plan())
-    return judge.plan(until)
+
+
+def _swap_or_drop(
+    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
+) -> None:
+    """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
+    trace, machine, limit, known = judge.trace, judge.machine, judge.limit, dict[int, Plan]()
+    progress("published planners")
+    first = until.part(START)
+    for plan in published((*QUICK, *(SLOW if effort >= THOROUGH else ())), trace, machine, limit, first):
+        known.setdefault(judge.offer(plan), plan)
+        if judge.stall == 0:
+            return
+    found = annealing(until.part(0.3), progress)
+    if len(found.w) and found.without_stalls(0.2):
+        judge.offer(found.plan())
+    if judge.stall > 0 and not until.over():
+        best = [known[value] for value in sorted(known) if value < FAR][:BEST]
+        race(judge, annealing, best, until, progress)
 
 
 @strict

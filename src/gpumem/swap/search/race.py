@@ -1,0 +1,55 @@
+"""A race: annealing from several starts, of which the better ones go on, with more work for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gpumem.deadline import Deadline
+from gpumem.simulate import simulate
+from gpumem.swap.judge import Judge
+from gpumem.swap.plan import Plan
+from gpumem.swap.search._engines import FAR
+from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.search.starts import MULTIPLES, relieved
+
+RATE = 30  # of a hundred steps, how many change what is dropped
+ROUNDS = ((9, 0.02), (3, 0.08), (1, 0.3))  # how many take part, and the share of the effort that each has
+
+
+def race(
+    judge: Judge,
+    annealing: Callable[..., Annealing],
+    plans: Sequence[Plan],
+    until: Deadline,
+    progress: Callable[[str], None],
+) -> None:
+    """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out."""
+    runners = list(until.each(_starts(judge, annealing, plans, until, progress)))
+    for most, share in ROUNDS:
+        runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
+        for found in until.each(runners):
+            found.again()
+            found.with_stalls(share, RATE)
+            if found.limits[3] < FAR:
+                judge.offer(found.plan())
+            if judge.stall == 0:
+                return
+
+
+def _starts(
+    judge: Judge,
+    annealing: Callable[..., Annealing],
+    plans: Sequence[Plan],
+    until: Deadline,
+    progress: Callable[[str], None],
+) -> Iterator[Annealing]:
+    """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
+    trace, machine, limit = judge.trace, judge.machine, judge.limit
+    for plan in plans:
+        found = annealing(until, progress, recompute=True, plan=plan)
+        if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
+            yield found
+    for multiple in MULTIPLES:
+        found = annealing(until, progress, recompute=True)
+        if relieved(found, machine, multiple):
+            yield found

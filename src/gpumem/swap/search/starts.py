@@ -1,0 +1,79 @@
+"""Where the search begins: what the published planners make of it, and values made again down to some load.
+
+The second kind drops values greedily until the load is at most a multiple of the limit, and lets AutoSwap swap the
+rest on the trace that this makes. Neither knows of the other, so the multiples differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from gpumem.columns import RECOMPUTE
+from gpumem.deadline import Deadline
+from gpumem.errors import Infeasible, NotReached
+from gpumem.machine import Machine
+from gpumem.simulate import simulate
+from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.autoswap.scores import SCORES
+from gpumem.swap.baselines.capuchin import capuchin
+from gpumem.swap.baselines.checkpoint import checkpoint
+from gpumem.swap.baselines.vdnn import vdnn
+from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.plan import Plan
+from gpumem.swap.search.annealing import Annealing
+from gpumem.swap.snu.heuristic import heuristic
+from gpumem.swap.snu.on_demand import on_demand
+from gpumem.swap.tensile.planner import tensile
+from gpumem.trace import Trace
+
+MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
+TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
+Planner = Callable[..., Plan]
+
+SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
+QUICK: tuple[Planner, ...] = (
+    tensile,
+    heuristic,
+    *SWAPPING,
+    autoswap,
+    capuchin,
+    partial(capuchin, queue=True),
+    on_demand,
+)
+SLOW: tuple[Planner, ...] = (partial(on_demand, blocking=False), vdnn, vdnn_dyn, checkpoint)
+
+
+def published(
+    planners: tuple[Planner, ...], trace: Trace, machine: Machine, limit: int, until: Deadline
+) -> Iterator[Plan]:
+    """Yield the plans of these planners, of those that get there in time."""
+    for planner in until.each(planners):
+        with suppress(NotReached):
+            yield planner(trace, machine, limit, seconds=until.seconds)
+
+
+def relieved(found: Annealing, machine: Machine, multiple: float) -> bool:
+    """Set out from values made again, greedily, and AutoSwap's swaps for the rest; return whether there is a way."""
+    most = int(TRIES * found.effort / max(found.trace.n, 1))
+    found.relieve(int(multiple * found.limits[1]), most)
+    bare = replace(
+        found.trace,
+        buffers=replace(found.trace.buffers, of=np.arange(len(found.trace.buffers))),
+        ops=replace(found.trace.ops, of=np.arange(found.trace.n)),
+    )
+    again = Plan.of(bare, found.recomputes(found.d.at)).apply(bare)
+    try:
+        plan = autoswap(again, machine, int(found.limits[1]), peaks="all", threshold=1)
+    except (NotReached, Infeasible):
+        return False
+    swapped = plan.apply(again)
+    recorded = again.ops.role != RECOMPUTE
+    chosen = [d for d in plan.swaps if recorded[d.after]]
+    found.select((int(again.buffers.of[d.buffer]), int(again.ops.of[d.after])) for d in chosen)
+    found.stall(swapped, simulate(swapped, machine, capacity=int(found.limits[1])))
+    return True
