@@ -7,7 +7,7 @@ order. The load is followed through op starts, ends of copies out and starts of 
     out engine        [ x ][ y ]                            load falls where a copy ends
     in engine                        [ y ]  [ x ]           load rises where a copy starts
 
-Time is looked at by positions: `2 i` is the place before op `i`, where copies are issued and values made again, `2 i + 1`
+Positions: `2 i` is the place before op `i`, where copies are issued and values are made again, `2 i + 1`
 is op `i`.
 
 Everywhere `p` is the problem, `d` what is dropped, `s` a state, `x` its evaluation.
