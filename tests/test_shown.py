@@ -72,7 +72,7 @@ def test_the_synopsis_is_that_of_the_parsers() -> None:
 
 def test_options_and_machines_that_pages_name_exist() -> None:
     commands = [(), *((name,) for name in re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))]
-    kinds = [("bench", kind) for kind in ("swap", "pool", "tensile", "snu", "mosos", "waterwave")]
+    kinds = [("bench", kind) for kind in ("swap", "pool", "tensile", "snu", "mosos", "waterwave", "planners")]
     exist = set.union(*(_options(_helps(*command)) for command in [*commands, *kinds]))
     for page in PAGES:
         text = re.sub(

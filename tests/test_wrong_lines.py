@@ -37,8 +37,8 @@ USAGE = {
     "bound mlp3 --limit 70%": r"--limit: gpumem bound has no such option; did you mean '--load-limit'\? .*",
     "doctor --jason": r"--jason: gpumem doctor has no such option; did you mean '--json'\? .*",
     "doctor mlp3": r"'mlp3': gpumem doctor takes no such argument .*",
-    "bench": r"SUITE is missing: swap, pool, tensile, snu, mosos, waterwave \(see gpumem bench --help\)",
-    "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, tensile, snu, mosos, waterwave; did .* 'pool'\? .*",
+    "bench": r"SUITE is missing: swap, pool, tensile, snu, mosos, waterwave, planners \(see gpumem bench --help\)",
+    "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, .*, waterwave, planners; did .* 'pool'\? .*",
     "bench --what knees": r"--what: gpumem bench has no such option; options follow the command, .*",
     "--quiet paln": r"COMMAND: 'paln' is unknown; .*; did you mean 'plan'\? .*",
     # files
@@ -98,6 +98,16 @@ USAGE = {
     "jobs mlp3 --link glob": r"--link: 'glob' is unknown; there are global, job; did you mean 'global'\?",
     "jobs mlp3 --accounting exakt": r"--accounting: 'exakt' is unknown; .*; did you mean 'exact'\?",
     "bench swap --what knes": r"--what: 'knes' is unknown; there are .*; did you mean 'knees'\?",
+    "bench planners --limits 60%,0%": r"--limits: 0 of the peak load is not in \(0, 100%\]",
+    "bench planners --limits 120%": r"--limits: 1.2 of the peak load is not in \(0, 100%\]",
+    "bench planners --limits 60": r"--limits: '60' is 6000%; did you mean '60%'\?",
+    "bench planners --planner serch": r"--planner: 'serch' is unknown; there are .*bound; did you mean 'search'\?",
+    "bench planners --only bond": r"--only: 'bond' is unknown; there are .*; did you mean 'bound'\?",
+    "bench planners --jobs 0": r"--jobs: 0 is not in 1..1000",
+    "bench planners --results rows.txt": r"--results: 'rows.txt' ends in none of .jsonl",
+    "bench planners --results no/x.jsonl": r"no/x.jsonl: cannot write here \(No such folder\)",
+    "bench planners --results old.jsonl": r"old.jsonl: format 'gpumem.planners/0' is not 'gpumem.planners/1'; .*",
+    "bench planners --results notes.jsonl": r"notes.jsonl: it does not say what it is; it is no results file .*",
     # options that do not go together
     "plan mlp3 --seed 1": r"--seed: no use to autoswap; it is an option of .*search.*",
     "pool mlp3 --effort 2": r"--effort: no use to best-fit; it is an option of search, exact",
@@ -124,6 +134,8 @@ USAGE = {
 }
 
 OTHERS = {
+    "old.jsonl": '{"format": "gpumem.planners/0"}\n',
+    "notes.jsonl": "hello",
     "notes.txt": "hello",
     "chrome.json": '{"traceEvents": [], "displayTimeUnit": "ns"}',
     "plan.json": '{"format": "gpumem.plan/1", "trace": "x", "n": 0, "decisions": []}',

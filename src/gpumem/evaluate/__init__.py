@@ -3,7 +3,9 @@
 Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result (`planned`).
 `combined` makes a plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison`
 runs a plan beside the unmanaged program, `footprint` and `call_cost` compare pools. `verify` says what was held against
-the oracles, `options` reads what callers write. `need` says what a step takes as it is, `among` asks several planners.
+the oracles, `options` reads what callers write. `need` says what a step takes as it is,
+`among` asks several planners. `survey` asks all of them about many traces; `ledger` keeps the answers, `standings`
+sums them up.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.evaluate import verify as verify
+    from gpumem.evaluate import standings as standings, verify as verify
     from gpumem.evaluate.among import Among as Among, Tried as Tried, among as among, least as least
     from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
     from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
@@ -21,8 +23,20 @@ if TYPE_CHECKING:
         by_planners as by_planners,
     )
     from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
+    from gpumem.evaluate.ledger import Ledger as Ledger
     from gpumem.evaluate.need import Need as Need, at_the_peak as at_the_peak, need as need
     from gpumem.evaluate.planned import Planned as Planned
+    from gpumem.evaluate.standings import (
+        against as against,
+        best_of_others as best_of_others,
+        means as means,
+    )
+    from gpumem.evaluate.survey import (
+        BOUNDS as BOUNDS,
+        Question as Question,
+        questions as questions,
+        survey as survey,
+    )
     from gpumem.evaluate.task import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
     from gpumem.evaluate.verify import Checked as Checked
 

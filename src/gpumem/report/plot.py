@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,9 +40,29 @@ _HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
 _MIB = 2**20
 _SIZE = (10, 4.5)  # inches
 _MARK = {"linestyle": "", "color": "black", "markersize": 8, "clip_on": False, "zorder": 3}
+_MANY = (
+    "C0",
+    "C1",
+    "C2",
+    "C3",
+    "C4",
+    "C5",
+    "C6",
+    "C8",
+    "C9",
+    "navy",
+    "olive",
+    "teal",
+    "gold",
+    "salmon",
+    "orchid",
+    "tan",
+)
+_MARKERS = ("o", "s", "^", "v", "D")
 _FILLS = ("black", "white", "grey")  # of the marks of one style
 _STYLES: dict[str, dict[str, Any]] = {
     "line": {},
+    "bold": {"linewidth": 2.5, "color": "black", "zorder": 3},
     "dashed": {"linestyle": "--", "marker": ""},
     "point": {**_MARK, "marker": "D"},
     "at most": {**_MARK, "marker": "v"},
@@ -53,8 +73,8 @@ _STYLES: dict[str, dict[str, Any]] = {
 class Series(Shown):
     """One curve: its name, and as many `y` as `x`; None where there is no value.
 
-    `style`: `line`, `dashed` (the k-th has the colour of the k-th line), or marks: `point`, and `at most` for a `y`
-    that the value lies below.
+    `style`: `line`, `bold`, `dashed` (the k-th has the colour of the k-th line), or marks: `point`, and `at most` for
+    a `y` that the value lies below.
     """
 
     name: str
@@ -188,6 +208,66 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
         )
     ax.legend(fontsize="small")
     return ax
+
+
+def multiples(path: str | Path, figures: Sequence[Figure], *, across: int = 4) -> Path:
+    """Draw the curves of several figures into one PNG, small, side by side, with one legend for all.
+
+    A curve has the same look in each. `y` is in proportion up to 1 and logarithmic above it, so that little and much
+    can be told apart in one picture.
+    """
+    with _installed():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure as Canvas
+
+    series = {series.name: series.style for figure in figures for series in figure.series}
+    looks = {
+        name: _look(style, list(series.values())[:k].count(style)) for k, (name, style) in enumerate(series.items())
+    }
+    x = [value for figure in figures for series in figure.series for value in series.x]
+    wide = min(x, default=0) - 3, max(x, default=100) + 3
+    across = min(across, len(figures))
+    down = -(-len(figures) // across)
+    canvas: Any = Canvas(
+        figsize=(3.2 * across, 2.6 * down + 0.25 * -(-len(looks) // (2 * across)) + 0.4), layout="constrained"
+    )
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots(down, across, squeeze=False).ravel()
+    for k, (ax, figure) in enumerate(zip(axes, figures)):
+        _small(ax, figure, looks)
+        ax.set_xlim(*wide)
+        ax.set(ylabel="" if k % across else figure.y, xlabel="" if k + across < len(figures) else figure.x)
+    for ax in axes[len(figures) :]:
+        ax.set_axis_off()
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels())}
+    ordered = [name for name in looks if name in handles]
+    canvas.legend(
+        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=2 * across, fontsize="small"
+    )
+    with replacing(path) as file:
+        canvas.savefig(file, dpi=120, format="png")
+    return Path(path)
+
+
+def _look(style: str, k: int) -> dict[str, Any]:
+    """How the k-th curve of a style looks in each of the `multiples`."""
+    if style == "dashed":
+        return {"color": "black", "linestyle": (":", "--")[k % 2], "linewidth": 1.6, "zorder": 4}
+    shape = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 4, "linewidth": 1}
+    return shape | {"color": _MANY[k % len(_MANY)]} | (_STYLES[style] if style == "bold" else {})
+
+
+def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> None:
+    """One of the `multiples`."""
+    for series in figure.series:
+        y = np.array([np.nan if v is None else v for v in series.y], np.float64)
+        ax.plot(series.x, y, label=series.name, **looks[series.name])
+    ax.set_yscale("symlog", linthresh=1, linscale=0.5)
+    top = max((v for series in figure.series for v in series.y if v is not None), default=1)
+    ax.set(title=figure.title, ylim=(-0.05, max(top * 1.3, 2)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.title.set_fontsize("small")
+    ax.tick_params(labelsize="small")
 
 
 @strict

@@ -6,10 +6,10 @@ from there.
 
 from __future__ import annotations
 
-from gpumem.commands.bench import mosos, pool, snu, swap, tensile, waterwave
+from gpumem.commands.bench import mosos, planners, pool, snu, swap, tensile, waterwave
 from gpumem.commands.parser import Commands, Parser
 
-SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE)
+SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE)
 
 
 def add(commands: Commands) -> None:

@@ -39,7 +39,7 @@ class Suite:
     tables : callable
         Returns what writes a part's rows, or one of its figures, as a table; nothing of the papers is loaded before.
     pictures : callable, optional
-        Further figures to draw, with the stem of the file's name, from the results.
+        Further figures to draw, with the stem of the file's name, from the results; a list of them makes one picture.
     quick : str
         What `--quick` does instead of the whole, so that it ends within a minute.
     workspaces : str
@@ -52,7 +52,7 @@ class Suite:
     options: Callable[[Parser], None]
     measure: Callable[[argparse.Namespace, list[str], Progress], Results]
     tables: Callable[[], Mapping[str, Callable[[Any], str]]]
-    pictures: Callable[[Results], Iterable[tuple[str, report.Figure]]] = lambda results: ()
+    pictures: Callable[[Results], Iterable[tuple[str, report.Figure | list[report.Figure]]]] = lambda results: ()
     quick: str = "nothing is left out"
     workspaces: str = "none"
 
@@ -95,14 +95,19 @@ class Suite:
 
     def _write(self, out: str, results: Results, found: str, text: str) -> None:
         """Write text, JSON and, where matplotlib is there, pictures."""
-        drawn = [(f"{f.name}-{trace}", f) for part in results if _figures(part) for trace, f in results[part]]
+        drawn: list[tuple[str, report.Figure | list[report.Figure]]] = [
+            (f"{f.name}-{trace}", f) for part in results if _figures(part) for trace, f in results[part]
+        ]
         drawn += self.pictures(results)
         with out_folder(out, pictures=bool(drawn)) as folder:
             io.write_text(folder / "bench.txt", text + "\n")
             io.write_text(folder / "bench.json", found + "\n")
             for stem, figure in drawn if report.plot.available() else ():
                 path = _unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem))
-                report.plot.save(path, partial(report.plot.curves, figure))
+                if isinstance(figure, list):
+                    report.plot.multiples(path, figure)
+                else:
+                    report.plot.save(path, partial(report.plot.curves, figure))
 
 
 def _figures(part: str) -> bool:
