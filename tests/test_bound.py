@@ -17,7 +17,7 @@ from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-from gpumem.swap.fluid import FluidProgram, fractions, relax
+from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax
 from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
@@ -171,12 +171,24 @@ def test_below_the_floor_is_infeasible() -> None:
         least_stall(line(), GTX, 7)
 
 
+@given(st.data())
+def test_flows_say_what_the_fluid_says(data: st.DataObject) -> None:
+    trace, target = data.draw(traces(streams=1, max_ops=12)), machine_of(data)
+    assume(trace.peak_load)
+    breaks = 2 * np.array(sorted(data.draw(st.sets(st.integers(0, trace.n - 1), min_size=1))))
+    for limit in (None, max(floor(trace)[1], trace.peak_load // 2)):
+        f = relax(trace, target, stalls=limit is not None)
+        fluid, flow = (of(f, breaks, trace.peak_load, limit).solve() for of in (FluidProgram, FlowProgram))
+        assert fluid and flow and fluid.dual == pytest.approx(flow.dual, rel=1e-3, abs=1e-4)  # close rates are one
+
+
 def test_finer_breakpoints_never_lower_the_bound() -> None:
     trace = bundled("mlp3")
     f = relax(trace, GTX, stalls=False)
-    values = [
-        FluidProgram(f, np.arange(0, 2 * f.n, 2 * step), trace.peak_load, None).solve().dual for step in (8, 4, 2, 1)
-    ]
+    breaks = (np.arange(0, 2 * f.n, 2 * step) for step in (8, 4, 2, 1))
+    found = [FlowProgram(f, at, trace.peak_load, None).solve() for at in breaks]
+    values = [solution.dual for solution in found if solution is not None]
+    assert len(values) == 4
     assert all(a <= b + 1e-9 for a, b in pairwise(values))
 
 

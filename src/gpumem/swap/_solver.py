@@ -29,7 +29,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
             question["cost"], integrality=question["whole"], bounds=box, constraints=rows, options=options
         )
         return {"status": found.status, "x": found.x, "value": found.fun, "bound": found.mip_dual_bound}
-    found = optimize.linprog(question["cost"], method="highs-ipm", **question["sides"])
+    found = optimize.linprog(question["cost"], method=question["method"], **question["sides"])
     sides = {"at_most": found.ineqlin.marginals, "exact": found.eqlin.marginals} if found.x is not None else {}
     return {"status": found.status, "x": found.x} | sides
 

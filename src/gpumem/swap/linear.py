@@ -26,6 +26,7 @@ from gpumem.swap import _solver
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
 STEP = 0.05  # seconds between looks for an interrupt
+SMALL = 12_000  # rows: up to there the simplex method is quicker than an interior point
 GRACE = 5.0  # seconds that a solver may be late, before nobody waits for it any more
 
 
@@ -112,7 +113,8 @@ class Rows:
             sides |= {"A_eq": matrix[exact], "b_eq": right[exact]}
         sides["bounds"] = np.stack([np.zeros(len(upper)), upper], axis=1)
         sides["options"] = _limits(until)
-        found = ask({"solver": "linprog", "cost": cost, "sides": sides}, until)
+        method = "highs-ds" if self.rows <= SMALL else "highs-ipm"
+        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, until)
         if found is None or found["x"] is None:
             return None
         price = np.zeros(len(right))

@@ -1,8 +1,9 @@
 """Swapping relaxed to fluid copies, as a program between breakpoints of the iteration.
 
-Read `relax` first: windows of time for each gap, and what values made again cost (`again`); then `program`, which is
-linear, and `refine`, where its breakpoints come from, for the bound (`swap/bound`); then `whole`, the same in whole
-numbers, for plans (`swap/snu/ilp`). `fractions` is what a solution would do with each gap, for whoever searches.
+Read `relax` first: windows of time for each gap, and what values made again cost (`again`); then `program`. It is
+stated twice: in flows between breakpoints, which is quickly solved (`flows`; gaps that are alike count as one of its
+`parts`), for the bound (`swap/bound`) with the breakpoints of `refine`; and in whole numbers (`whole`), for plans
+(`swap/snu/ilp`). `fractions` is what a solution would do with each gap, for whoever searches.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.swap.fluid.flows import FlowProgram as FlowProgram
     from gpumem.swap.fluid.fractions import Fractions as Fractions, fractions as fractions
     from gpumem.swap.fluid.program import FluidProgram as FluidProgram, Solution as Solution
     from gpumem.swap.fluid.refine import Refined as Refined, refine as refine

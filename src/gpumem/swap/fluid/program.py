@@ -6,8 +6,9 @@
     O  copied out    0.3        1          1          1     <= what the engine can do since the value was made
     I  to come back  1          1          0.6        0     <= what the engine can do until the access
     A  absent        0.3        1          0.6        0     <= O, <= I
-    D  dropped       0.6        0.6        0.2        0     <= 1 - I at first; never rises
-    load             what is held without swapping, less bytes x (A + D), <= M
+    load             what is held without swapping, less bytes x A, <= M
+
+It knows nothing of values made again; `flows` does, which states the same in fewer rows, for fractions only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Solution(Shown):
     stall: F64
 
 
-def _expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
+def expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
     """For items with places `[first, stop)`: the items and the places, one after another.
 
     And for each item what to add to a place of its own to find it in these.
@@ -73,7 +74,6 @@ class FluidProgram:
         self._copies_in()
         self._copies_out()
         self._absence()
-        self._dropped()
         self._loads()
 
     def solve(self, until: Deadline = NEVER) -> Solution | None:
@@ -84,8 +84,7 @@ class FluidProgram:
         return None if found is None else self._solution(found.x, found.price, found.dual)
 
     def _solution(self, x: F64, price: F64, dual: float) -> Solution:
-        k, dropped = len(self.breaks), np.where(self.drops >= 0, x[self.drops], 0)
-        absent = -dropped
+        k, absent = len(self.breaks), np.zeros(len(self.gap))
         for columns, sign in self.away:
             absent += np.where(columns >= 0, x[columns], 0) * sign
         engines = price[: 2 * k if self.f.duplex else k].reshape(-1, k).sum(axis=0)
@@ -93,7 +92,7 @@ class FluidProgram:
         level = float(x[0]) if self.limit is None else self.limit / self.peak
         stall = np.zeros(k)
         stall[self.grows] = x[self.stall] * self.unit
-        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, dropped, worth, stall)
+        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, 0 * absent, worth, stall)
 
     def _engines(self) -> None:
         """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""
@@ -101,8 +100,7 @@ class FluidProgram:
         row = self.rows.add(np.tile((self.time[1 : k + 1] - self.time[:k]) / self.unit, engines))
         self.out_row, self.in_row = row[:k], row[-k:]
         self.grows = np.flatnonzero((self.turns[1 : k + 1] // 2 > self.turns[:k] // 2) & (self.limit is not None))
-        again = self.f.again[self.f.again < np.inf].sum()
-        most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum() + again) / self.unit  # one after another
+        most = float(self.f.w.out_ns.sum() + self.f.w.in_ns.sum()) / self.unit  # one after another
         self.stall = self.rows.variables(np.full(len(self.grows), most), cost=0.0 if self.limit is None else self.unit)
         for side in {id(r): r for r in (self.out_row, self.in_row)}.values():
             self.rows.put(side[self.grows], self.stall, -1.0)
@@ -115,7 +113,7 @@ class FluidProgram:
     def _copies_in(self) -> None:
         """I: from the first breakpoint where the buffer may be away until it is back."""
         f, w, stop = self.f, self.f.w, np.searchsorted(self.turns, self.f.closes + (not self.f.stalls))
-        gap, place, self.coming_at = _expand(self.begin, stop)
+        gap, place, self.coming_at = expand(self.begin, stop)
         self.coming = self.rows.variables(self._alone(w.in_ns[gap], f.at(f.closes)[gap] - self.time[place]))
         cost, row, same = w.in_ns[gap] / self.unit, self.in_row[place % len(self.breaks)], gap[1:] == gap[:-1]
         self.rows.put(row, self.coming, cost)
@@ -133,7 +131,7 @@ class FluidProgram:
         np.maximum.at(stop, self.value, self.end)
         paid = w.out_ns[one] > 0
         self.single, stop = (gaps == 1) & paid, np.where(paid, stop, start)
-        value, place, self.gone_at = _expand(start, stop)
+        value, place, self.gone_at = expand(start, stop)
         out = w.out_ns[one][value]
         alone = self._alone(out, self.time[place] - f.at(f.opens[one])[value])
         shared = self.single[value] & (place == stop[value] - 1)
@@ -150,7 +148,7 @@ class FluidProgram:
 
     def _absence(self) -> None:
         """A, as columns and signs: O + I - w, I alone where no copy-out is needed, else a variable <= O, <= I."""
-        self.gap, self.place, _ = _expand(self.begin, self.end)
+        self.gap, self.place, _ = expand(self.begin, self.end)
         value, none = self.value[self.gap], np.full(len(self.gap), -1)
         paid, single = self.f.w.out_ns[self.gap] > 0, self.single[value]
         coming = self.coming[self.coming_at[self.gap] + self.place]
@@ -169,28 +167,6 @@ class FluidProgram:
         self.rows.at_most(mine[several], coming[several])
         left = np.where(single, gone, mine)
         self.away = [(left, 1.0), (np.where(several, -1, coming), 1.0), (total, -1.0)]
-
-    def _dropped(self) -> None:
-        """D: from the first breakpoint where the buffer may be away; as it falls, the segment grows by what that costs.
-
-        A gap is swapped or dropped: the first D and the first I add up to at most 1.
-        """
-        k, mine = len(self.breaks), np.flatnonzero(self.f.again[self.gap] < np.inf)
-        self.drops = np.full(len(self.gap), -1)
-        if not len(mine):
-            return
-        gap, place = self.gap[mine], self.place[mine]
-        column = self.drops[mine] = self.rows.variables(np.ones(len(mine)))
-        begins = np.diff(gap, prepend=-1) != 0
-        row, ones = self.rows.add(np.ones(int(begins.sum()))), gap[begins]
-        self.rows.put(row, column[begins], 1.0)
-        self.rows.put(row, self.coming[self.coming_at[ones] + self.begin[ones]], 1.0)
-        self.rows.at_most(column[1:][~begins[1:]], column[:-1][~begins[1:]])
-        row, cost = self.rows.add(np.zeros(k)), self.f.again[gap] / self.unit
-        self.rows.put(row[self.grows], self.stall, -1.0)
-        self.rows.put(row[place % k], column, cost)
-        self.rows.put(row[(place[~begins] - 1) % k], column[~begins], -cost[~begins])
-        self.away.append((self.drops, 1.0))
 
     def _loads(self) -> None:
         """The load at the start of the op at each breakpoint, and at the end of the op before it."""

@@ -10,7 +10,8 @@ import numpy as np
 from gpumem._show import Shown
 from gpumem.columns import F64, I64
 from gpumem.deadline import NEVER, Deadline
-from gpumem.swap.fluid.program import FluidProgram, Solution
+from gpumem.swap.fluid.flows import FlowProgram
+from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.relax import Fluid
 
 FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds
@@ -47,7 +48,7 @@ def refine(
     """
     breaks, best, idle, last = _first(f), 0.0, 0, None
     for _ in range(rounds):
-        program = FluidProgram(f, breaks, peak, limit)
+        program = FlowProgram(f, breaks, peak, limit)
         found = program.solve(until)
         if found is None:
             break

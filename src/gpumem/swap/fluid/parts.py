@@ -1,0 +1,124 @@
+"""Gaps that a program of fractions cannot tell apart count as one part.
+
+Where ops may wait, breakpoints are all that limits a copy: gaps between the same ones, copied at the same rate, are as
+good as one gap of all their bytes. What is dropped of a part is told by the rates of making it again::
+
+    part         gaps a, b, c: 30 bytes, away between breakpoints 3 and 7, 1 ns/byte
+    its drops    a: 10 bytes at 0.2 ns/byte      b, c: 20 bytes at 0.5 ns/byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpumem._show import Shown
+from gpumem.columns import F64, I64, Bool
+from gpumem.swap.fluid.relax import Fluid
+
+RATE = 1e-3  # relative: rates closer than that may count as one, which is the least of them
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Drops(Shown):
+    """Columns over what may be dropped of parts: `part`, `size` in bytes, `again_ns` for all of it."""
+
+    part: I64
+    size: F64
+    again_ns: F64
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Parts(Shown):
+    """Columns over parts, and over the gaps that they are made of.
+
+    Of a part: places `begin` to `end` (it may be away), `start` (its value may be copied out before it), `stop` (it is
+    back), `size`, `out_ns`, `in_ns` of all of it; `value`, and whether `several` parts share its copy-out; `gap`: one
+    of its gaps. Of a gap: its `part`, what is dropped of it in `drops` (-1: nothing), and by how many places it lies
+    behind its part (`shift`).
+    """
+
+    begin: I64
+    end: I64
+    start: I64
+    stop: I64
+    size: F64
+    out_ns: F64
+    in_ns: F64
+    value: I64
+    several: Bool
+    gap: I64
+    drops: Drops
+    part: I64
+    drop: I64
+    shift: I64
+
+
+def parts(f: Fluid, begin: I64, end: I64, turns: I64, k: int) -> Parts:
+    """Return the parts for breakpoints `turns`, of which `k` make a turn; `f`: gaps with `begin < end` in them."""
+    w = f.w
+    start, stop = np.searchsorted(turns, f.opens, side="right"), np.searchsorted(turns, f.closes + (not f.stalls))
+    value, gaps = np.unique(w.value, return_inverse=True, return_counts=True)[1:]
+    several = (w.out_ns > 0) & (gaps > 1)[value]
+    shift = start // k * k if f.stalls else np.zeros(len(w), np.int64)
+    out_rate, in_rate, again = w.out_ns / w.size, w.in_ns / w.size, f.again / w.size
+    begin, end, start, stop = (column - shift for column in (begin, end, start, stop))
+    alone = [several] if f.stalls else [np.arange(len(w))]
+    plain = _same([begin, end, start, stop, _step(out_rate), _step(in_rate), *alone])
+    each = _same([plain, _step(again)])
+    part = _by_value(plain, each, value, several)
+    one, drop_of = np.unique(part, return_index=True)[1], np.flatnonzero(f.again < np.inf)
+    size: F64 = np.bincount(part, w.size).astype(np.float64)
+    member, mine = np.unique(np.stack([part[drop_of], _step(again[drop_of])]), axis=1, return_inverse=True)
+    dropped: F64 = np.bincount(mine.ravel(), w.size[drop_of], member.shape[1]).astype(np.float64)
+    drop = np.full(len(w), -1)
+    drop[drop_of] = mine.ravel()
+    return Parts(
+        begin[one],
+        end[one],
+        start[one],
+        stop[one],
+        size,
+        size * _least(part, out_rate),
+        size * _least(part, in_rate),
+        value[one],
+        several[one],
+        one,
+        Drops(member[0], dropped, dropped * _least(mine.ravel(), again[drop_of])),
+        part,
+        drop,
+        shift,
+    )
+
+
+def _same(columns: Sequence[Any]) -> I64:
+    """Number the rows that are not alike."""
+    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def _step(rate: F64) -> I64:
+    """The step that each rate lies on."""
+    finite = np.where(np.isfinite(rate) & (rate > 0), rate, 1.0)
+    step = np.floor(np.log(finite) / RATE).astype(np.int64)
+    return np.where(np.isfinite(rate), np.where(rate > 0, step, -(2**60)), 2**60)
+
+
+def _least(group: I64, rate: F64) -> F64:
+    least = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, group, rate)
+    return least
+
+
+def _by_value(plain: I64, each: I64, value: I64, several: Bool) -> I64:
+    """Number parts: gaps that share no copy-out by `plain`; others if all gaps of their values are alike by `each`."""
+    kinds: dict[tuple[int, ...], int] = {}
+    part, count = plain.copy(), int(plain.max(initial=-1)) + 1
+    mine = np.flatnonzero(several)
+    for rows in np.split(mine, np.flatnonzero(np.diff(value[mine])) + 1) if len(mine) else []:
+        first = kinds.setdefault(tuple(each[rows].tolist()), count)
+        part[rows] = first + np.arange(len(rows))
+        count = max(count, first + len(rows))
+    return np.unique(part, return_inverse=True)[1].ravel().astype(np.int64)
