@@ -23,7 +23,7 @@ RATE = 1e-3  # relative: rates closer than that may count as one, which is the l
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Drops(Shown):
+class Droppable(Shown):
     """Columns over what may be dropped of parts: `part`, `size` in bytes, `again_ns` for all of it."""
 
     part: I64
@@ -51,7 +51,7 @@ class Parts(Shown):
     value: I64
     several: Bool
     gap: I64
-    drops: Drops
+    drops: Droppable
     part: I64
     drop: I64
     shift: I64
@@ -87,7 +87,7 @@ def parts(f: Fluid, begin: I64, end: I64, turns: I64, k: int) -> Parts:
         value[one],
         several[one],
         one,
-        Drops(member[0], dropped, dropped * _least(mine.ravel(), again[drop_of])),
+        Droppable(member[0], dropped, dropped * _least(mine.ravel(), again[drop_of])),
         part,
         drop,
         shift,
