@@ -73,6 +73,7 @@ def main() -> None:
     table = np.array(rows)
     for what, value in (("mean", table.mean(axis=0)), ("worst", table.max(axis=0))):
         print(f"{what:52}" + f"{value[0]:>10.4f}{value[1]:>10.4f}{value[2]:>9.4f}")
+    print(f"{'within 1.01':52}" + "".join(f"{int(x):>{w}}" for x, w in zip((table <= 1.01).sum(axis=0), (10, 10, 9))))
     print(f"{'above 1.05':52}" + "".join(f"{int(x):>{w}}" for x, w in zip((table > 1.05).sum(axis=0), (10, 10, 9))))
 
 

@@ -1,7 +1,8 @@
 """Placements below greedy: a search over canonical placements, and an exact one.
 
 Read `planner` first. `_problem` is what is searched, `_canonical` the depth-first search, `greedy` the orders to start
-from, `annealing` the end of the search over orders (`_reorder`); `exact` proves.
+from, `ejection` (`_eject`) the local search for what is tight for long, `annealing` the end, over orders (`_reorder`);
+`exact` proves.
 """
 
 from typing import TYPE_CHECKING

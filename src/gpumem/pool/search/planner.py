@@ -8,7 +8,8 @@ higher than a goal? Small buffers fit into what large ones leave, so those are s
     some      of the largest area, which is size times lifetime, likewise
     all       by search, where a height is reached but what was left to greedy sticks out
 
-What remains of the effort goes into annealing over orders, which finds something else where the load is uneven.
+Then comes a local search that ejects (`ejection`), for loads that are near the peak for long. What remains of the
+effort goes into annealing over orders, which finds something else where the load is uneven.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from gpumem.placement import Placement
 from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
+from gpumem.pool.search.ejection import EjectionWalk
 from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.trace import Trace
 
 ANNEALING = 0.3  # of the effort
+EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the depth-first search settles without
 CALL = 20_000  # what a search costs that ends at once
 GAP = 0.00001  # over the lower bound: what is not worth a search
 RATE = 100_000_000  # of these that are done in a second, if not more
@@ -155,10 +158,16 @@ class Search:
 
     def run(self, target: int, rng: np.random.Generator) -> None:
         """Search, then anneal, until the target is reached or nothing is left to spend."""
-        keep = 0 if len(self.problem.fixed) else self.work * ANNEALING
+        whole, keep = self.work, 0 if len(self.problem.fixed) else self.work * ANNEALING
         self.work -= keep
         self.search(target, rng)
         self.work += keep
+        if self.going(target) and len(self.problem.free) > FEW:
+            most = int(min(whole * EJECTION, RATE * self.until.left()))
+            goal = max(target, self.lowest)
+            self.best = EjectionWalk(self.problem, self.best, goal, rng.spawn(1)[0], self.progress, self.until).run(
+                most
+            )
         if keep and self.going(target):
             walk = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress, self.until)
             self.best = walk.run(int(self.work))
