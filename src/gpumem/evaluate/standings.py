@@ -112,8 +112,8 @@ def figures(rows: Sequence[Row], bold: str = "") -> list[Figure]:
             points = sorted((row["part"], row["overhead"]) for row in mine if row["planner"] == name)
             bound = any(row["status"] == "bound" for row in mine if row["planner"] == name)
             style = "dashed" if bound else "bold" if name == bold else "line"
-            y = [None if cost is None else 100 * cost for _, cost in points]
-            series.append(Series(name, [100 * part for part, _ in points], y, style))
+            y = [None if cost is None else round(100 * cost, 4) for _, cost in points]
+            series.append(Series(name, [round(100 * part, 4) for part, _ in points], y, style))
         x, y_axis = "limit (% of the peak load)", "overhead (%)"
         found.append(Figure("planners", mine[0]["trace"], x, y_axis, tuple(series)))
     return found

@@ -210,43 +210,37 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def multiples(path: str | Path, figures: Sequence[Figure], *, across: int = 4) -> Path:
-    """Draw the curves of several figures into one PNG, small, side by side, with one legend for all.
+def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int = 4) -> Axes:
+    """Draw the curves of several figures, small, side by side, with one legend for all.
 
     A curve has the same look in each. `y` is in proportion up to 1 and logarithmic above it, so that little and much
-    can be told apart in one picture.
+    can be told apart in one picture. `ax` as in `profile`: the whole picture that it is in is taken, its size as well.
+    Returned is the first of the small ones.
     """
-    with _installed():
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as Canvas
-
+    canvas: Any = _axes(ax).figure
+    canvas.clear()
     series = {series.name: series.style for figure in figures for series in figure.series}
-    looks = {
-        name: _look(style, list(series.values())[:k].count(style)) for k, (name, style) in enumerate(series.items())
-    }
-    x = [value for figure in figures for series in figure.series for value in series.x]
+    styles = list(series.values())
+    looks = {name: _look(style, styles[:k].count(style)) for k, (name, style) in enumerate(series.items())}
+    x = [value for figure in figures for one in figure.series for value in one.x]
     wide = min(x, default=0) - 3, max(x, default=100) + 3
     across = min(across, len(figures))
-    down = -(-len(figures) // across)
-    canvas: Any = Canvas(
-        figsize=(3.2 * across, 2.6 * down + 0.25 * -(-len(looks) // (2 * across)) + 0.4), layout="constrained"
-    )
-    FigureCanvasAgg(canvas)
+    columns = 2 * max(across, 2)  # of the legend
+    down, lines = -(-len(figures) // across), -(-len(looks) // columns)
+    canvas.set_size_inches(1.6 * columns, 2.6 * down + 0.25 * lines + 0.4)
     axes = canvas.subplots(down, across, squeeze=False).ravel()
-    for k, (ax, figure) in enumerate(zip(axes, figures)):
-        _small(ax, figure, looks)
-        ax.set_xlim(*wide)
-        ax.set(ylabel="" if k % across else figure.y, xlabel="" if k + across < len(figures) else figure.x)
-    for ax in axes[len(figures) :]:
-        ax.set_axis_off()
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels())}
-    ordered = [name for name in looks if name in handles]
-    canvas.legend(
-        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=2 * across, fontsize="small"
-    )
-    with replacing(path) as file:
-        canvas.savefig(file, dpi=120, format="png")
-    return Path(path)
+    for k, (small, figure) in enumerate(zip(axes, figures)):
+        _small(small, figure, looks)
+        names = {"ylabel": "" if k % across else figure.y, "xlabel": "" if k + across < len(figures) else figure.x}
+        small.set(xlim=wide, **names)
+    for small in axes[len(figures) :]:
+        small.set_axis_off()
+    handles = {label: handle for small in axes for handle, label in zip(*small.get_legend_handles_labels())}
+    shown = [name for name in looks if name in handles]
+    look = {"loc": "outside lower center", "ncols": columns, "fontsize": "small"}
+    canvas.legend([handles[name] for name in shown], shown, **look)
+    first: Axes = axes[0]
+    return first
 
 
 def _look(style: str, k: int) -> dict[str, Any]:

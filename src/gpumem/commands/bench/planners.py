@@ -71,7 +71,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
         rows = evaluate.survey(mine, executor=pool, ledger=ledger, progress=progress)
     _tell(rows, len(asked) - len(mine), args.results)
     against = evaluate.against(rows, SEARCH, swap.PROGRAMS)
-    return {"rows": rows, "means": evaluate.means(rows), "against": against}
+    curves = evaluate.standings.figures(rows, SEARCH)
+    return {"rows": rows, "means": evaluate.means(rows), "against": against, "curves": curves}
 
 
 def _limits(args: argparse.Namespace) -> list[float]:
@@ -108,8 +109,7 @@ def _tell(rows: list[Row], absent: int, results: str | None) -> None:
 
 def pictures(results: Results) -> list[tuple[str, report.Figure | list[report.Figure]]]:
     """Overhead over the limit, a small picture for each trace."""
-    figures = evaluate.standings.figures(results["rows"], SEARCH) if "rows" in results else []
-    return [("overhead", figures)] if figures else []
+    return [("overhead", results["curves"])] if results["curves"] else []
 
 
 SUITE = Suite(

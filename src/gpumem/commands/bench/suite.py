@@ -104,10 +104,9 @@ class Suite:
             io.write_text(folder / "bench.json", found + "\n")
             for stem, figure in drawn if report.plot.available() else ():
                 path = _unused(folder, re.sub(r"[^0-9A-Za-z._-]", "_", stem))
-                if isinstance(figure, list):
-                    report.plot.multiples(path, figure)
-                else:
-                    report.plot.save(path, partial(report.plot.curves, figure))
+                plot = report.plot
+                draw = partial(plot.multiples, figure) if isinstance(figure, list) else partial(plot.curves, figure)
+                plot.save(path, draw)
 
 
 def _figures(part: str) -> bool:
