@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.io import read
 from gpumem.pool import best_fit, exact, search
-from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, PackingInstance, pack
+from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, pack
+from gpumem.pool.search._packing import PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.greedy import ORDERS, placements
 from gpumem.pool.smartpool import _fit
@@ -81,6 +82,9 @@ def test_exact_on_any_trace(trace: Trace, alignment: int) -> None:
     check.placement(trace, placed)
     assert placed.optimal
     assert placed.height <= search(trace, alignment=alignment, effort=0.01).height
+    assert (
+        exact(trace, alignment=alignment, effort=0.01).height <= search(trace, alignment=alignment, effort=0.01).height
+    )
 
 
 @given(st.integers(0, 2**32), st.integers(AREA, END), st.booleans())

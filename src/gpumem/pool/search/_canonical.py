@@ -11,130 +11,21 @@ offset up. So a step puts one of the buffers whose *least* offset (the top of wh
             |   | A |       |
             +---+---+-------+------> time, in sections: nothing begins or ends inside one
 
-A step that leads nowhere is taken back, and the buffer *needs* to lie higher from then on. Cut off is what cannot
-fit: in a section, all that must lie above some offset is more than what there is up to the ceiling. Buffers fall
-apart into parts that share no section; each is searched alone, and a failure of one takes none of the others back.
+A step that leads nowhere is taken back, and the buffer *needs* to lie higher from then on. What nothing
+rests upon is not lifted. Cut off is what cannot fit (`_packing`). Buffers fall apart into parts that share no section;
+each is searched alone, and a failure of one takes none of the others back.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpumem._jit import inner, jit
-from gpumem.arcs import meet
 from gpumem.columns import F64, I64
+from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, rest, touch
 
-FAR = 2**62
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 AREA, LENGTH, LOAD_AREA, LOAD_LENGTH, END = range(5)  # what goes first at one offset
-
-
-class PackingInstance(NamedTuple):
-    """Buffers `j` to place, over sections `[first, last)` of a circle, and obstacles that lie already.
-
-    Sizes and offsets are in units of the alignment. `last > sections` wraps. `twin`: the least of the buffers that
-    are alike. `obstacle`: rows size, first, last, offset, by descending offset.
-    """
-
-    size: I64
-    first: I64
-    last: I64
-    ceiling: I64
-    twin: I64
-    obstacle: I64
-    sections: int
-
-
-class PackingState(NamedTuple):
-    """Of the search: a row for each buffer, and scratch space for each section."""
-
-    least: I64  # offset that what is placed allows
-    need: I64  # offset that refuted choices leave
-    bound: I64  # the greater of the two
-    key: F64  # the greatest goes first at one offset
-    items: I64  # a permutation; a part is a stretch of it
-    total: I64  # what is to be placed in the section
-    group: I64  # number of the part
-    cross: I64
-
-
-@inner
-def _touch(p: PackingInstance, x: int, y: int) -> bool:
-    return bool(meet(p.first[x], p.last[x], p.first[y], p.last[y], p.sections))
-
-
-@inner
-def _clear(p: PackingInstance, j: int, at: int) -> int:
-    """Return the lowest offset from `at` on where no obstacle is in the way."""
-    for k in range(p.obstacle.shape[1] - 1, -1, -1):
-        size, first, last, offset = p.obstacle[0, k], p.obstacle[1, k], p.obstacle[2, k], p.obstacle[3, k]
-        blocks = offset < at + p.size[j] and at < offset + size
-        if blocks and meet(first, last, p.first[j], p.last[j], p.sections):
-            at = offset + size
-    return at
-
-
-@inner
-def _rest(p: PackingInstance, s: PackingState, part: I64, j: int, at: int) -> int:
-    """Return the lowest offset where `j` could lie on another buffer of the part, none of which goes below `at`.
-
-    It lies on an obstacle only where another buffer keeps it from lying below that.
-    """
-    lowest = FAR
-    for x in part:
-        if x != j and _touch(p, x, j):
-            lowest = min(lowest, max(s.least[x], s.need[x], at) + p.size[x])
-    return lowest
-
-
-@inner
-def _arrange(s: PackingState, part: I64) -> None:
-    """Sort a part by descending bound."""
-    for j in part:
-        s.bound[j] = max(s.least[j], s.need[j])
-    for k in range(1, len(part)):
-        j = part[k]
-        while k > 0 and s.bound[part[k - 1]] < s.bound[j]:
-            part[k] = part[k - 1]
-            k -= 1
-        part[k] = j
-
-
-@inner
-def _pile(s: PackingState, low: int, high: int, size: int) -> int:
-    """Add to the sections [low, high); return the most that one of them holds."""
-    worst = 0
-    for t in range(low, high):
-        s.total[t] += size
-        worst = max(worst, s.total[t])
-    return worst
-
-
-@inner
-def _holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
-    """Whether, in each section, what must lie above an offset fits between that and the highest ceiling."""
-    _arrange(s, part)
-    n, low, high, k = p.sections, p.sections, 0, 0
-    for j in part:
-        low = min(low, 0 if p.last[j] > n else p.first[j])
-        high = max(high, min(p.last[j], n))
-    for t in range(low, high):
-        s.total[t] = 0
-    for j in part:
-        bound = s.bound[j]
-        if bound + p.size[j] > p.ceiling[j]:
-            return False
-        while k < p.obstacle.shape[1] and p.obstacle[3, k] >= bound:
-            for t in range(p.obstacle[1, k], p.obstacle[2, k]):
-                s.total[t % n] += p.obstacle[0, k]
-            k += 1
-        worst = _pile(s, p.first[j], min(p.last[j], n), p.size[j])
-        worst = max(worst, _pile(s, 0, p.last[j] - n, p.size[j]))
-        if worst + bound > top:
-            return False
-    return True
 
 
 @inner
@@ -171,6 +62,12 @@ def _wait(
     """
     count, begin, new = _group(p, s, s.items[low:high]), low, length
     for c in range(count + 1):
+        s.cross[c] = 0
+    for k in range(low, high):
+        s.cross[s.group[p.first[s.items[k]]]] += 1
+    for c in range(count + 1):
+        if s.cross[c] == 0:  # most cuts have nothing between them
+            continue
         end = begin
         for k in range(begin, high):
             j = s.items[k]
@@ -244,17 +141,20 @@ def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) 
 
 
 @inner
-def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
-    """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else."""
-    at = s.least[i]
+def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> tuple[int, bool]:
+    """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else.
+
+    Returns the length of the trail, and whether anything rests upon `i`: if not, nothing is gained by lifting `i`.
+    """
+    at, carries = s.least[i], False
     for j in part:
         if j == i:
             continue
-        if s.least[j] < at + p.size[i] and _touch(p, i, j):
-            mark = _set(s, trail, mark, j, _clear(p, j, at + p.size[i]), s.need[j])
+        if s.least[j] < at + p.size[i] and touch(p, i, j):
+            mark, carries = _set(s, trail, mark, j, clear(p, j, at + p.size[i]), s.need[j]), True
         elif s.least[j] < at and s.need[j] < at:
-            mark = _set(s, trail, mark, j, s.least[j], _rest(p, s, part, j, at))
-    return mark
+            mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
+    return mark, carries
 
 
 @inner
@@ -263,7 +163,7 @@ def _refute(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, 
     at = s.least[i]
     for j in part:
         if p.twin[j] == p.twin[i] and s.need[j] <= at:
-            mark = _set(s, trail, mark, j, s.least[j], _rest(p, s, part, j, at))
+            mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
     return mark
 
 
@@ -306,12 +206,14 @@ def _next(
     """Go back from frame to frame until one has another buffer to put; return which, what, the trail, its length."""
     while f >= 0:
         part = s.items[frame[0, f] : frame[1, f]]
-        mark, i, holds = _take_back(s, trail, mark, frame[3, f]), frame[6, f], True
+        mark, i, fits = _take_back(s, trail, mark, frame[3, f]), frame[6, f], True
         trail = _room(trail, mark, 2 * len(part))
-        if i >= 0:
+        if i >= 0 and frame[7, f] == 0:
+            fits = False
+        elif i >= 0:
             mark = frame[3, f] = _refute(p, s, part, i, trail, mark)
-            holds = _holds(p, s, part, top)
-        i = _choose(s, p.size, part) if holds else -1
+            fits = holds(p, s, part, top)
+        i = _choose(s, p.size, part) if fits else -1
         if i >= 0:
             return f, i, trail, mark
         f = frame[2, f]
@@ -334,12 +236,12 @@ def _search(
     """Search; the rows of `frame` and `waits`:
 
     `frame`: 0, 1 its part, a stretch of `items`; 2 the frame to go back to; 3 the length of the trail; 4 the first
-    part that waits; 5 the length of their list; 6 what was put, -1 before. `waits`: 0, 1 its stretch; 2 the part that
-    waits next; 3 the frame to go back to.
+    part that waits; 5 the length of their list; 6 what was put, -1 before; 7 whether anything rests upon that.
+    `waits`: 0, 1 its stretch; 2 the part that waits next; 3 the frame to go back to.
     """
     count, trail = len(p.size), np.empty((3, 0), np.int64)
     for j in range(count):
-        s.least[j] = _clear(p, j, 0)
+        s.least[j] = clear(p, j, 0)
     low, high, back, f, head, length, mark, spent = 0, count, -1, -1, -1, 0, 0, 0
     cost = 0
     for j in range(count):
@@ -350,7 +252,7 @@ def _search(
     while True:
         part, before = s.items[low:high], length
         spent += 4 * len(part) + cost * len(part) // max(count, 1)
-        if _holds(p, s, part, top):
+        if holds(p, s, part, top):
             if len(part):
                 length = _wait(p, s, waits, low, high, back, head, length)
                 head = length - 1
@@ -372,20 +274,25 @@ def _search(
         head, length, low, high, back = frame[4, f], frame[5, f], frame[0, f], frame[1, f] - 1, f
         frame[6, f], offset[i] = i, s.least[i]
         part = s.items[low : high + 1]
-        mark = _put(p, s, part, i, trail, mark)
+        mark, carries = _put(p, s, part, i, trail, mark)
+        frame[7, f] = carries
         _remove(part, i)
 
 
-def pack(p: PackingInstance, rule: int, every: bool, noise: F64, *, fails: int, work: int) -> tuple[int, int, I64]:
+def pack(
+    p: PackingInstance, rule: int, every: bool, noise: F64, *, fails: int, work: int, blame: F64 | None = None
+) -> tuple[int, int, I64]:
     """Look for offsets below the ceilings; return `SOLVED`, `IMPOSSIBLE` or `GAVE_UP`, the work done, the offsets.
 
     Gives up after `fails` failures or when about `work` buffers and sections were looked at. `every`: rank at each
-    step, not only where a part falls apart. Deterministic. Exact: `IMPOSSIBLE` means that there is no placement.
+    step, not only where a part falls apart. What stands in the way is added to `blame`, in place. Deterministic.
+    Exact: `IMPOSSIBLE` means that there is no placement.
     """
     count, n = len(p.size), p.sections + 1
     least, need, bound, offset = np.zeros((4, count), np.int64)
     total, group, cross = np.zeros((3, n), np.int64)
-    s = PackingState(least, need, bound, np.zeros(count), np.arange(count), total, group, cross)
-    frame, waits = np.zeros((7, count + 1), np.int64), np.zeros((4, 2 * count + 1), np.int64)
+    blame = np.zeros(count) if blame is None else blame
+    s = PackingState(least, need, bound, np.zeros(count), np.arange(count), total, group, cross, blame)
+    frame, waits = np.zeros((8, count + 1), np.int64), np.zeros((4, 2 * count + 1), np.int64)
     status, spent = _search(p, s, frame, waits, rule, every, noise, fails, work, offset)
     return status, spent, offset

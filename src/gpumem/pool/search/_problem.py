@@ -10,7 +10,7 @@ import numpy as np
 from gpumem.arcs import meet
 from gpumem.columns import I64
 from gpumem.placement import Placement
-from gpumem.pool.search._canonical import FAR, PackingInstance
+from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
 from gpumem.trace import Trace
 

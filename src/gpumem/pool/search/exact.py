@@ -35,7 +35,8 @@ def exact(
 
     Notes
     -----
-    Half of the effort is for the search, half for the proof. The proof is an exhausted search for a lower placement, of
+    It begins with `search`, so without `seconds` it is never worse than that, and spends as much effort again on the
+    proof. The proof is an exhausted search for a lower placement, of
     the largest buffers first: if these cannot be placed, all cannot. Where that takes too much, lower heights are
     refuted instead, which is easier. Exponential at worst; up to 20 buffers or so are always settled, and most real
     traces are since their peak load is reached.
@@ -48,9 +49,9 @@ def exact(
     (4, 4, 4, True)
     """
     until = Deadline.within(seconds)
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort / 2, until, seed, progress)
-    state.run(0, np.random.default_rng(seed))
-    state.work = share = max(state.work, 0) + effort / 2 * state.unit
+    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, until, seed, progress)
+    state.run(state.goal(0), seed)
+    state.work = share = effort * state.unit
     goal = state.best.height - 1
     while state.best.height > state.lowest and state.work > 0 and not until.over():
         before = state.best.height, state.lowest

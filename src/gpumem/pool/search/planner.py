@@ -2,7 +2,9 @@
 
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
 easy. So the two greedy ones come first. What they leave is searched by `_canonical.pack`: is there a placement no
-higher than a goal? Small buffers fit into what large ones leave, so those are searched first::
+higher than a goal? At first for all buffers at the target itself, with many short tries, each in another order. In
+every second round what stood in the way before comes earlier, so that no single order has to be lucky. Then for
+higher goals and for fewer buffers: small ones fit into what large ones leave, so those are searched first::
 
     >= 0.2 %  of the peak load by search, the rest by best fit or first fit
     some      of the largest area, which is size times lifetime, likewise
@@ -26,7 +28,17 @@ from gpumem._strict import strict
 from gpumem.columns import F64, I64
 from gpumem.deadline import Deadline
 from gpumem.placement import Placement
-from gpumem.pool.search._canonical import AREA, END, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
+from gpumem.pool.search._canonical import (
+    AREA,
+    END,
+    GAVE_UP,
+    IMPOSSIBLE,
+    LENGTH,
+    LOAD_AREA,
+    LOAD_LENGTH,
+    SOLVED,
+    pack,
+)
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
@@ -48,6 +60,9 @@ LARGE = 0.002  # of the peak load
 POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
 MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
+QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
+GROWTH = 1.3  # how many more failures each further round of these tries allows
+BLAME, FORGET = 4.0, 0.7  # what standing in the way most adds to the weight of 1, and what is left of it after a try
 SHARE = 8  # of the effort, the part that one way down may take
 
 
@@ -101,7 +116,7 @@ def search(
     """
     until = Deadline.within(seconds)
     state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, until, seed, progress)
-    state.run(max(target or 0, int(state.lowest * (1 + GAP))), np.random.default_rng(seed))
+    state.run(state.goal(target or 0), seed)
     return state.result()
 
 
@@ -156,8 +171,14 @@ class Search:
             yield np.sort(np.argsort(-weight, kind="stable")[:some])
         yield np.arange(len(free))
 
-    def run(self, target: int, rng: np.random.Generator) -> None:
-        """Search, then anneal, until the target is reached or nothing is left to spend."""
+    def goal(self, target: int) -> int:
+        """Return the height at which the search stops: the target, or as low as is worth a search."""
+        return max(target, int(self.lowest * (1 + GAP)))
+
+    def run(self, target: int, seed: int) -> None:
+        """Try the target, search, then anneal, until the target is reached or nothing is left to spend."""
+        self.tries(target, np.random.default_rng([seed, 1]))  # the others' random numbers stay what they are
+        rng = np.random.default_rng(seed)
         whole, keep = self.work, 0 if len(self.problem.fixed) else self.work * ANNEALING
         self.work -= keep
         self.search(target, rng)
@@ -173,6 +194,26 @@ class Search:
             self.best = walk.run(int(self.work))
             self.work -= walk.work
 
+    def tries(self, target: int, rng: np.random.Generator) -> None:
+        """Look for a placement of all buffers at the target, in one order after another, more failures each round."""
+        free, keep = np.sort(self.problem.free), self.work
+        self.work = min(keep if target > self.goal(0) else keep * QUICK, QUICK * RATE * self.until.left())
+        blame, turn = np.zeros(len(free)), 0
+        while self.most == len(free) and self.going(target):
+            goal = max(target, self.lowest)
+            for rule, every in RULES:
+                weight = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
+                if turn % 2:
+                    weight *= 1 + BLAME * blame / max(float(blame.max()), 1.0)
+                fails = int(FAILS * GROWTH ** min(turn, 100))
+                status = self.pack(free, goal, rule, every, weight, fails, self.work, blame)
+                blame *= FORGET
+                if status != GAVE_UP or not self.going(target):
+                    break
+            self._tell()
+            turn += 1
+        self.work = keep
+
     def search(self, target: int, rng: np.random.Generator) -> None:
         """Search in rounds: one goal, in several orders."""
         turn = 0
@@ -186,8 +227,11 @@ class Search:
                 self.attempt(goal, fails, turn * len(RULES) + k, rule, every, draws)
                 if self.best.height <= goal or goal < self.lowest or not self.going(target):
                     break
-            self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
+            self._tell()
             turn = turn - turn % len(GOALS) if self.best.height <= goal and turn % len(GOALS) else turn + 1
+
+    def _tell(self) -> None:
+        self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
 
     def going(self, target: int) -> bool:
         """Whether there is something left to find and to spend."""
@@ -205,10 +249,12 @@ class Search:
                 return
             reached = status == SOLVED or (reached and level > 0)
 
-    def pack(self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, work: float) -> int:
+    def pack(
+        self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, work: float, blame: F64 | None = None
+    ) -> int:
         """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
         instance, work = self.problem.instance(ids, goal), min(work, RATE * self.until.left())
-        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(work, 2**62)))
+        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(work, 2**62)), blame=blame)
         self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all
             self.lowest = goal + 1
