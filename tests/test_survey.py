@@ -226,6 +226,13 @@ def test_the_search_against_others_where_both_get_there() -> None:
     assert counts == [(1, 1, 0), (0, 0, 1)]
 
 
+def test_gaps_are_differences_to_each_bound() -> None:
+    (gap,) = standings.gaps([*ROWS, row("bound", "y", 0.0, "bound"), row("bound", "z", 0.0, "bound")], "search")
+    assert (gap["bound"], gap["traces"], gap["of"]) == ("bound", 2, "x")
+    assert (gap["mean"], gap["most"]) == (pytest.approx(0.025), pytest.approx(0.05))
+    assert standings.gap_table([gap]).split()[-6:] == ["0.5", "bound", "2", "2.50", "5.00", "x"]
+
+
 def test_tables_and_figures() -> None:
     (x, y) = standings.figures(ROWS, "search")
     assert (x.title, y.title) == ("x", "y")  # nobody gets anywhere on z
@@ -240,7 +247,7 @@ def test_the_command_prints_writes_and_continues(cli: Cli, tmp_path: Path) -> No
     common = ("bench", "planners", "mlp3", "--limits", "99%", "--results", tmp_path / "rows.jsonl")
     ran = cli(*common, "--planner", "heuristic,tensile", "--out", tmp_path / "out")
     blocks = ran.out.split("\n\n")
-    assert ran.status == 0 and [block.split()[0] for block in blocks[2::2]] == ["trace", "planner", "limit"]
+    assert ran.status == 0 and [block.split()[0] for block in blocks[2::2]] == ["trace", "planner", "limit", "limit"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.txt", "bench.json", "overhead.png"}
     before = (tmp_path / "rows.jsonl").read_text()
     found = cli(*common, "--only", "on-demand", "--planner", "heuristic,tensile,capuchin", "--json")

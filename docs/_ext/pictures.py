@@ -6,6 +6,7 @@ have axes of its own size: `@picture(width=8, height=3)`, in inches. What a page
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 
 import gpumem
 import gpumem.papers.waterwave
+from gpumem.report import plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -190,6 +192,14 @@ def mosos(ax: Axes) -> None:
     made = made_by("papers/mosos.md")
     ((_, figure),) = made["mosos"].figures([], made["rows"])
     gpumem.plot.curves(figure, ax=ax)
+
+
+@picture()
+def standings(ax: Axes) -> None:
+    """Every planner on every recorded trace, as measured."""
+    curves = json.loads((DOCS.parent / "benchmarks/results/planners.json").read_text())["curves"]
+    figures = [plot.Figure(**one | {"series": tuple(plot.Series(**each) for each in one["series"])}) for one in curves]
+    plot.multiples(figures, ax=ax, across=5)
 
 
 def draw_all(app: Sphinx) -> None:

@@ -99,6 +99,27 @@ def against(rows: Sequence[Row], name: str, without: Iterable[str] = ()) -> list
     return found
 
 
+def gaps(rows: Sequence[Row], name: str) -> list[Row]:
+    """Return for each limit and bound how far a planner's overhead lies above it, as a difference of overheads.
+
+    `traces`: with both; `mean` and `most` of the differences, `of`: the trace with the largest.
+    """
+    mine = {(row["content"], row["part"]): row for row in rows if row["planner"] == name and row["status"] == "planned"}
+    bounds = [row for row in rows if row["status"] == "bound"]
+    found = []
+    for part, bound in dict.fromkeys((row["part"], row["planner"]) for row in bounds):
+        above = [
+            (mine[at]["overhead"] - row["overhead"], row["trace"])
+            for row in bounds
+            if (row["part"], row["planner"]) == (part, bound) and (at := (row["content"], part)) in mine
+        ]
+        if above:
+            most, of = max(above)
+            mean = math.fsum(gap for gap, _ in above) / len(above)
+            found.append({"part": part, "bound": bound, "traces": len(above), "mean": mean, "most": most, "of": of})
+    return found
+
+
 def figures(rows: Sequence[Row], bold: str = "") -> list[Figure]:
     """Return a figure for each trace: overhead over the limit, in %, a line for each planner and bound.
 
@@ -173,4 +194,19 @@ def against_table(rows: Sequence[Row]) -> str:
     return columns([head, *lines])
 
 
-TABLES: Mapping[str, Callable[[Any], str]] = {"rows": table, "means": mean_table, "against": against_table}
+def gap_table(rows: Sequence[Row]) -> str:
+    """Return a line a limit and bound, in points of overhead."""
+    head = ["limit", "bound", "traces", "mean", "largest", "of"]
+    lines = [
+        [f"{row['part']:.4g}", row["bound"], str(row["traces"]), *(f"{100 * row[x]:.2f}" for x in ("mean", "most"))]
+        for row in rows
+    ]
+    return columns([head, *([*line, row["of"]] for line, row in zip(lines, rows))])
+
+
+TABLES: Mapping[str, Callable[[Any], str]] = {
+    "rows": table,
+    "means": mean_table,
+    "against": against_table,
+    "gaps": gap_table,
+}

@@ -25,6 +25,7 @@ PARTS = {
     "rows": "What each planner costs at each limit, a part of the peak load; capacity clock",
     "means": "Geometric mean of (1 + overhead), minus 1; (traces that it gets there on / that one could)",
     "against": "The search against each other planner, where both get there; ratio of their (1 + mean)",
+    "gaps": "The search above each bound, in points of overhead",
 }
 SEARCH = "search"
 LIMITS, FEW = "80%,60%,50%,40%,30%", "80%,60%"
@@ -72,7 +73,8 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     _tell(rows, len(asked) - len(mine), args.results)
     against = evaluate.against(rows, SEARCH, swap.PROGRAMS)
     curves = evaluate.standings.figures(rows, SEARCH)
-    return {"rows": rows, "means": evaluate.means(rows), "against": against, "curves": curves}
+    summed = {"means": evaluate.means(rows), "against": against, "gaps": evaluate.standings.gaps(rows, SEARCH)}
+    return {"rows": rows, **summed, "curves": curves}
 
 
 def _limits(args: argparse.Namespace) -> list[float]:
