@@ -184,15 +184,13 @@ class Search:
         self.search(target, rng)
         self.work += keep
         if self.going(target) and len(self.problem.free) > FEW:
-            most = int(min(whole * EJECTION, RATE * self.until.left()))
-            goal = max(target, self.lowest)
-            self.best = EjectionWalk(self.problem, self.best, goal, rng.spawn(1)[0], self.progress, self.until).run(
-                most
-            )
+            most, own = min(whole * EJECTION, RATE * self.until.left()), rng.spawn(1)[0]
+            walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own, self.progress, self.until)
+            self.best = walk.run(int(most))
         if keep and self.going(target):
-            walk = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress, self.until)
-            self.best = walk.run(int(self.work))
-            self.work -= walk.work
+            orders = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress, self.until)
+            self.best = orders.run(int(self.work))
+            self.work -= orders.work
 
     def tries(self, target: int, rng: np.random.Generator) -> None:
         """Look for a placement of all buffers at the target, in one order after another, more failures each round."""
