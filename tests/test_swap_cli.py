@@ -389,6 +389,8 @@ def test_bound_prints_json(cli: Cli, file: Path, bounded: None) -> None:
         "load_limit": PEAK * 4 // 10,
         "least_stall_ns": 10**6,
         "least_overhead": pytest.approx(0.1),
+        "least_stall_recompute_ns": 10**6,
+        "least_overhead_recompute": pytest.approx(0.1),
     }
 
 
@@ -397,6 +399,7 @@ def test_bound_prints_a_table(cli: Cli, file: Path, bounded: None) -> None:
     assert out.startswith("net on gtx1080ti: what no swap plan can beat\n")
     assert "limit without a stall          12.00 MiB     50.0%\n" in out
     assert "least stall there                1.00 ms   +10.00%\n" in out
+    assert "with values made again           1.00 ms   +10.00%\n" in out
 
 
 def test_a_real_bound(cli: Cli) -> None:

@@ -16,7 +16,7 @@ from gpumem.swap.fluid.relax import Fluid
 
 FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds
 FINE = 2e-4  # of the peak: by how much a load has to be too high to matter; a quarter of it is a gain
-PATIENCE = 2  # rounds without a gain
+PATIENCE = 4  # rounds without a gain
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
