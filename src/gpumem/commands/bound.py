@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans; the stall also with values made again."""
+    """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
     target, source = target_of(args), source_of(args.file)
     tell_bound(target)
     with Progress() as progress:
