@@ -57,7 +57,7 @@ def test_one_drop_after_another_is_what_apply_makes_of_all(data: st.DataObject) 
         if data.draw(st.booleans()):
             tidy(r, d)
             remember(r, was, d)
-    assert fill(r, anew, d.at)
+    assert fill(r, anew, d.at, d.by)
     same(d, anew)
     drops = [Recompute(int(w.buffer[g]), int(w.after[g]), int(w.before[g]), int(d.at[g])) for g in np.flatnonzero(d.at)]
     again = Plan.of(trace, [*drops, *holds]).apply(trace)
@@ -84,7 +84,7 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
     at = np.zeros(len(w), np.int64)
     for g in data.draw(st.lists(st.sampled_from(r.can.tolist()), max_size=4, unique=True)) if len(r.can) else ():
         at[g] = r.lasts[g]
-    assume(fill(r, d, at))
+    assume(fill(r, d, at, d.by))
     for g in data.draw(st.lists(st.integers(0, len(w) - 1), max_size=4, unique=True)):
         if p.copied[g] and not at[g]:
             toggle(p, d, s, g)
@@ -112,7 +112,7 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     least, x, d = None, Evaluation.of(p), Drops.of(r)
     for modes in product(*([0, *([1] if p.copied[g] else []), *([2] if r.lasts[g] else [])] for g in range(len(w)))):
         mode = np.array(modes)
-        if not fill(r, d, np.where(mode == 2, r.lasts, 0)):
+        if not fill(r, d, np.where(mode == 2, r.lasts, 0), d.by):
             continue
         s, cost = start(p), int(d.added.sum())
         for g in np.flatnonzero(mode == 1):

@@ -121,7 +121,7 @@ def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
         if stuck >= 0:
             return -1, -1, -1, -1
         ops = np.flatnonzero(again[:place])
-        extra, took = replayed(m, wanted, place, absent, until, ops, first, last, scratch)
+        extra, took = replayed(m, m.size, m.duration, wanted, place, absent, until, ops, first, last, scratch)
         ns += took
         reruns += len(ops)
         if load[2 * place] + extra > peak:
@@ -156,11 +156,24 @@ def _absent(m: MadeAgain, at: I64, place: int, absent: Bool) -> None:
 
 @jit
 def replayed(
-    m: MadeAgain, wanted: I64, place: int, absent: Bool, until: I64, ops: I64, first: I64, last: I64, scratch: Bool
+    m: MadeAgain,
+    size: I64,
+    duration: I64,
+    wanted: I64,
+    place: int,
+    absent: Bool,
+    until: I64,
+    ops: I64,
+    first: I64,
+    last: I64,
+    scratch: Bool,
 ) -> tuple[int, int]:
-    """The most bytes that the reruns of a place hold beside its load, and their ns; columns over values are lent."""
+    """The most bytes that the reruns of a place hold beside its load, and their ns; columns over values are lent.
+
+    `size` and `duration` may be others than those of `m`, where ops run by other implementations.
+    """
     # columns by name: looked up in the tuples at every use, the loop takes many times as long
-    v, size, duration = m.origins, m.size, m.duration
+    v = m.origins
     read_ptr, read, lasts, dies, read_value = v.read_ptr, v.read, v.last, v.dies, m.read_value
     write_ptr, write, write_value = v.write_ptr, v.write, m.write_value
     held = 0

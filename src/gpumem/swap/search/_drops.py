@@ -1,4 +1,4 @@
-"""Values that a state drops and makes again: what runs where, what that takes, and what is held then.
+"""Values that a state drops and makes again, and ways in which ops run: what runs where, what it takes and holds.
 
 A dropped gap `g` is made again right before op `at[g]`; all that is made again at one place is one replay::
 
@@ -7,7 +7,8 @@ A dropped gap `g` is made again right before op `at[g]`; all that is made again 
     [ a ] ===[out]....[in]============ reads ====[ b ]      a swapped one is due at the earliest replay that reads it
 
 One drop more or less changes the replays that lie over its gap and touch its buffer, no others; only these are made
-anew. Exact: loads and times are those of the trace that `Plan.apply` makes.
+anew. So are those that run an op which takes another of its ways. Exact: loads and times are those of the trace that
+`Plan.apply` makes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gpumem._jit import inner, jit
 from gpumem.columns import F64, I64, Bool
 from gpumem.swap.accounts.made_again import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
+from gpumem.swap.search._ways import Ways
 from gpumem.swap.windows import Windows
 
 MARKS = 256  # buffers that a replay touches are marked by their number modulo this
@@ -29,6 +31,7 @@ class Replays(NamedTuple):
     """What drops do not change: the gaps of a search as `made_again` sees them. m gaps, n ops, B buffers."""
 
     made: MadeAgain
+    ways: Ways
     load: I64  # 2 n: bytes at each position with nothing dropped
     until: I64  # B: until when a dead buffer is held, -1 where it is not
     lasts: I64  # m: the last place at which a gap's value can be made again; 0 where it cannot
@@ -40,18 +43,22 @@ class Replays(NamedTuple):
     goal: int  # bytes that the load may come to
 
     @classmethod
-    def of(cls, made: MadeAgain, until: I64, w: Windows, lasts: I64, worth: F64, goal: int) -> Replays:
+    def of(cls, made: MadeAgain, ways: Ways, until: I64, w: Windows, lasts: I64, worth: F64, goal: int) -> Replays:
         """Take the gaps of `w`, which ascend by buffer."""
         count = np.arange(len(made.size))
         first, stop = (np.searchsorted(w.buffer, count, side=side).astype(np.int64) for side in ("left", "right"))
         load = loads(made, np.zeros_like(lasts), until)
-        return cls(made, load, until, lasts, worth, np.flatnonzero(lasts), w.after, first, stop, goal)
+        return cls(made, ways, load, until, lasts, worth, np.flatnonzero(lasts), w.after, first, stop, goal)
 
 
 class Drops(NamedTuple):
-    """What is made again before which op, and what follows from it."""
+    """What is made again before which op, which way each op runs, and what follows from it."""
 
     at: I64  # m: right before which op; 0 where the gap is not dropped
+    by: I64  # c: which way each op with a choice runs
+    longer: I64  # n: ns that each op takes more than by its fastest
+    duration: I64  # n: ns that it takes
+    size: I64  # B: bytes of each buffer, workspaces by what runs
     wanted: I64  # n: how many of them at each place
     added: I64  # n: ns of the reruns
     beside: I64  # n: bytes that they need beside what is held there
@@ -72,13 +79,14 @@ class Drops(NamedTuple):
         """Drop nothing."""
         n, m, places = len(r.made.duration), len(r.made.buffer), len(r.can) > 0
         at, due, due_turn = (np.zeros(m, np.int64) for _ in range(3))
+        runs = (r.ways.first[:-1].copy(), np.zeros(n, np.int64), r.made.duration.copy(), r.made.size.copy())
         wanted, added, beside, start, length = (np.zeros(n, np.int64) for _ in range(5))
         points, next_point = (np.zeros(2 * n + 1, np.int64) for _ in range(2))
         marks = np.zeros((n if places else 0, MARKS), np.bool_)
         read = np.zeros(64 * len(r.made.origins.read) if places else 0, np.int64)
         held, load = np.zeros(2 * n, np.int64), r.load.copy()
         follows = (wanted, added, beside, load, held, points, next_point, due, due_turn)
-        d = cls(at, *follows, marks, start, length, read, np.zeros(2, np.int64))
+        d = cls(at, *runs, *follows, marks, start, length, read, np.zeros(2, np.int64))
         settle(r, d)
         return d
 
@@ -89,9 +97,13 @@ class Drops(NamedTuple):
 
 @jit
 def remember(r: Replays, to: Drops, d: Drops) -> None:
-    """Copy what is dropped, and what follows, to another one of the same search."""
+    """Copy what is dropped, which ways ops run, and what follows, to another one of the same search."""
     for g in range(len(d.at)):
         to.at[g], to.due[g], to.due_turn[g] = d.at[g], d.due[g], d.due_turn[g]
+    for k in range(len(d.by)):
+        op, own = r.ways.op[k], r.ways.own[k]
+        to.by[k], to.longer[op] = d.by[k], d.longer[op]
+        to.duration[op], to.size[own] = d.duration[op], d.size[own]
     for i in range(len(d.added)):
         if to.wanted[i] or d.wanted[i]:
             to.wanted[i], to.added[i], to.beside[i] = d.wanted[i], d.added[i], d.beside[i]
@@ -125,6 +137,26 @@ def drop(r: Replays, d: Drops, g: int, at: int) -> bool:
     return True
 
 
+@jit
+def choose(r: Replays, d: Drops, k: int, way: int) -> bool:
+    """Run the op of row `k` of `r.ways` by another way, wherever it runs; `settle` has to follow. False as in `drop`."""
+    op, own = r.ways.op[k], r.ways.own[k]
+    _run_by(r, d, k, way)
+    for q in range(op + 1, len(d.added)):
+        if d.wanted[q] and d.marks[q, own % MARKS] and not _replay(r, d, q):
+            return False
+    return True
+
+
+@inner
+def _run_by(r: Replays, d: Drops, k: int, way: int) -> None:
+    """Let the op of a row run by another way, and say nothing yet of its reruns."""
+    op, own, longer, size = r.ways.op[k], r.ways.own[k], r.ways.longer[way], r.ways.size[way]
+    d.load[2 * op + 1] += size - d.size[own]
+    d.duration[op] += longer - d.longer[op]
+    d.by[k], d.longer[op], d.size[own] = way, longer, size
+
+
 @inner
 def _replay(r: Replays, d: Drops, place: int) -> bool:
     """Find out what runs again at a place."""
@@ -144,16 +176,21 @@ def _replay(r: Replays, d: Drops, place: int) -> bool:
         return False
     first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
     scratch = np.ones(m.values[0], np.bool_)
-    d.beside[place], d.added[place] = replayed(m, wanted, place, absent, r.until, ops, first, last, scratch)
+    d.beside[place], d.added[place] = replayed(
+        m, d.size, d.duration, wanted, place, absent, r.until, ops, first, last, scratch
+    )
     _, read, whole = sources(v, ops, place, absent, r.until)
-    return _note(d, place, read, whole)
+    return _note(r, d, place, ops, read, whole)
 
 
 @inner
-def _note(d: Drops, place: int, read: I64, whole: I64) -> bool:
-    """Note what a replay touches, and what it reads on the device; False where there is no room for that."""
+def _note(r: Replays, d: Drops, place: int, ops: I64, read: I64, whole: I64) -> bool:
+    """Note what a replay touches, workspaces of ops with a choice too, and what it reads on the device; False where there is no room for that."""
     d.marks[place] = False
     d.start[place] = d.used[1]
+    for op in ops:
+        if r.ways.row[op] >= 0:
+            d.marks[place, r.ways.own[r.ways.row[op]] % MARKS] = True
     if d.used[1] + len(read) > len(d.read):
         return False
     for k in range(len(read)):
@@ -214,12 +251,15 @@ def _points(r: Replays, d: Drops) -> None:
 
 
 @jit
-def fill(r: Replays, d: Drops, at: I64) -> bool:
-    """Drop just what `at` says; False, and all is half done, where something cannot be made again."""
+def fill(r: Replays, d: Drops, at: I64, by: I64) -> bool:
+    """Drop just what `at` says, and run ops the ways `by`; False, and all is half done, where something cannot be made again."""
     fine, m = True, r.made
     d.wanted[:], d.added[:], d.beside[:], d.length[:], d.used[1] = 0, 0, 0, 0, 0
     for q in range(len(d.load)):
         d.load[q] = r.load[q]
+    for k in range(len(by)):
+        d.size[r.ways.own[k]] = r.made.size[r.ways.own[k]]
+        _run_by(r, d, k, by[k])
     for g in range(len(at)):
         d.at[g] = at[g]
         d.wanted[at[g]] += at[g] > 0

@@ -29,7 +29,7 @@ FAR = 2**60
 class SwapProblem(NamedTuple):
     """What a search does not change. m gaps, n ops; `after` and `before` as op and turn of the circle."""
 
-    begin: I64  # n: when each op starts without a plan
+    begin: I64  # n: when each op starts without a plan, all by their fastest ways
     end: I64  # n
     after: I64  # m
     after_turn: I64
@@ -107,15 +107,17 @@ def _in_turn(time: int, turn: int) -> int:
 
 @jit
 def retime(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation) -> None:
-    """Set the times of ops and accesses: each stall, and what is made again, delays its op and all that follow."""
+    """Set the times of ops and accesses: a stall, what is made again and a slower way delay all that follows."""
     # columns by name: looked up in the tuples at every use, the loops take many times as long
-    starts, ends, stall, added, begin, end = p.begin, p.end, s.stall, d.added, x.begin, x.end
+    starts, ends, stall, added, longer, begin, end = p.begin, p.end, s.stall, d.added, d.longer, x.begin, x.end
     late = 0
     for i in range(len(starts)):
         late += stall[i]
         begin[2 * i] = starts[i] + late
         late += added[i]
-        begin[2 * i + 1], end[i] = starts[i] + late, ends[i] + late
+        begin[2 * i + 1] = starts[i] + late
+        late += longer[i]
+        end[i] = ends[i] + late
     turn = p.turn + late
     x.turn[0] = turn
     after, after_turn, due, due_turn, opens, closes = p.after, p.after_turn, d.due, d.due_turn, x.opens, x.closes

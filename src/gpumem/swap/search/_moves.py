@@ -9,10 +9,11 @@ from math import exp
 
 from gpumem._jit import inner, jit
 from gpumem.columns import I64
-from gpumem.swap.search._drops import MARKS, Drops, Replays, drop, remember, settle, tidy
+from gpumem.swap.search._drops import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 
 DEAR = 4  # steps that one over drops counts for
+CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice
 LOOKS = 16  # gaps drawn until one is around the point in question
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler
 
@@ -190,6 +191,7 @@ def anneal(
     d: Drops,
     spare_d: Drops,
     best_at: I64,
+    best_by: I64,
     s: SwapState,
     best: SwapState,
     spare: SwapState,
@@ -207,12 +209,12 @@ def anneal(
 
     `limits`: the limit now, the goal, the lowest one kept to, and the time that it took. Whenever the limit is
     kept to, the state is the best so far and the limit falls by 1/1000; at the goal, the best is the one that
-    takes least, and without any time more the work is done. `rate`: how many in a hundred steps change what is dropped;
-    each of them counts as `DEAR`.
+    takes least, and without any time more the work is done. `rate`: how many in a hundred steps change what is dropped, or
+    the way in which an op runs; each of them counts as `DEAR`.
     """
     retime(p, d, s, x)
     cost, excess = evaluate(p, d, s, x, limits[0])
-    waits = s.stall.sum() + d.added.sum()
+    waits = _waits(d, s)
     cost += weight * waits / p.turn
     assign(spare, s, True)
     remember(r, spare_d, d)
@@ -220,7 +222,7 @@ def anneal(
     while step < steps:
         while excess <= 0 and (limits[0] < limits[2] or waits < limits[3]):
             assign(best, s, True)
-            best_at[:] = d.at
+            best_at[:], best_by[:] = d.at, d.by
             limits[2], limits[3] = limits[0], waits
             if limits[0] <= limits[1]:
                 if not waits:
@@ -243,7 +245,7 @@ def anneal(
             if other:
                 retime(p, d, s, x)
             after, over = evaluate(p, d, s, x, limits[0])
-            late = s.stall.sum() + d.added.sum() if budget > 0 else 0
+            late = _waits(d, s) if budget > 0 else 0
             after += weight * late / p.turn
         temperature = hot * (cold / hot) ** (step / steps)
         if fine and (after <= cost or draw(seed, MODULUS) < MODULUS * exp((cost - after) / temperature)):
@@ -260,11 +262,22 @@ def anneal(
 
 
 @inner
+def _waits(d: Drops, s: SwapState) -> int:
+    """Nanoseconds that a state takes more than all ops by their fastest ways."""
+    waits: int = s.stall.sum() + d.added.sum() + d.longer.sum()
+    return waits
+
+
+@inner
 def _drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x: Evaluation, seed: I64) -> bool:
-    """Change what is dropped at random; False where something could not be made again then."""
+    """Change what is dropped, or how an op runs, at random; False where something could not be made again then."""
     if 2 * d.used[1] > len(d.read):
         tidy(r, d)
         remember(r, was, d)
+    if len(r.ways.op) and (not len(r.can) or draw(seed, 100) < CHOOSING):
+        fine = _choose_some(r, d, x, seed)
+        settle(r, d)
+        return fine
     g, kind = _some_gap(r, d, x, seed), draw(seed, 4)
     if d.at[g]:
         at = _some_place(r, d, g, seed) if kind == 2 else 0
@@ -336,3 +349,29 @@ def _keep_one(r: Replays, d: Drops, g: int, seed: I64) -> bool:
             return drop(r, d, h, 0)
         k = (k + 1) % len(r.can)
     return True
+
+
+@inner
+def _choose_some(r: Replays, d: Drops, x: Evaluation, seed: I64) -> bool:
+    """Draw another way for an op, often one that runs where the load is too high by most, or a quicker one."""
+    w, kind, k = r.ways, draw(seed, 4), draw(seed, len(r.ways.op))
+    if kind < 2:
+        k = _some_op(r, d, x, k, seed)
+    first, count = w.first[k], w.first[k + 1] - w.first[k]
+    if kind == 2 and d.by[k] > first:
+        count = d.by[k] - first + 1
+    way = first + draw(seed, count - 1)
+    return choose(r, d, k, way + (way >= d.by[k]))
+
+
+@inner
+def _some_op(r: Replays, d: Drops, x: Evaluation, k: int, seed: I64) -> int:
+    """The op with a choice at the worst point, or one that runs again there; row `k` where there is none."""
+    q = d.points[min(x.worst[0], max(d.used[0] - 1, 0))]
+    if q % 2:
+        return int(r.ways.row[q // 2] if r.ways.row[q // 2] >= 0 else k)
+    for _ in range(LOOKS if d.wanted[q // 2] else 0):
+        h = draw(seed, len(r.ways.op))
+        if d.marks[q // 2, r.ways.own[h] % MARKS]:
+            return h
+    return k

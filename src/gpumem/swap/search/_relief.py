@@ -10,7 +10,8 @@ import numpy as np
 
 from gpumem._jit import inner, jit
 from gpumem.columns import F64, Bool
-from gpumem.swap.search._drops import Drops, Replays, drop, remember, settle, tidy
+from gpumem.swap.search._drops import Drops, Replays, choose, drop, remember, settle, tidy
+from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 
 TRIES = 12  # at one load
 
@@ -67,3 +68,28 @@ def _worth(r: Replays, d: Drops, was: Drops, g: int, top: int) -> float:
             worth = r.made.size[r.made.buffer[g]] / max(d.added.sum() - was.added.sum(), 1)
     remember(r, d, was)
     return float(worth)
+
+
+@jit
+def quicken(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, limit: int) -> None:
+    """Run each op by the fastest of its ways that makes the load no higher above a limit, those that gain most first."""
+    first, longer = r.ways.first, r.ways.longer
+    _, over = _look(p, r, d, s, x, limit)
+    for k in np.argsort(-longer[d.by], kind="mergesort"):
+        now = d.by[k]
+        for way in range(first[k], now):
+            if 2 * d.used[1] > len(d.read):
+                tidy(r, d)
+            fine = choose(r, d, k, way)
+            after = _look(p, r, d, s, x, limit)[1]
+            if fine and after <= over:
+                over = after
+                break
+            choose(r, d, k, now)
+
+
+@inner
+def _look(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, limit: int) -> tuple[float, int]:
+    settle(r, d)
+    retime(p, d, s, x)
+    return evaluate(p, d, s, x, limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import ceil
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,12 +17,14 @@ from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Spans, gaps
-from gpumem.swap.plan import Hold, Plan, Recompute, Swap
+from gpumem.swap.menu import Menu
+from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.swap.recompute import barred, recomputable
 from gpumem.swap.search._drops import Drops, Replays, fill, settle
 from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
-from gpumem.swap.search._relief import relieve
+from gpumem.swap.search._relief import quicken, relieve
+from gpumem.swap.search._ways import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import HOST, Timeline
 from gpumem.trace import Trace
@@ -44,8 +47,10 @@ def problem(
     placed: bool = False,
     recompute: bool = False,
     plan: Plan | None = None,
+    choices: Choices = (),
 ) -> tuple[SwapProblem, Replays, Windows]:
     """Return what a search for limits from `goal` on works on: gaps long enough for a copy, or to be made again."""
+    trace = fastest(trace, choices)
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
     end, turn = np.maximum(line.end, begin), line.makespan
@@ -89,7 +94,7 @@ def problem(
         if isinstance(d, Hold):
             until[d.buffer] = d.until
     made = MadeAgain.of(trace, machine.durations(trace), _within(w, n))
-    return p, Replays.of(made, until, w, lasts, worth, goal), w
+    return p, Replays.of(made, Ways.of(trace, choices), until, w, lasts, worth, goal), w
 
 
 def _within(w: Windows, n: int) -> Spans:
@@ -167,15 +172,20 @@ class Annealing:
         placed: bool = False,
         recompute: bool = False,
         plan: Plan | None = None,
+        algorithms: Menu = MappingProxyType({}),
     ) -> None:
         if effort <= 0:
             raise ValueError(f"effort: {effort} must be positive")
         self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
-        self.p, self.r, self.w = problem(trace, machine, goal, placed=placed, recompute=recompute, plan=plan)
+        self.choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
+        self.recorded = recorded_ways(trace, machine, [ways[0].op for ways in self.choices])
+        self.p, self.r, self.w = problem(
+            trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=self.choices
+        )
         self.holds = [] if plan is None else [d for d in plan.decisions if isinstance(d, Hold)]
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load
-        self.best, self.best_at = self.now.copy(), np.zeros(len(self.w), np.int64)
-        self.d = Drops.of(self.r)
+        self.d, self.best = Drops.of(self.r), self.now.copy()
+        self.best_at, self.best_by = self.d.at.copy(), self.d.by.copy()
         self.points = int(self.d.used[0])
         retime(self.p, self.d, self.now, self.x)
         # the limit now, the goal, the lowest one kept to, the stall that it took
@@ -201,10 +211,24 @@ class Annealing:
         for gone in plan.decisions:
             if isinstance(gone, Recompute) and (gone.buffer, gone.after) in place:
                 at[place[gone.buffer, gone.after]] = gone.at
-        fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0))
+        ways = self.recorded | {d.op: d for d in plan.decisions if isinstance(d, Variant) and d.at == -1}
+        fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0), self.by(lambda row: row.index(ways[row[0].op])))
         self.select((d.buffer, d.after) for d in plan.swaps)
         self.stall(plan.apply(self.trace), line)
         return fine
+
+    def by(self, which: Callable[[list[Variant]], int]) -> I64:
+        """Return the way that `which` chooses for each op with a choice, as `Drops.by`."""
+        return self.r.ways.first[:-1] + np.array([which([*row]) for row in self.choices], np.int64)
+
+    def lean(self) -> None:
+        """Run each op by its way of the smallest workspace."""
+        small = self.by(lambda row: min(range(len(row)), key=lambda k: (row[k].workspace, row[k].duration)))
+        fill(self.r, self.d, self.d.at, small)
+
+    def quicken(self) -> None:
+        """Run ops by faster ways where the memory that is free allows it."""
+        quicken(self.p, self.r, self.d, self.now, self.x, int(self.limits[1]))
 
     def relieve(self, goal: int, most: int) -> None:
         """Drop values greedily until the load is at most `goal`, in at most so many tries."""
@@ -229,7 +253,7 @@ class Annealing:
         """Go back to the best state, if there is one."""
         if self.limits[3] < FAR:
             assign(self.now, self.best, True)
-            fill(self.r, self.d, self.best_at)
+            fill(self.r, self.d, self.best_at, self.best_by)
 
     def with_stalls(self, share: float, rate: int = 0) -> None:
         """Keep to the goal with ops that wait, and look for less of that; `rate` as in `anneal`."""
@@ -248,26 +272,30 @@ class Annealing:
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
         chunks = CHUNKS if self.until is NEVER else ceil(CHUNKS * max(self.effort, 1))
         steps = max(int(self.effort * share * WORK / self.cost / chunks), 1)
-        was, rate = self.d.copy(), rate if len(self.r.can) else 0
+        was, rate = self.d.copy(), rate if len(self.r.can) + len(self.choices) else 0
         for k in self.until.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
-            state = (self.p, self.r, self.d, was, self.best_at, self.now, self.best, spare, self.x, random, self.limits)
-            done = anneal(*state, steps, heat, less, budget, weight, rate)
+            state = (self.p, self.r, self.d, was, self.best_at, self.best_by, self.now, self.best, spare, self.x)
+            done = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
                 self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
                 return True
         return False
 
-    def recomputes(self, at: I64) -> list[Recompute]:
-        """Return the decisions that `at`, int64[m], stands for."""
+    def changes(self, at: I64, by: I64) -> list[Decision]:
+        """Return the decisions that what is dropped and the ways of ops stand for; `at` and `by` as in `Drops`."""
         mine = np.flatnonzero(at)
         gone = _within(self.w.where(mine), self.trace.n)
         columns = (gone.buffer, gone.after, gone.before, at[mine])
-        return [Recompute(*row) for row in zip(*(column.tolist() for column in columns))]
+        taken = [ways[k] for ways, k in zip(self.choices, (by - self.r.ways.first[:-1]).tolist())]
+        return [
+            *(Recompute(*row) for row in zip(*(column.tolist() for column in columns))),
+            *(way for way in taken if way != self.recorded[way.op]),
+        ]
 
     def plan(self) -> Plan:
         """Return the plan that the best state stands for."""
-        fill(self.r, self.d, self.best_at)
+        fill(self.r, self.d, self.best_at, self.best_by)
         copies = swaps(self.p, self.w, self.d, self.best, self.x)
-        return Plan.of(self.trace, [*copies, *self.recomputes(self.best_at), *self.holds])
+        return Plan.of(self.trace, [*copies, *self.changes(self.best_at, self.best_by), *self.holds])
