@@ -139,7 +139,7 @@ def drop(r: Replays, d: Drops, g: int, at: int) -> bool:
 
 @jit
 def choose(r: Replays, d: Drops, k: int, way: int) -> bool:
-    """Run the op of row `k` of `r.ways` by another way, wherever it runs; `settle` has to follow. False as in `drop`."""
+    """Run the op of row `k` of `r.ways` by another way, in replays too; `settle` has to follow. False as in `drop`."""
     op, own = r.ways.op[k], r.ways.own[k]
     _run_by(r, d, k, way)
     for q in range(op + 1, len(d.added)):
@@ -185,7 +185,10 @@ def _replay(r: Replays, d: Drops, place: int) -> bool:
 
 @inner
 def _note(r: Replays, d: Drops, place: int, ops: I64, read: I64, whole: I64) -> bool:
-    """Note what a replay touches, workspaces of ops with a choice too, and what it reads on the device; False where there is no room for that."""
+    """Note what a replay touches, and what it reads on the device; False where there is no room for that.
+
+    Of what it writes, the workspaces of ops with a choice are marked.
+    """
     d.marks[place] = False
     d.start[place] = d.used[1]
     for op in ops:
@@ -252,7 +255,7 @@ def _points(r: Replays, d: Drops) -> None:
 
 @jit
 def fill(r: Replays, d: Drops, at: I64, by: I64) -> bool:
-    """Drop just what `at` says, and run ops the ways `by`; False, and all is half done, where something cannot be made again."""
+    """Drop just what `at` says, and run ops by the ways `by`; False, and all is half done, where that cannot be."""
     fine, m = True, r.made
     d.wanted[:], d.added[:], d.beside[:], d.length[:], d.used[1] = 0, 0, 0, 0, 0
     for q in range(len(d.load)):

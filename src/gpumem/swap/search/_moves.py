@@ -209,8 +209,8 @@ def anneal(
 
     `limits`: the limit now, the goal, the lowest one kept to, and the time that it took. Whenever the limit is
     kept to, the state is the best so far and the limit falls by 1/1000; at the goal, the best is the one that
-    takes least, and without any time more the work is done. `rate`: how many in a hundred steps change what is dropped, or
-    the way in which an op runs; each of them counts as `DEAR`.
+    takes least, and without any time more the work is done. `rate`: how many in a hundred steps change what is
+    dropped, or the way in which an op runs; each of them counts as `DEAR`.
     """
     retime(p, d, s, x)
     cost, excess = evaluate(p, d, s, x, limits[0])

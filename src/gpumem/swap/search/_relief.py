@@ -72,7 +72,7 @@ def _worth(r: Replays, d: Drops, was: Drops, g: int, top: int) -> float:
 
 @jit
 def quicken(p: SwapProblem, r: Replays, d: Drops, s: SwapState, x: Evaluation, limit: int) -> None:
-    """Run each op by the fastest of its ways that makes the load no higher above a limit, those that gain most first."""
+    """Run each op by its fastest way that makes the load no higher above a limit, those that gain most first."""
     first, longer = r.ways.first, r.ways.longer
     _, over = _look(p, r, d, s, x, limit)
     for k in np.argsort(-longer[d.by], kind="mergesort"):

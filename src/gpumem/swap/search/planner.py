@@ -11,10 +11,13 @@ from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits, floor
+from gpumem.swap.menu import Menu, menu_of
+from gpumem.swap.mosos.auto import lean
 from gpumem.swap.plan import Plan
+from gpumem.swap.search._ways import choices_of
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.race import race
-from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING, published
+from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING, of_all, published
 from gpumem.trace import Trace
 
 START = 0.4  # of the time, at most, for plans of others
@@ -31,6 +34,7 @@ def search(
     limit: int,
     *,
     recompute: bool = True,
+    algorithms: Menu | None = None,
     start: Plan | None = None,
     placed: bool = False,
     seed: int = 0,
@@ -38,14 +42,16 @@ def search(
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Plan swaps and recomputations for a load limit by annealing: no time more, or as little as possible.
+    """Plan swaps, recomputations and operators for a load limit by annealing: no time more, or as little as possible.
 
     Parameters
     ----------
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     recompute : bool
-        Whether values may be made again. Without, the plan is of swaps only.
+        Whether values may be made again, and ops run by others of their ways. Without, the plan is of swaps only.
+    algorithms : mapping, optional
+        Of an op's position, the ways to run it beside the recorded one; left out, those of `gpumem.workspaces`.
     start : Plan, optional
         A plan that is known, of an integer program for instance: what comes out is never slower.
     placed : bool
@@ -74,14 +80,16 @@ def search(
 
     Notes
     -----
-    A state says which gaps are swapped, in which order each engine copies, how long each op waits, and which values are
-    made again before which op. Its cost is found without a clock (see `_engines`): O(ops + gaps), 5 to 40 us; what
-    runs again is found exactly (`_drops`). First the limit sinks from the peak by swaps alone, greedily and by
-    annealing, no op waiting. If it does not get to the limit, nine starts race (`race`): the best three plans of
-    others, and values dropped greedily, by bytes for the time that they really take, until the load is at most 1 to 2.1
-    times the limit, with AutoSwap's swaps for the rest. Each is annealed a little, the better ones go on. The capacity
-    clock judges what comes out. Gaps of less than 1/5000 of the peak are left alone. With several compute streams,
-    times are those of the unswapped iteration, and the clock may find stalls that the state does not have.
+    A state says which gaps are swapped, in which order each engine copies, how long each op waits, which values are
+    made again before which op, and by which of its ways each op runs. Its cost is found without a clock (see
+    `_engines`): O(ops + gaps), 5 to 40 us; what runs again is found exactly (`_drops`). First the limit sinks from the
+    peak by swaps alone, greedily and by annealing, no op waiting. If it does not get to the limit, nine starts race
+    (`race`): the best three plans of others, and values dropped greedily, by bytes for the time that they really take,
+    until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps for the rest. Where ops have a choice,
+    published planners plan with the smallest workspaces too, and ops take what is left free; so do as many more greedy
+    starts. Each is annealed a little, the better ones go on. The capacity clock judges what comes out. Gaps of less
+    than 1/5000 of the peak are left alone. With several compute streams, times are those of the unswapped iteration,
+    and the clock may find stalls that the state does not have.
 
     Examples
     --------
@@ -93,19 +101,22 @@ def search(
     0.0
     """
     until = Deadline.within(seconds)
-    if fits(trace, limit):
+    menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
+    menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
+    if fits(lean(trace, machine, menu).apply(trace), limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     judge = Judge(trace, machine, limit)
     if start is not None:
         judge.offer(start)
-    find = _swap_or_drop if recompute else _swap
-    find(judge, partial(Annealing, trace, machine, limit, effort, seed, placed=placed), effort, until, progress)
+    annealing = partial(Annealing, trace, machine, limit, effort, seed, placed=placed)
+    if recompute:
+        _swap_or_drop(judge, partial(annealing, algorithms=menu), menu, effort, until, progress)
+    else:
+        _swap(judge, annealing, until, progress)
     return judge.plan(until)
 
 
-def _swap(
-    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
-) -> None:
+def _swap(judge: Judge, annealing: Callable[..., Annealing], until: Deadline, progress: Progress) -> None:
     """Swap only: AutoSwap's plans; no stall, or else the best of them annealed with its stalls."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
     progress("AutoSwap")
@@ -123,13 +134,13 @@ def _swap(
 
 
 def _swap_or_drop(
-    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
+    judge: Judge, annealing: Callable[..., Annealing], menu: Menu, effort: float, until: Deadline, progress: Progress
 ) -> None:
     """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
     trace, machine, limit, known = judge.trace, judge.machine, judge.limit, dict[int, Plan]()
     progress("published planners")
-    first = until.part(START)
-    for plan in published((*QUICK, *(SLOW if effort >= THOROUGH else ())), trace, machine, limit, first):
+    planners = (*QUICK, *(SLOW if effort >= THOROUGH else ()))
+    for plan in of_all(planners, trace, machine, limit, menu, until.part(START)):
         known.setdefault(judge.offer(plan), plan)
         if judge.stall == 0:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from gpumem.deadline import Deadline
 from gpumem.simulate import simulate
@@ -13,7 +14,7 @@ from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.starts import MULTIPLES, relieved
 
 RATE = 30  # of a hundred steps, how many change what is dropped
-ROUNDS = ((9, 0.02), (3, 0.08), (1, 0.3))  # how many take part, and the share of the effort that each has
+ROUNDS = ((15, 0.02), (3, 0.08), (1, 0.3))  # how many take part, and the share of the effort that each has
 
 
 def race(
@@ -49,7 +50,7 @@ def _starts(
         found = annealing(until, progress, recompute=True, plan=plan)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
-    for multiple in MULTIPLES:
+    for multiple, small in product(MULTIPLES, (False, True)):
         found = annealing(until, progress, recompute=True)
-        if relieved(found, machine, multiple):
+        if (found.choices or not small) and relieved(found, machine, multiple, small=small):
             yield found

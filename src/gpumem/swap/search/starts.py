@@ -24,6 +24,9 @@ from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.limits import floor
+from gpumem.swap.menu import Menu
+from gpumem.swap.mosos.auto import lean, operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.snu.heuristic import heuristic
@@ -57,8 +60,24 @@ def published(
             yield planner(trace, machine, limit, seconds=until.seconds)
 
 
-def relieved(found: Annealing, machine: Machine, multiple: float) -> bool:
-    """Set out from values made again, greedily, and AutoSwap's swaps for the rest; return whether there is a way."""
+def of_all(
+    planners: tuple[Planner, ...], trace: Trace, machine: Machine, limit: int, menu: Menu, until: Deadline
+) -> Iterator[Plan]:
+    """Yield the plans of these planners; those for the smallest workspaces too, with operators by what is left free."""
+    if floor(trace)[1] <= limit:
+        yield from published(planners, trace, machine, limit, until if not menu else until.part(0.5))
+    if menu:
+        for plan in published(planners, lean(trace, machine, menu).apply(trace), machine, limit, until):
+            yield operators(trace, machine, plan, limit, algorithms=menu)
+
+
+def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False) -> bool:
+    """Set out from values made again, greedily, and AutoSwap's swaps for the rest; return whether there is a way.
+
+    `small`: with the smallest workspaces, and then with faster ways where memory is left free.
+    """
+    if small:
+        found.lean()
     most = int(TRIES * found.effort / max(found.trace.n, 1))
     found.relieve(int(multiple * found.limits[1]), most)
     bare = replace(
@@ -76,4 +95,6 @@ def relieved(found: Annealing, machine: Machine, multiple: float) -> bool:
     chosen = [d for d in plan.swaps if recorded[d.after]]
     found.select((int(again.buffers.of[d.buffer]), int(again.ops.of[d.after])) for d in chosen)
     found.stall(swapped, simulate(swapped, machine, capacity=int(found.limits[1])))
+    if small:
+        found.quicken()
     return True
