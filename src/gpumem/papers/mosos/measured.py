@@ -26,7 +26,7 @@ from gpumem.report import Run
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
 from gpumem.swap.mosos import solve_mosos
-from gpumem.swap.mosos.auto import lean, operators
+from gpumem.swap.mosos.auto import operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Trace
@@ -153,18 +153,9 @@ def _solved(
     trace, machine = study.case.trace, study.case.machine
     own = {**study.options, **known, "progress": progress}
     if name == SEARCH:
-        return _searched(trace, machine, limit, taken(swap.search, own)), {"status": ""}
+        return swap.search(trace, machine, limit, **taken(swap.search, own)), {"status": ""}
     found = solve_mosos(trace, machine, limit, kind=name, **taken(solve_mosos, own))
     return found.plan, {"bound_ns": found.bound, "gap": found.gap, "status": found.status}
-
-
-def _searched(trace: Trace, machine: Machine, limit: int, options: Mapping[str, Any]) -> Plan:
-    """The search's plan, which keeps operators; with the smallest workspaces, and then by free memory, if none can."""
-    try:
-        return swap.search(trace, machine, limit, **options)
-    except Infeasible:
-        found = swap.search(lean(trace, machine).apply(trace), machine, limit, **options)
-        return operators(trace, machine, Plan.of(trace, found.decisions), limit)
 
 
 @strict
