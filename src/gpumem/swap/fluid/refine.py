@@ -99,6 +99,7 @@ def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I
         x = x if f.stalls else (x + 1) // 2 * 2 % (2 * f.n)
         if x not in breaks and all(abs(x - y) > 4 for y in more):
             more.append(x)
+    more += _early(f, found, scale)
     ends = np.append(breaks[1:], breaks[0] + 2 * f.n)
     for s in np.argsort(-found.price, kind="stable").tolist()[:MORE]:
         if found.price[s] < FINE / 4 * scale:
@@ -109,3 +110,18 @@ def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I
             middle = f.at(np.array([breaks[s], ends[s]])).sum() / 2
             more.append(int(instants[np.argmin(np.abs(f.at(instants) - middle))]) % (2 * f.n))
     return np.array(sorted(set(more) - set(breaks.tolist())), np.int64)
+
+
+def _early(f: Fluid, found: Solution, scale: float) -> list[int]:
+    """Where copies run before their values are made, or after these are due: in segments which that lies amid."""
+    if not f.stalls:
+        return []
+    begins = np.diff(found.gap, prepend=-1) != 0
+    late: list[tuple[float, int]] = []
+    for chosen, opens, copy_ns in ((begins, f.opens, f.w.out_ns), (np.roll(begins, -1), f.closes, f.w.in_ns)):
+        gap, when = found.gap[chosen], f.at(found.instant[chosen])
+        there, which = np.unique(opens[gap], return_inverse=True)
+        busy = np.bincount(which.ravel(), found.absent[chosen] * copy_ns[gap])
+        time = np.bincount(which.ravel(), np.abs(when - f.at(opens[gap]))) / np.bincount(which.ravel())
+        late += [(e, x) for e, x in zip((busy - time).tolist(), there.tolist()) if e > FINE / 4 * scale]
+    return [x % (2 * f.n) for _, x in sorted(late, reverse=True)[:MORE]]
