@@ -125,7 +125,7 @@ def drop(r: Replays, d: Drops, g: int, at: int) -> bool:
     old, b, after = d.at[g], r.made.buffer[g], r.made.after[g]
     d.at[g] = at
     for q in range(2 * after + 2, 2 * max(old, at)):
-        d.load[q] += r.made.size[b] * ((q < 2 * old) - (q < 2 * at))
+        d.load[q] += r.made.size[b] * (int(q < 2 * old) - int(q < 2 * at))
     d.wanted[old] -= old > 0
     d.wanted[at] += at > 0
     for q in range(after + 1, max(old, at) + 1):
