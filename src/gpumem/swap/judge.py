@@ -25,6 +25,7 @@ class Judge:
     best: Plan | None = None
     line: Timeline | None = None
     lowest: int = FAR
+    stall: int = FAR  # nanoseconds that the best plan adds to an iteration
 
     def offer(self, plan: Plan) -> int:
         """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then."""
@@ -35,14 +36,8 @@ class Judge:
         line = simulate(swapped, self.machine, capacity=self.limit)
         if self.line is None or line.makespan < self.line.makespan:
             self.best, self.line = plan, line
+            self.stall = line.makespan - baseline(self.trace, self.machine, swapped).makespan
         return line.makespan
-
-    @property
-    def stall(self) -> int:
-        """Nanoseconds that the best plan adds to an iteration; FAR without one."""
-        if self.best is None or self.line is None:
-            return FAR
-        return self.line.makespan - baseline(self.trace, self.machine, self.best.apply(self.trace)).makespan
 
     def plan(self, until: Deadline) -> Plan:
         """Return the best plan."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from types import MappingProxyType
 
 import numpy as np
@@ -196,11 +196,20 @@ class Annealing:
         """Looks at a point or a gap in one evaluation of a state."""
         return self.points + 5 * len(self.w)
 
-    def without_stalls(self, share: float) -> bool:
-        """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached."""
+    def steps(self, share: float) -> int:
+        """Return how many evaluations a share of the effort pays for."""
+        return int(self.effort * share * WORK / self.cost)
+
+    def without_stalls(self, share: float, most: float = inf) -> bool:
+        """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached.
+
+        The greedy part takes at most the work of `most` of the effort.
+        """
         limits, left = np.array([self.limits[0], self.limits[0]]), True
         rounds = max(int(LOOK / self.cost / max(len(self.w), 1)), 1)
-        while left and not self.until.over():
+        most *= self.effort * WORK / self.cost / max(len(self.w), 1) / rounds
+        while left and most > 0 and not self.until.over():
+            most -= 1
             left = greedy(self.p, self.d, self.now, self.x, limits, int(self.limits[1]), FACTOR, rounds)
         self.limits[0] = limits[1]
         return self.anneal(share, 0, 0.0, HOT, COLD)
@@ -271,7 +280,7 @@ class Annealing:
         """Anneal with a share of the effort; return whether the work was done before its end."""
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
         chunks = CHUNKS if self.until is NEVER else ceil(CHUNKS * max(self.effort, 1))
-        steps = max(int(self.effort * share * WORK / self.cost / chunks), 1)
+        steps = max(self.steps(share) // chunks, 1)
         was, rate = self.d.copy(), rate if len(self.r.can) + len(self.choices) else 0
         for k in self.until.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))

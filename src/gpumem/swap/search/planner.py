@@ -17,11 +17,11 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.search._ways import choices_of
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.race import race
-from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING, of_all, published
+from gpumem.swap.search.starts import SWAPPING, of_all, planners, published
 from gpumem.trace import Trace
 
 START = 0.4  # of the time, at most, for plans of others
-THOROUGH = 0.25  # effort from which the slow planners are asked as well
+GREEDY = 1.0  # of the work of an effort, at most, for the greedy start without stalls
 BEST = 3  # of their plans, as many take part in the race
 
 Progress = Callable[[str], None]
@@ -139,13 +139,12 @@ def _swap_or_drop(
     """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
     trace, machine, limit, known = judge.trace, judge.machine, judge.limit, dict[int, Plan]()
     progress("published planners")
-    planners = (*QUICK, *(SLOW if effort >= THOROUGH else ()))
-    for plan in of_all(planners, trace, machine, limit, menu, until.part(START)):
+    for plan in of_all(planners(trace, effort), trace, machine, limit, menu, until.part(START)):
         known.setdefault(judge.offer(plan), plan)
         if judge.stall == 0:
             return
     found = annealing(until.part(0.3), progress)
-    if len(found.w) and found.without_stalls(0.2):
+    if len(found.w) and found.without_stalls(0.2, GREEDY):
         judge.offer(found.plan())
     if judge.stall > 0 and not until.over():
         best = [known[value] for value in sorted(known) if value < FAR][:BEST]

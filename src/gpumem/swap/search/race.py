@@ -15,6 +15,7 @@ from gpumem.swap.search.starts import MULTIPLES, relieved
 
 RATE = 30  # of a hundred steps, how many change what is dropped
 ROUNDS = ((15, 0.02), (3, 0.08), (1, 0.3))  # how many take part, and the share of the effort that each has
+FEW = 50  # steps that make it worth while to start again
 
 
 def race(
@@ -50,6 +51,8 @@ def _starts(
         found = annealing(until, progress, recompute=True, plan=plan)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
+        if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
+            return
     for multiple, small in product(MULTIPLES, (False, True)):
         found = annealing(until, progress, recompute=True)
         if (found.choices or not small) and relieved(found, machine, multiple, small=small):
