@@ -203,11 +203,7 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
         except (NotReached, Infeasible):
             return None
 
-<<<<<<< HEAD
-    known, menu = data.draw(st.sampled_from(QUICK)), data.draw(st.one_of(st.just({}), menus(trace)))
-=======
     known = data.draw(st.sampled_from((*QUICK, *MORE)))
->>>>>>> 0ddd2b3 (Search: starts and greedy work bounded by the effort on long traces; the judge knows what its best plan adds)
     others = time(known), time(data.draw(st.sampled_from(SLOW)))
     try:
         plan = search(trace, target, limit, effort=1e-6, algorithms=menu)
