@@ -203,7 +203,7 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
         except (NotReached, Infeasible):
             return None
 
-    known = data.draw(st.sampled_from((*QUICK, *MORE)))
+    known, menu = data.draw(st.sampled_from((*QUICK, *MORE))), data.draw(st.one_of(st.just({}), menus(trace)))
     others = time(known), time(data.draw(st.sampled_from(SLOW)))
     try:
         plan = search(trace, target, limit, effort=1e-6, algorithms=menu)

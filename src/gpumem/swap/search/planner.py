@@ -138,6 +138,8 @@ def _swap_or_drop(
 ) -> None:
     """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
     trace, machine, limit, known = judge.trace, judge.machine, judge.limit, dict[int, Plan]()
+    if judge.best is not None and judge.line is not None:
+        known[judge.line.makespan] = judge.best
     progress("published planners")
     for plan in of_all(planners(trace, effort), trace, machine, limit, menu, until.part(START)):
         known.setdefault(judge.offer(plan), plan)
