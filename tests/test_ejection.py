@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpumem import check
 from gpumem.arcs import meet
@@ -34,6 +34,7 @@ def crowd(count: int, n: int) -> Trace:
     return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + rng.integers(1, n, count), n=n)
 
 
+@settings(max_examples=10)
 @given(traces(), st.sampled_from([1, 256]), st.integers(0, 3), st.integers(0, 3))
 def test_placements_are_valid_and_never_higher_than_the_first(
     trace: Trace, alignment: int, seed: int, keep: int

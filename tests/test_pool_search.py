@@ -47,6 +47,7 @@ def crowd(seed: int, count: int, n: int) -> Trace:
     return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + length, n=n)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("alignment", [1, 256])
 @pytest.mark.parametrize("seed", [0, 1, 3, 4, 5])
 def test_crowds_are_placed_validly_and_better_than_greedily(seed: int, alignment: int) -> None:

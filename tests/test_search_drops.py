@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from gpumem import check
 from gpumem.columns import RECOMPUTE
@@ -159,6 +159,7 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
 
 
 @pytest.mark.jit
+@settings(max_examples=10)
 @given(st.data())
 def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject) -> None:
     """Every gap kept, swapped or made again at its end, every op in each way: the least time that needs no wait."""
@@ -190,6 +191,8 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     assert line.makespan <= max(p.turn + least, simulate(trace, target).makespan)
 
 
+@pytest.mark.jit
+@settings(max_examples=10)
 @given(st.data())
 def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject) -> None:
     trace = data.draw(steps())
@@ -220,6 +223,7 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
     assert time(lambda *a: search(*a, effort=1e-6, recompute=False, start=start)) <= others[0]
 
 
+@pytest.mark.jit
 def test_an_op_takes_a_slower_way_where_that_costs_least() -> None:
     trace, ways = chain(workspace=25)
     plan = search(trace, CARD, 80, effort=1e-4, algorithms=ways)
@@ -228,6 +232,7 @@ def test_an_op_takes_a_slower_way_where_that_costs_least() -> None:
     assert plan == search(trace, CARD, 80, effort=1e-4, algorithms=ways)
 
 
+@pytest.mark.jit
 def test_limits_below_what_recorded_workspaces_need() -> None:
     trace, ways = chain(workspace=60)
     with pytest.raises(Infeasible, match="op 1 must hold 90 B"):
@@ -240,6 +245,7 @@ def test_limits_below_what_recorded_workspaces_need() -> None:
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
 
 
+@pytest.mark.jit
 def test_a_start_with_operators_can_be_said() -> None:
     trace, ways = chain(workspace=25)
     start = solve_mosos(trace, CARD, 80, algorithms=ways).plan
