@@ -82,7 +82,33 @@ class FlowProgram:
         stall = np.zeros(self.k)
         stall[self.grows] = x[self.stall] * self.unit
         here, absent = self.turns[place], absent[at[part] + inside]
-        return Solution(dual, level, self.active[gap], here, absent, gone, worth, stall)
+        return Solution(dual, level, self.active[gap], here, absent, gone, worth, stall, self._crammed(x, stall))
+
+    def _crammed(self, x: F64, stall: F64) -> tuple[I64, F64]:
+        """Where values are made, or due, amid a segment, and the ns that copies lack which must run after, or before.
+
+        A segment that grows does so where an op starts.
+        """
+        p, f, k, found = self.p, self.f, self.k, []
+        for flows, edge, instant, copy_ns, end in (
+            ((self.out, self.gone), p.start - 1, f.opens, f.w.out_ns, 1),
+            ((self.into,), p.stop - 1, f.closes, f.w.in_ns, 0),
+        ):
+            copied = np.zeros(len(p.size))
+            for flow in flows:
+                mine = flow.place == edge[flow.of]
+                copied[flow.of[mine]] = x[flow.column[mine]]
+            gap = np.flatnonzero(copied[p.part] > 0)
+            place, when = (edge[p.part] + p.shift)[gap], instant[gap]
+            time = np.abs(self.time[place + end] - f.at(when))
+            order = np.lexsort((time, place % k))
+            gap, place, when, time = gap[order], place[order], when[order], time[order]
+            ops = np.abs(self.turns[place + end] // 2 - when // 2)  # that start on the side where copies must run
+            needs = np.append(copied[p.part[gap]] * copy_ns[gap], 0.0)
+            needs = _summed(needs, np.searchsorted(place % k, place % k))
+            found.append((when % (2 * f.n), needs - time - np.where(ops > 0, stall[place % k], 0)))
+        (out, late), (into, early) = found
+        return np.append(out, into), np.append(late, early)
 
     def _absent(self, x: F64) -> tuple[F64, I64]:
         """The part of each part that is away at each of its breakpoints, and what to add to these to find it."""
@@ -224,6 +250,7 @@ class FlowProgram:
         np.maximum.at(stop, value, p.end[mine])
         which, place, at = expand(p.start[mine[one]], stop)
         gone = self._gone(mine[one[which]], place)
+        self.gone = Flow(mine[one[which]], place - 1, gone)  # its first
         whose, place, _ = expand(p.begin[mine], p.end[mine])
         part = mine[whose]
         flow = self.away = Flow(part, place, self.rows.variables(np.ones(len(part))))

@@ -31,7 +31,8 @@ class Solution(Shown):
     `dual`: a value that no solution is below, whatever the solver's tolerances; `level`: the load that it keeps
     to, as a fraction of the peak; `absent[k]`, `dropped[k]`: the fractions of gap `gap[k]` away on the host, and yet to
     be made again, at unrolled instant `instant[k]`; `price`: what the time of each segment is worth, in units of the
-    objective; `stall`: ns by which it grows.
+    objective; `stall`: ns by which it grows; `crammed`: instants amid segments, and by how many ns the copies that
+    belong on one side of each take longer than the segment does there.
     """
 
     dual: float
@@ -42,6 +43,10 @@ class Solution(Shown):
     dropped: F64
     price: F64
     stall: F64
+    crammed: tuple[I64, F64]
+
+
+NOWHERE = np.zeros(0, np.int64), np.zeros(0)
 
 
 def expand(first: I64, stop: I64) -> tuple[I64, I64, I64]:
@@ -92,7 +97,8 @@ class FluidProgram:
         level = float(x[0]) if self.limit is None else self.limit / self.peak
         stall = np.zeros(k)
         stall[self.grows] = x[self.stall] * self.unit
-        return Solution(dual, level, self.active[self.gap], self.turns[self.place], absent, 0 * absent, worth, stall)
+        gap, instant = self.active[self.gap], self.turns[self.place]
+        return Solution(dual, level, gap, instant, absent, 0 * absent, worth, stall, NOWHERE)
 
     def _engines(self) -> None:
         """A segment's copies take no longer than the segment; with stalls it may grow, where an op starts in it."""

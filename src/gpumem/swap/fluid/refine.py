@@ -57,9 +57,10 @@ def refine(
         idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0
         best = max(best, found.dual)
         progress(f"{len(breaks)} breakpoints: " + (f"{best:.2%} of the peak" if limit is None else f"{best:.0f} ns"))
-        over = _over(f, found, peak)
+        over = _over(f, breaks, found, peak)
         more = _split(f, breaks, found, over, scale)
-        settled = not len(more) or (idle >= PATIENCE and over.max() < 5 * FINE)
+        missing = max(over.max(), found.crammed[1].max(initial=0.0) / scale if f.stalls else 0.0)
+        settled = not len(more) or (idle >= PATIENCE and missing < 5 * FINE)
         if settled or idle > PATIENCE or program.rows.columns > size:
             return Refined(best, breaks, settled, last)
         breaks = np.union1d(breaks, more)
@@ -75,19 +76,32 @@ def _first(f: Fluid) -> I64:
     return np.unique(2 * np.append(np.clip(even, 0, f.n - 1), [top, (top + 1) % f.n]))
 
 
-def _over(f: Fluid, found: Solution, peak: int) -> F64:
-    """By how much each instant's load is above the level, absence between breakpoints drawn in straight lines."""
-    load, absent = np.repeat(f.held, 2).astype(np.float64), found.absent + found.dropped
+def _over(f: Fluid, breaks: I64, found: Solution, peak: int) -> F64:
+    """By how much each instant's load is above the level, where absence changes evenly in time between breakpoints."""
+    load, absent, clock = (
+        np.repeat(f.held, 2).astype(np.float64),
+        found.absent + found.dropped,
+        _clock(f, breaks, found),
+    )
     starts = np.flatnonzero(np.diff(found.gap, prepend=-1))
     for a, b in zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist()):
         g = found.gap[a]
         instant = np.arange(2 * f.w.after[g] + 2, 2 * f.w.before[g])
         inside = (f.first[g] <= instant) & (instant <= f.last[g])
-        when, known = (instant, found.instant[a:b]) if f.stalls else (f.at(instant), f.at(found.instant[a:b]))
-        away = np.interp(when, known, absent[a:b]) * inside
+        away = np.interp(clock[instant], clock[found.instant[a:b]], absent[a:b]) * inside
         load[instant % (2 * f.n)] -= f.w.size[g] * away
     excess: F64 = load / peak - found.level
     return excess
+
+
+def _clock(f: Fluid, breaks: I64, found: Solution) -> F64:
+    """When each instant comes, in ns; what a segment grows by spreads over its instants, and none are at once."""
+    instant = np.arange(10 * f.n)
+    turn, within = np.divmod(instant, 2 * f.n)
+    grown = np.append(0.0, np.cumsum(found.stall))
+    late = np.interp(within, np.append(breaks, breaks[0] + 2 * f.n), grown) + turn * grown[-1]
+    clock: F64 = f.at(instant) + (late + instant if f.stalls else 0.0)
+    return clock
 
 
 def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I64:
@@ -99,7 +113,8 @@ def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I
         x = x if f.stalls else (x + 1) // 2 * 2 % (2 * f.n)
         if x not in breaks and all(abs(x - y) > 4 for y in more):
             more.append(x)
-    more += _early(f, found, scale)
+    if f.stalls:
+        more += _crammed(found, scale)
     ends = np.append(breaks[1:], breaks[0] + 2 * f.n)
     for s in np.argsort(-found.price, kind="stable").tolist()[:MORE]:
         if found.price[s] < FINE / 4 * scale:
@@ -112,16 +127,9 @@ def _split(f: Fluid, breaks: I64, found: Solution, over: F64, scale: float) -> I
     return np.array(sorted(set(more) - set(breaks.tolist())), np.int64)
 
 
-def _early(f: Fluid, found: Solution, scale: float) -> list[int]:
-    """Where copies run before their values are made, or after these are due: in segments which that lies amid."""
-    if not f.stalls:
-        return []
-    begins = np.diff(found.gap, prepend=-1) != 0
-    late: list[tuple[float, int]] = []
-    for chosen, opens, copy_ns in ((begins, f.opens, f.w.out_ns), (np.roll(begins, -1), f.closes, f.w.in_ns)):
-        gap, when = found.gap[chosen], f.at(found.instant[chosen])
-        there, which = np.unique(opens[gap], return_inverse=True)
-        busy = np.bincount(which.ravel(), found.absent[chosen] * copy_ns[gap])
-        time = np.bincount(which.ravel(), np.abs(when - f.at(opens[gap]))) / np.bincount(which.ravel())
-        late += [(e, x) for e, x in zip((busy - time).tolist(), there.tolist()) if e > FINE / 4 * scale]
-    return [x % (2 * f.n) for _, x in sorted(late, reverse=True)[:MORE]]
+def _crammed(found: Solution, scale: float) -> list[int]:
+    """Where copies run before their values are made, or after these are due."""
+    where, missing = found.crammed
+    order = np.argsort(-missing, kind="stable")
+    most = order[missing[order] >= FINE / 4 * scale]
+    return list(dict.fromkeys(where[most].tolist()))[:MORE]
