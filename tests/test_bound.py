@@ -187,7 +187,7 @@ def test_copies_before_their_value_is_made_are_told() -> None:
     target = Machine("m", 100, link, link, 1.0, 1.0)
     found = FlowProgram(relax(line(), target, stalls=True), np.array([0, 4, 6]), 16, 8).solve()
     assert found is not None and found.dual == pytest.approx(0, abs=1e-9)  # out 0..16 and in 30..46, as it seems
-    assert dict(zip(*(column.tolist() for column in found.crammed))) == pytest.approx({1: 6, 8: 6})  # but op 0 ends at 10
+    assert dict(zip(*(column.tolist() for column in found.crammed))) == pytest.approx({1: 6, 8: 6})  # op 0 ends at 10
 
 
 def test_finer_breakpoints_never_lower_the_bound() -> None:
