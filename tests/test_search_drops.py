@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 from math import prod
+from zlib import crc32
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from gpumem import check
-from gpumem.columns import RECOMPUTE
+from gpumem.columns import RECOMPUTE, Buffers, Ops
 from gpumem.deadline import NEVER
 from gpumem.errors import Infeasible, NotReached
-from gpumem.machine import Machine
+from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.menu import Menu
 from gpumem.swap.mosos import solve_mosos
@@ -253,3 +254,29 @@ def test_a_start_with_operators_can_be_said() -> None:
     assert found.from_plan(start, simulate(start.apply(trace), CARD, capacity=80))
     (chosen,) = found.changes(found.d.at, found.d.by)
     assert chosen in start.decisions and found.now.selected.any()
+
+
+def test_a_gap_that_is_too_short_for_a_copy_leaves_nothing_to_search() -> None:
+    """A published planner swaps it and lets an op wait; a state has no such gaps, and no other ones are there."""
+    trace = Trace(Buffers.make([8, 8], [0, 1], [3, 2]), Ops.make([[], [], [0]], [[0], [1], []], duration=[5, 5, 5]))
+    target = Machine("m", 100, Link(0.0, 1.0), Link(0.0, 1.0), 1.0, 1.0)
+    plan = search(trace, target, 8, effort=1e-6, algorithms={})
+    check_variants(trace, target, plan, 8)
+    assert len(plan.swaps) == 1
+
+
+@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 264, 3892076526), (1, 261, 4071298275)])
+def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, digest: int) -> None:
+    """The suite runs both ways; where the search changes, both have to get the same new figures."""
+    size, n = [(37 * i * i + 11 * i) % 50 + 10 for i in range(8)], 16
+    ops = Ops.make(
+        [[i - 1] if 0 < i < 8 else [n - 1 - i] if i else [] for i in range(n)],
+        [[i] if i < 8 else [] for i in range(n)],
+        duration=[29 * i % 23 + 5 for i in range(n)],
+    )
+    trace = Trace(Buffers.make(size, range(8), range(n, 8, -1)), ops)
+    target = Machine("m", 1000, Link(1.0, 0.5), Link(1.0, 0.5), 1.0, 1.0)
+    limit = trace.peak_load // 2
+    plan = search(trace, target, limit, effort=1e-6, seed=seed, algorithms={})
+    assert simulate(plan.apply(trace), target, capacity=limit).makespan == makespan
+    assert crc32(plan.to_json().encode()) == digest

@@ -121,6 +121,8 @@ def _step(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budg
     if budget > 0 and kind < 20:
         _wait(p, d, s, x, seed, budget)
         retime(p, d, s, x)
+    elif not len(p.size):
+        return
     elif kind < 55 or not s.used[1]:
         g = draw(seed, len(p.size))
         if p.copied[g] and not d.at[g]:

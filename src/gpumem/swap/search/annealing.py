@@ -194,7 +194,7 @@ class Annealing:
     @property
     def cost(self) -> int:
         """Looks at a point or a gap in one evaluation of a state."""
-        return self.points + 5 * len(self.w)
+        return max(self.points + 5 * len(self.w), 1)
 
     def steps(self, share: float) -> int:
         """Return how many evaluations a share of the effort pays for."""
