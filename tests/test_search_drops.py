@@ -265,7 +265,7 @@ def test_a_gap_that_is_too_short_for_a_copy_leaves_nothing_to_search() -> None:
     assert len(plan.swaps) == 1
 
 
-@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 264, 3892076526), (1, 261, 4071298275)])
+@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 271, 3690438996), (1, 270, 1375746945)])
 def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, digest: int) -> None:
     """The suite runs both ways; where the search changes, both have to get the same new figures."""
     size, n = [(37 * i * i + 11 * i) % 50 + 10 for i in range(8)], 16
@@ -276,7 +276,7 @@ def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, d
     )
     trace = Trace(Buffers.make(size, range(8), range(n, 8, -1)), ops)
     target = Machine("m", 1000, Link(1.0, 0.5), Link(1.0, 0.5), 1.0, 1.0)
-    limit = trace.peak_load // 2
+    limit = trace.peak_load * 60 // 100
     plan = search(trace, target, limit, effort=1e-6, seed=seed, algorithms={})
     assert simulate(plan.apply(trace), target, capacity=limit).makespan == makespan
     assert crc32(plan.to_json().encode()) == digest
