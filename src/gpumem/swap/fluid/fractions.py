@@ -68,4 +68,5 @@ def fractions(
     mine = w.where(np.full(len(w), solution is not None))
     after = mine.after % trace.n
     swapped, dropped = np.clip(most[:, : len(mine)], 0, 1)
+    swapped = np.minimum(swapped, 1 - dropped)  # told of whole parts: the gaps that are not dropped are swapped
     return Fractions(mine.buffer, after, mine.before - mine.after + after, swapped, dropped)
