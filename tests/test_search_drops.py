@@ -111,6 +111,8 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
         if data.draw(st.booleans()):
             tidy(r, d)
             remember(r, was, d)
+    tidy(r, d)
+    settle(r, d)  # from what was noted, remembered and tidied up
     assert fill(r, anew, d.at, d.by)
     same(d, anew)
     decisions = [*found.changes(d.at, d.by), *holds]
