@@ -27,7 +27,7 @@ from gpumem.swap.search._moves import toggle
 from gpumem.swap.search._ways import fastest
 from gpumem.swap.search.annealing import Annealing, start, swaps
 from gpumem.swap.search.planner import search
-from gpumem.swap.search.starts import MORE, QUICK, SLOW
+from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING
 from gpumem.testing import plans, steps
 from gpumem.trace import Trace
 
@@ -209,7 +209,7 @@ def test_the_search_is_never_worse_than_what_it_starts_from(data: st.DataObject)
         except (NotReached, Infeasible):
             return None
 
-    known, menu = data.draw(st.sampled_from((*QUICK, *MORE))), data.draw(st.one_of(st.just({}), menus(trace)))
+    known, menu = data.draw(st.sampled_from((*QUICK, *SWAPPING))), data.draw(st.one_of(st.just({}), menus(trace)))
     others = time(known), time(data.draw(st.sampled_from(SLOW)))
     try:
         plan = search(trace, target, limit, effort=1e-6, algorithms=menu)

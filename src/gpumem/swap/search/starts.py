@@ -36,21 +36,21 @@ from gpumem.trace import Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
-THOROUGH = 0.25  # effort from which the slow planners are asked as well
+FAIR, THOROUGH = 0.1, 0.25  # efforts from which more planners, and the slow ones, are asked as well
 LONG = 20_000  # ops; on longer traces a smaller effort asks the quick ones only
 
 Planner = Callable[..., Plan]
 
 SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
 QUICK: tuple[Planner, ...] = (tensile, heuristic, autoswap)  # on the longest traces as well
-MORE: tuple[Planner, ...] = (*SWAPPING, capuchin, partial(capuchin, queue=True), on_demand)
+MORE: tuple[Planner, ...] = (capuchin, partial(capuchin, queue=True), on_demand)
 SLOW: tuple[Planner, ...] = (partial(on_demand, blocking=False), vdnn, vdnn_dyn, checkpoint)
 
 
 def planners(trace: Trace, effort: float) -> tuple[Planner, ...]:
     """Return whose plans a search with that effort begins with."""
-    thorough = effort >= THOROUGH
-    return (*QUICK, *(MORE if thorough or trace.n <= LONG else ()), *(SLOW if thorough else ()))
+    swapping = SWAPPING if effort >= THOROUGH or trace.n <= LONG else ()
+    return (*QUICK, *swapping, *(MORE if effort >= FAIR else ()), *(SLOW if effort >= THOROUGH else ()))
 
 
 def published(
