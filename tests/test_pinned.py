@@ -21,6 +21,7 @@ from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
+from gpumem.swap.search._drops import Drops
 from gpumem.swap.search._engines import Evaluation, _host_excess
 from gpumem.swap.search._moves import toggle
 from gpumem.swap.search.annealing import problem, start
@@ -213,11 +214,11 @@ def test_the_evaluator_of_the_search_counts_the_same(data: st.DataObject) -> Non
     trace = data.draw(st.one_of(nets(), traces()))
     if data.draw(st.booleans()):
         trace = data.draw(plans(trace)).apply(trace)
-    p, w = problem(trace, tiny_machine(), 1)
-    p = p._replace(pinned=0)
+    p, r, w = problem(trace, tiny_machine(), 1)
+    p, d = p._replace(pinned=0), Drops.of(r)
     x, state, host = Evaluation.of(p), start(p), Pinned(trace, w, 10**6)
     for g in range(len(w)):
         if data.draw(st.booleans()):
-            toggle(p, state, g)
+            toggle(p, d, state, g)
             assert host.take(g, int(w.after[g]), int(w.before[g]))
     assert _host_excess(p, state, x) == host.peak == on_host(trace, as_taken(host, trace))

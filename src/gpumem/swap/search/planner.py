@@ -145,6 +145,8 @@ def _swap_or_drop(
         known.setdefault(judge.offer(plan), plan)
         if judge.stall == 0:
             return
+    if until.over():
+        return
     found = annealing(until.part(0.3), progress)
     if len(found.w) and found.without_stalls(0.2, GREEDY):
         judge.offer(found.plan())

@@ -34,7 +34,7 @@ def race(
             found.with_stalls(share, RATE)
             if found.limits[3] < FAR:
                 judge.offer(found.plan())
-            if judge.stall == 0:
+            if judge.stall == 0 or until.over():
                 return
 
 
