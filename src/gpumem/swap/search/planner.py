@@ -21,7 +21,7 @@ from gpumem.swap.search.starts import SWAPPING, of_all, planners, published
 from gpumem.trace import Trace
 
 START = 0.4  # of the time, at most, for plans of others
-GREEDY = 1.0  # of the work of an effort, at most, for the greedy start without stalls
+GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 BEST = 3  # of their plans, as many take part in the race
 
 Progress = Callable[[str], None]
@@ -148,7 +148,7 @@ def _swap_or_drop(
     if until.over():
         return
     found = annealing(until.part(0.3), progress)
-    if len(found.w) and found.without_stalls(0.2, GREEDY):
+    if len(found.w) and found.without_stalls(0.1, GREEDY):
         judge.offer(found.plan())
     if judge.stall > 0 and not until.over():
         best = [known[value] for value in sorted(known) if value < FAR][:BEST]

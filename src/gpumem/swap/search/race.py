@@ -14,7 +14,7 @@ from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.search.starts import MULTIPLES, relieved
 
 RATE = 30  # of a hundred steps, how many change what is dropped
-ROUNDS = ((15, 0.02), (3, 0.08), (1, 0.3))  # how many take part, and the share of the effort that each has
+ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share of the effort that each has
 FEW = 50  # steps that make it worth while to start again
 
 
