@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.deadline import NEVER
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, greedy, search
+from gpumem.pool.search import planner
+from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search._reorder import meetings, refit
 from gpumem.pool.smartpool import _fit
 from gpumem.swap.autoswap.planner import autoswap
@@ -178,6 +181,55 @@ def test_perfect_packings_are_found(path: Path) -> None:
     placed = search(trace, alignment=1)
     check.placement(trace, placed)
     assert placed.height == trace.peak_load == placed.bound
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.parametrize("path", shared("dsa/minimalloc/[A-E].*.csv"), ids=lambda p: p.name[0])
+def test_the_published_capacity_needs_no_luck(path: Path) -> None:
+    trace = read(path)
+    for seed in range(3):
+        placed = search(trace, alignment=1, target=2**20, seed=seed, effort=0.1)
+        check.placement(trace, placed)
+        assert placed.height <= 2**20
+
+
+def test_tries_are_the_same_with_and_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite runs both ways: both find what is written here, after some rounds."""
+    monkeypatch.setattr(planner, "FIRST", 1)
+    rng = np.random.default_rng(72)
+    start = rng.integers(0, 20, 24)
+    trace = Trace.from_lifetimes(rng.integers(1, 40, 24), start, start + rng.integers(1, 12, 24), n=20)
+    state = planner.Search.of(PlacementProblem.of(trace, 1), 0, 0.1, NEVER, 0, print)
+    assert state.best.height == 174
+    state.tries(state.lowest, np.random.default_rng([0, 1]))
+    assert (state.best.height, state.lowest) == (150, 150)
+    assert state.best.offset.tolist() == [
+        147,
+        25,
+        143,
+        115,
+        97,
+        60,
+        29,
+        0,
+        113,
+        112,
+        64,
+        113,
+        80,
+        22,
+        0,
+        22,
+        53,
+        22,
+        80,
+        134,
+        97,
+        25,
+        139,
+        80,
+    ]
 
 
 @pytest.mark.shared

@@ -22,7 +22,7 @@ import numpy as np
 
 from gpumem._jit import inner, jit
 from gpumem.columns import F64, I64
-from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, rest, touch
+from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, pile, rest, touch, widen
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 AREA, LENGTH, LOAD_AREA, LOAD_LENGTH, END = range(5)  # what goes first at one offset
@@ -102,11 +102,12 @@ def _rank(p: PackingInstance, s: PackingState, part: I64, rule: int, noise: F64)
         largest = max(largest, 2 * s.key[j])
     if rule in (AREA, LENGTH, END):
         return
+    for t in range(p.sections):
+        s.total[t] = 0
     for j in part:
-        most = 0
-        for t in range(p.first[j], p.last[j]):
-            most = max(most, s.total[t if t < p.sections else t - p.sections])
-        s.key[j] = most + s.key[j] / largest
+        pile(p, s, j, 0, p.sections, p.size[j])
+    for j in part:
+        s.key[j] = pile(p, s, j, 0, p.sections, 0) + s.key[j] / largest
 
 
 @inner
@@ -141,12 +142,15 @@ def _set(s: PackingState, trail: I64, mark: int, j: int, least: int, need: int) 
 
 
 @inner
-def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> tuple[int, bool]:
+def _put(
+    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int
+) -> tuple[int, bool, tuple[int, int]]:
     """Place `i`: what meets it lies above it, and what could lie lower needs to rest on something else.
 
-    Returns the length of the trail, and whether anything rests upon `i`: if not, nothing is gained by lifting `i`.
+    Returns the length of the trail, whether anything rests upon `i` (if not, nothing is gained by lifting `i`), and
+    the sections where something rose.
     """
-    at, carries = s.least[i], False
+    at, carries, window = s.least[i], False, (p.sections, 0)
     for j in part:
         if j == i:
             continue
@@ -154,17 +158,23 @@ def _put(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mar
             mark, carries = _set(s, trail, mark, j, clear(p, j, at + p.size[i]), s.need[j]), True
         elif s.least[j] < at and s.need[j] < at:
             mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
-    return mark, carries
+        else:
+            continue
+        window = widen(p, window, j)
+    return mark, carries, window
 
 
 @inner
-def _refute(p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int) -> int:
-    """Neither `i` nor what is like it lies where `i` was put."""
-    at = s.least[i]
+def _refute(
+    p: PackingInstance, s: PackingState, part: I64, i: int, trail: I64, mark: int
+) -> tuple[int, tuple[int, int]]:
+    """Neither `i` nor what is like it lies where `i` was put; return the trail's length, and where something rose."""
+    at, window = s.least[i], (p.sections, 0)
     for j in part:
         if p.twin[j] == p.twin[i] and s.need[j] <= at:
             mark = _set(s, trail, mark, j, s.least[j], rest(p, s, part, j, at))
-    return mark
+            window = widen(p, window, j)
+    return mark, window
 
 
 @inner
@@ -211,8 +221,8 @@ def _next(
         if i >= 0 and frame[7, f] == 0:
             fits = False
         elif i >= 0:
-            mark = frame[3, f] = _refute(p, s, part, i, trail, mark)
-            fits = holds(p, s, part, top)
+            mark, window = _refute(p, s, part, i, trail, mark)
+            frame[3, f], fits = mark, holds(p, s, part, top, window)
         i = _choose(s, p.size, part) if fits else -1
         if i >= 0:
             return f, i, trail, mark
@@ -246,13 +256,13 @@ def _search(
     cost = 0
     for j in range(count):
         cost += p.last[j] - p.first[j]
-    top = 0
+    top, window = 0, (0, p.sections)
     for ceiling in p.ceiling:
         top = max(top, ceiling)
     while True:
         part, before = s.items[low:high], length
         spent += 4 * len(part) + cost * len(part) // max(count, 1)
-        if holds(p, s, part, top):
+        if holds(p, s, part, top, window):
             if len(part):
                 length = _wait(p, s, waits, low, high, back, head, length)
                 head = length - 1
@@ -274,7 +284,7 @@ def _search(
         head, length, low, high, back = frame[4, f], frame[5, f], frame[0, f], frame[1, f] - 1, f
         frame[6, f], offset[i] = i, s.least[i]
         part = s.items[low : high + 1]
-        mark, carries = _put(p, s, part, i, trail, mark)
+        mark, carries, window = _put(p, s, part, i, trail, mark)
         frame[7, f] = carries
         _remove(part, i)
 

@@ -88,26 +88,31 @@ def _arrange(s: PackingState, part: I64) -> None:
 
 
 @inner
-def _pile(s: PackingState, low: int, high: int, size: int) -> int:
-    """Add to the sections [low, high); return the most that one of them holds."""
+def pile(p: PackingInstance, s: PackingState, j: int, low: int, high: int, size: int) -> int:
+    """Add to the totals of the sections of `j` that lie in [low, high); return the greatest of them then."""
     worst = 0
-    for t in range(low, high):
+    for t in range(max(low, p.first[j]), min(high, p.last[j])):
+        s.total[t] += size
+        worst = max(worst, s.total[t])
+    for t in range(low, min(high, p.last[j] - p.sections)):
         s.total[t] += size
         worst = max(worst, s.total[t])
     return worst
 
 
 @inner
-def holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
-    """Whether, in each section, what must lie above an offset fits between that and the highest ceiling."""
+def holds(p: PackingInstance, s: PackingState, part: I64, top: int, window: tuple[int, int]) -> bool:
+    """Whether, in each section, what must lie above an offset fits between that and the highest ceiling.
+
+    Only sections of the window are looked at: in the others nothing rose since they were.
+    """
     _arrange(s, part)
-    n, low, high, k = p.sections, p.sections, 0, 0
-    for j in part:
-        low = min(low, 0 if p.last[j] > n else p.first[j])
-        high = max(high, min(p.last[j], n))
+    n, (low, high), k = p.sections, window, 0
     for t in range(low, high):
         s.total[t] = 0
     for place, j in enumerate(part):
+        if max(low, p.first[j]) >= min(high, p.last[j]) and low >= p.last[j] - n:
+            continue
         bound = s.bound[j]
         if bound + p.size[j] > p.ceiling[j]:
             s.blame[j] += 1
@@ -116,11 +121,17 @@ def holds(p: PackingInstance, s: PackingState, part: I64, top: int) -> bool:
             for t in range(p.obstacle[1, k], p.obstacle[2, k]):
                 s.total[t % n] += p.obstacle[0, k]
             k += 1
-        worst = _pile(s, p.first[j], min(p.last[j], n), p.size[j])
-        worst = max(worst, _pile(s, 0, p.last[j] - n, p.size[j]))
-        if worst + bound > top:
+        if pile(p, s, j, low, high, p.size[j]) + bound > top:
             for x in part[: place + 1]:
                 if touch(p, x, j):
                     s.blame[x] += 1 / (place + 1)
             return False
     return True
+
+
+@inner
+def widen(p: PackingInstance, window: tuple[int, int], j: int) -> tuple[int, int]:
+    """Return the window with the sections of `j` in it."""
+    if p.last[j] > p.sections:
+        return 0, p.sections
+    return min(window[0], p.first[j]), max(window[1], p.last[j])

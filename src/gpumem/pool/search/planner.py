@@ -61,7 +61,7 @@ POWERS = (1.0, 2.0, 0.0, 0.5)  # of the lifetime, for the area
 COUNTS = (200, 100, 400, 50, 800)  # buffers of the largest area
 MOST_ORDERS = 1000  # buffers up to which all greedy orders are tried
 QUICK = 0.25  # of the effort, on top of it: what the tries at the target may take where no target is given
-GROWTH = 1.3  # how many more failures each further round of these tries allows
+FIRST, GROWTH = 1000, 2.0  # failures that a try of the first round allows, and how many more in each further one
 BLAME, FORGET = 4.0, 0.7  # what standing in the way most adds to the weight of 1, and what is left of it after a try
 SHARE = 8  # of the effort, the part that one way down may take
 
@@ -203,7 +203,7 @@ class Search:
                 weight = np.exp(NOISE[turn % 2] * rng.standard_normal(len(free)))
                 if turn % 2:
                     weight *= 1 + BLAME * blame / max(float(blame.max()), 1.0)
-                fails = int(FAILS * GROWTH ** min(turn, 100))
+                fails = int(FIRST * GROWTH ** min(turn, 40))
                 status = self.pack(free, goal, rule, every, weight, fails, self.work, blame)
                 blame *= FORGET
                 if status != GAVE_UP or not self.going(target):
