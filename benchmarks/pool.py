@@ -17,7 +17,6 @@ from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.pool import PLANNERS, search
 from gpumem.trace import Trace
 
-
 SEEDS = 10
 
 
@@ -38,10 +37,16 @@ def capacity(paths: list[Path]) -> None:
 
 
 def main() -> None:
-    """Print a line an instance."""
+    """Print a table."""
     print(header())
     if len(sys.argv) > 1:
-        return capacity([Path(name) for name in sys.argv[1:]])
+        capacity([Path(name) for name in sys.argv[1:]])
+    else:
+        ratios()
+
+
+def ratios() -> None:
+    """Print a line an instance: height over the peak load, and time."""
     files = [*SHARED.glob("traces/*.json.gz"), *SHARED.glob("dsa/*/*.csv")] or [path_of(name) for name in BUNDLED]
     for planner in PLANNERS.values():
         planner(Trace.from_lifetimes([1], [0], [1]))
@@ -49,15 +54,15 @@ def main() -> None:
     print(f"\n{'instance':30}{'buffers':>9}{columns}{'better':>10}")
     for path in sorted(files):
         trace = read(path)
-        cells, ratios = "", []
+        cells, found = "", []
         for planner in PLANNERS.values():
             begin = time.perf_counter()
             placed = planner(trace, alignment=256 if len(trace.ops) else 1)
             ms = (time.perf_counter() - begin) * 1e3
             check.placement(trace, placed)
-            ratios.append(placed.ratio(trace))
-            cells += f"{ratios[-1]:>12.4f}{ms:>10.2f}"
-        print(f"{path.name.split('.')[0]:30}{len(trace.buffers):>9}{cells}{min(ratios):>10.4f}")
+            found.append(placed.ratio(trace))
+            cells += f"{found[-1]:>12.4f}{ms:>10.2f}"
+        print(f"{path.name.split('.')[0]:30}{len(trace.buffers):>9}{cells}{min(found):>10.4f}")
 
 
 if __name__ == "__main__":
