@@ -23,7 +23,7 @@ from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.search._drops import Drops
 from gpumem.swap.search._engines import Evaluation, _host_excess
-from gpumem.swap.search._moves import toggle
+from gpumem.swap.search._orders import toggle
 from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule

@@ -21,7 +21,7 @@ from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.search._drops import Drops
 from gpumem.swap.search._engines import Evaluation, evaluate, retime
-from gpumem.swap.search._moves import toggle
+from gpumem.swap.search._orders import toggle
 from gpumem.swap.search.annealing import Annealing, problem, start, swaps
 from gpumem.swap.search.planner import lowest, search
 from gpumem.trace import Trace

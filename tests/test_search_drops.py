@@ -23,7 +23,7 @@ from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.search._drops import Drops, choose, drop, fill, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, evaluate, retime
-from gpumem.swap.search._moves import toggle
+from gpumem.swap.search._orders import toggle
 from gpumem.swap.search._ways import fastest
 from gpumem.swap.search.annealing import Annealing, start, swaps
 from gpumem.swap.search.planner import search

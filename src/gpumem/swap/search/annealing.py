@@ -22,7 +22,8 @@ from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.swap.recompute import barred, recomputable
 from gpumem.swap.search._drops import Drops, Replays, fill, settle
 from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
-from gpumem.swap.search._moves import MODULUS, anneal, assign, greedy, toggle
+from gpumem.swap.search._moves import anneal, assign, greedy
+from gpumem.swap.search._orders import MODULUS, toggle
 from gpumem.swap.search._relief import quicken, relieve
 from gpumem.swap.search._ways import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.windows import Windows, windows
