@@ -19,7 +19,7 @@ from gpumem.units import amount, human_ns
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 SEED = "of planners that draw random numbers"
-OWN = ("seed", "effort", "seconds", "peaks", "threshold")  # options that some planners take
+OWN = ("seed", "effort", "seconds", "peaks", "threshold", "recompute")  # options that some planners take
 
 
 def add_limits(p: Parser, otherwise: str = "") -> Group:
@@ -50,6 +50,8 @@ def add_own(p: Group, seed: str = SEED) -> None:
         "--peaks", metavar="first|all", help="of AutoSwap and its kin: candidates straddle the first peak, or all"
     )
     p.add_argument("--threshold", metavar="SIZE", help="of most planners: the smallest buffer to swap (mostly 1MiB)")
+    again = "of planners that make values again: swap only"
+    p.add_argument("--no-recompute", dest="recompute", action="store_false", default=None, help=again)
     add_search(p, "1 takes up to half a minute a plan", seed)
 
 
@@ -82,7 +84,7 @@ def own_options(
         if not 0 < given.get(name, 1) < math.inf:
             raise ValueError(f"--{name}: {given[name]} is not positive and finite")
     for name in given.keys() - set(more):
-        of_use(f"--{name}", name, planners)
+        of_use("--no-recompute" if name == "recompute" else f"--{name}", name, planners)
     return given
 
 

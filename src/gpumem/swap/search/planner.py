@@ -152,7 +152,7 @@ def _swap_or_drop(
         judge.offer(found.plan())
     if judge.stall > 0 and not until.over():
         best = [known[value] for value in sorted(known) if value < FAR][:BEST]
-        race(judge, annealing, best, until, progress)
+        race(judge, annealing, best, (False, True) if menu else (False,), until, progress)
 
 
 @strict

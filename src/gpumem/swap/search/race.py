@@ -22,11 +22,15 @@ def race(
     judge: Judge,
     annealing: Callable[..., Annealing],
     plans: Sequence[Plan],
+    small: Sequence[bool],
     until: Deadline,
     progress: Callable[[str], None],
 ) -> None:
-    """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out."""
-    runners = list(until.each(_starts(judge, annealing, plans, until, progress)))
+    """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
+
+    `small`: whether the latter begin with the smallest workspaces, or each way where there are both.
+    """
+    runners = list(until.each(_starts(judge, annealing, plans, small, until, progress)))
     for most, share in ROUNDS:
         runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
         for found in until.each(runners):
@@ -42,6 +46,7 @@ def _starts(
     judge: Judge,
     annealing: Callable[..., Annealing],
     plans: Sequence[Plan],
+    small: Sequence[bool],
     until: Deadline,
     progress: Callable[[str], None],
 ) -> Iterator[Annealing]:
@@ -53,7 +58,7 @@ def _starts(
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
-    for multiple, small in product(MULTIPLES, (False, True)):
+    for multiple, least in product(MULTIPLES, small):
         found = annealing(until, progress, recompute=True)
-        if (found.choices or not small) and relieved(found, machine, multiple, small=small):
+        if relieved(found, machine, multiple, small=least):
             yield found
