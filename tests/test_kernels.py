@@ -566,29 +566,25 @@ def test_without_numba_cuda_the_error_says_what_to_install() -> None:
 COMPILE = """
 import json
 from types import SimpleNamespace
-from numba.cuda import compile_ptx, dispatcher
-from gpumem.kernels import device
+from numba.cuda import dispatcher
+from gpumem.kernels import _numba, device
 from tests.kernel_cases import CASES, Pick
 
 launched = {}
 
-class Note:
-    def __init__(self, kernel):
-        self.kernel = kernel
-    def __call__(self, *arguments):  # stands in for a launch
-        name = self.kernel.py_func.__module__.split(".")[-1] + "." + self.kernel.py_func.__name__
-        types = tuple(self.kernel.typeof_pyval(argument) for argument in arguments)
-        launched.setdefault(name, (self.kernel, set()))[1].add(types)
+def note(what, ptx, grid, block, arguments):  # stands in for `_compiled.bind`
+    kernel, types = what
+    name = kernel.py_func.__module__.split(".")[-1] + "." + kernel.py_func.__name__
+    launched.setdefault(name, {})[types] = ptx
+    return lambda stream: None
 
-dispatcher.CUDADispatcher.__getitem__ = lambda kernel, configuration: Note(kernel)
+_numba.bind = note
 dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))  # asked for by device functions
 for pick in (lambda low, high: low, lambda low, high: high):
     for name in CASES:
         getattr(device, name)(None, **CASES[name](Pick(pick)))
 try:
-    ptx = {name: [compile_ptx(kernel.py_func, types, cc=(9, 0), device=False)[0] for types in signatures]
-           for name, (kernel, signatures) in launched.items()}
-    print(json.dumps(ptx))
+    print(json.dumps({name: [ptx((9, 0)) for ptx in each.values()] for name, each in launched.items()}))
 except Exception as error:
     if type(error).__name__ not in ("DynamicLibNotFoundError", "NvvmSupportError"):
         raise

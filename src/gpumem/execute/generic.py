@@ -24,6 +24,7 @@ from gpumem._strict import strict
 from gpumem.columns import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
+from gpumem.kernels import in_turn, prebound
 from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
 from gpumem.placement import Placement
 from gpumem.trace import Trace
@@ -120,20 +121,15 @@ class _Round(NamedTuple):
 
 
 def _by_library(library: Any, rounds: list[_Round], counter: Any, digest: Any, drawn: Any, *, again: bool) -> Call:
-    def call(stream: object) -> None:
-        library.clear(stream, digest)
-        if counter is not None:
-            if not again:
-                library.advance(stream, counter)
-            library.fill(stream, counter, drawn, 0)
-            library.checksum(stream, drawn, digest, 0)
-        for reads, writes in rounds:
-            for x, salt in reads:
-                library.checksum(stream, x, digest, salt)
-            for out, salt in writes:
-                library.fill(stream, digest, out, salt)
-
-    return call
+    starts = [prebound(library.clear, digest)]
+    if counter is not None:
+        if not again:
+            starts.append(prebound(library.advance, counter))
+        starts += prebound(library.fill, counter, drawn, 0), prebound(library.checksum, drawn, digest, 0)
+    for reads, writes in rounds:
+        starts += [prebound(library.checksum, x, digest, salt) for x, salt in reads]
+        starts += [prebound(library.fill, digest, out, salt) for out, salt in writes]
+    return in_turn(starts)
 
 
 def _values(trace: Trace) -> list[list[int]]:

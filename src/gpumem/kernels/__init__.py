@@ -1,6 +1,7 @@
 """Numba CUDA kernels (`device`) and the same functions in NumPy (`reference`); importing this package loads neither.
 
-A caller chooses a module and calls the same names with the same arguments: `library.relu(stream, x, out)`.
+A caller chooses a module and calls the same names with the same arguments: `library.relu(stream, x, out)`, or has
+them made once, `start = prebound(library.relu, x, out)`, and starts them often.
 """
 
 from typing import TYPE_CHECKING
@@ -9,5 +10,6 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.kernels import device as device, reference as reference
+    from gpumem.kernels._prebound import in_turn as in_turn, prebinding as prebinding, prebound as prebound
 
 face(__name__)

@@ -1,4 +1,6 @@
-"""The one place that imports `numba.cuda`: decorators, the launch lock, launch configurations, sums over a block.
+"""The one place that imports `numba.cuda`: decorators, launches, launch configurations, sums over a block.
+
+Numba is a compiler here: it makes PTX, and `cuda.core` loads and launches it (`_compiled`).
 
 Kernels keep to a plain subset (no cooperative groups, no float atomics, no dynamic shared memory), so that a successor
 of numba-cuda means a change here only. `NUMBA_ENABLE_CUDASIM=1` in the environment before the first import selects the
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+
+from gpumem.kernels._prebound import Script, Start
 
 # numba-cuda 0.30 looks up np.row_stack when it first compiles, and NumPy 2.5 has removed it.
 vars(np).setdefault("row_stack", np.vstack)
@@ -32,11 +36,13 @@ SIMULATOR = bool(config.ENABLE_CUDASIM)
 TILE = 16  # blocks of TILE x TILE threads for matrices
 THREADS = 64  # of a 1-D block: enough to fill a GPU, few enough for the simulator
 _BLOCKS = 1 << 16  # at most; kernels loop over the rest
-_lock = threading.RLock()  # Numba's dispatcher and its simulator keep state between `kernel[...]` and the call
+_lock = threading.RLock()  # Numba's simulator keeps state between `kernel[...]` and the call
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small grids are normal here, and a warning for each launch is noise
 
-if SIMULATOR:
+if not SIMULATOR:
+    from gpumem.kernels._compiled import bind, on
+else:
     from numba.cuda.simulator import kernelapi
 
     class _Once(dict[Any, Any]):
@@ -65,7 +71,7 @@ if SIMULATOR:
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel at its first launch."""
+    """Mark a kernel; it is compiled when it is first bound to arguments."""
     return cuda.jit(function)
 
 
@@ -80,10 +86,40 @@ def modular(function: F) -> F:
 
 
 def launch(kernel: Any, blocks: int, threads: int | tuple[int, int], stream: object, *arguments: Any) -> None:
-    """Launch blocks of threads on a stream, or nothing where there are none: CUDA refuses an empty grid."""
-    if blocks:
-        with _lock:
-            kernel[min(blocks, _BLOCKS), threads, stream](*arguments)
+    """Launch blocks of threads on a stream, or nothing where there are none: CUDA refuses an empty grid.
+
+    A `Script` for a stream takes the launch down.
+    """
+    if not blocks:
+        return
+    start = _bound(kernel, min(blocks, _BLOCKS), threads, arguments)
+    if isinstance(stream, Script):
+        stream.append(start)
+    else:
+        start(stream if SIMULATOR else on(stream))
+
+
+def _bound(kernel: Any, grid: int, block: int | tuple[int, int], arguments: tuple[Any, ...]) -> Start:
+    """Return what launches a kernel on a stream."""
+    if SIMULATOR:
+
+        def start(stream: object) -> None:
+            with _lock:
+                kernel[grid, block, stream](*arguments)
+
+        return start
+    types = tuple(kernel.typeof_pyval(_numba_array(argument)) for argument in arguments)
+    return bind((kernel, types), lambda cc: _ptx(kernel, types, cc), grid, block, arguments)
+
+
+def _numba_array(argument: Any) -> Any:
+    """An array on the device as one of Numba's, which it is as a rule; numbers as they are."""
+    return cuda.as_cuda_array(argument, sync=False) if hasattr(argument, "__cuda_array_interface__") else argument
+
+
+def _ptx(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> str:
+    """Compile a kernel for the types of its arguments."""
+    return str(cuda.compile_ptx(kernel.py_func, types, cc=capability, device=False)[0])
 
 
 def each(kernel: Any, n: int, stream: object, *arguments: Any) -> None:

@@ -5,6 +5,7 @@ Arrays are C-contiguous device arrays of Numba; the stream is a `cuda.core.Strea
 
 from __future__ import annotations
 
+from gpumem.kernels._prebound import prebinding
 from gpumem.kernels._shapes import im2col_floats as im2col_floats
 from gpumem.kernels.batch_norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
 from gpumem.kernels.bias import bias as bias, bias_gradient as bias_gradient
@@ -44,3 +45,6 @@ from gpumem.kernels.words import (
     delay as delay,
     fill as fill,
 )
+
+for _name in __all__:
+    prebinding(globals()[_name])

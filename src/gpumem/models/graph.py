@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from gpumem._show import Shown
 from gpumem.columns import RECOMPUTE, ROLES, Op, position
 from gpumem.execute import Call, Launch, Views
+from gpumem.kernels import in_turn, prebound
 from gpumem.kinds import ACTIVATION, GRADIENT, INPUT, WORKSPACE
 from gpumem.recorder import Recorder
 from gpumem.trace import Trace
@@ -122,17 +122,14 @@ class Model(Shown):
             arrays = [views(i, t.dtype, t.shape) for i, t in given if i not in absent]
             if step.workspaces[op.name]:
                 arrays.append(views.workspace(FLOAT))
-            call = partial(_function(library, op.name), **step.options)
+            function = _function(library, op.name)
             if step.seed is None:
-                return lambda stream: call(stream, *arrays)
-            counter, advance = views.generator(), _function(library, "advance")
-
-            def draw(stream: object) -> None:
-                if not again:
-                    advance(stream, counter)
-                call(stream, *arrays, counter, step.seed)
-
-            return draw
+                return prebound(function, *arrays, **step.options)
+            counter = views.generator()
+            draw = prebound(function, *arrays, counter, step.seed, **step.options)
+            if again:
+                return draw
+            return in_turn([prebound(_function(library, "advance"), counter), draw])
 
         return bind
 
