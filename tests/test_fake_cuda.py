@@ -11,7 +11,8 @@ from tests import fake_cuda
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
-CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "checks.py").read_text(), re.M)
+SOURCES = sorted((fake_cuda.HERE / "checks").glob("*.py"))
+CHECKS = re.findall(r"^def (check_\w+)", "".join(path.read_text() for path in SOURCES), re.M)
 SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").read_text(), re.S)
 
 
@@ -91,3 +92,21 @@ def test_build(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(fake_cuda.NoCompiler):
         fake_cuda.build(tmp_path / "there")
+
+
+def test_illegal_addresses_ruin_the_context_where_they_are_told_to():
+    code = """
+from cuda.bindings import driver
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+address = driver.cuMemAlloc(8)[1]
+stream = driver.cuStreamCreate(1)[1]
+driver.cuMemsetD8Async(address, 0, 1, stream)
+driver.cuMemFreeAsync(address, 0)
+results = [driver.cuCtxSynchronize()[0] for _ in range(2)]
+driver.cuDevicePrimaryCtxReset(0)
+print(*map(int, [*results, driver.cuCtxSynchronize()[0]]))
+"""
+    for sticky, expected in (("0", "700 0 0"), ("1", "700 700 0")):
+        seen = {fake_cuda.run(code, seed=seed, FAKE_CUDA_STICKY=sticky).stdout.strip() for seed in range(6)}
+        assert seen == {"0 0 0", expected}

@@ -11,6 +11,7 @@ _library.fake_cuda_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
 _library.fake_cuda_seed.argtypes = [ctypes.c_uint64]
 _library.fake_cuda_seed.restype = None
 _library.fake_cuda_reset_counts.restype = None
+_library.fake_cuda_revive.restype = None
 _library.fake_cuda_backing.argtypes = [ctypes.c_void_p]
 _library.fake_cuda_backing.restype = ctypes.c_void_p
 
@@ -27,6 +28,11 @@ def fail(what: str, n: int) -> None:
     """Let the `n`-th call of this kind from now fail; 0 takes it back."""
     if _library.fake_cuda_fail(what.encode(), n):
         raise ValueError(f"the fake driver has no fault {what!r}")
+
+
+def revive() -> None:
+    """Reset the context: what ruined it is forgotten, and memory, streams, events and executable graphs are gone."""
+    _library.fake_cuda_revive()
 
 
 def seed(n: int) -> None:

@@ -1,4 +1,4 @@
-// The calls of the driver API, apart from those on graphs.
+// Finding the calls, the device, its context, kernels.
 #include "fake.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -6,18 +6,15 @@
 #include <string.h>
 
 static bool initialised;
-static struct context { int retained; } primary;  // of the only device
+struct context primary;
 static _Thread_local void *contexts[16];
 static _Thread_local int depth;
 
-#define ENTER \
-    LOCK; \
-    if (!initialised) return NOT_INITIALIZED; \
-    if (calling) return NOT_PERMITTED; \
-    if (!depth || !contexts[depth - 1]) return INVALID_CONTEXT
-#define STREAM_OF(handle) \
-    struct stream *stream = stream_of(handle); \
-    if (!stream) return INVALID_HANDLE
+CUresult inside(void) {
+    if (!initialised) return NOT_INITIALIZED;
+    if (calling) return NOT_PERMITTED;
+    return depth && contexts[depth - 1] ? SUCCESS : INVALID_CONTEXT;
+}
 
 // --- finding the calls
 
@@ -129,6 +126,11 @@ API CUresult cuDevicePrimaryCtxRelease_v2(int device) {
     if (device) return INVALID_DEVICE;
     return primary.retained-- > 0 ? SUCCESS : (primary.retained = 0, INVALID_CONTEXT);
 }
+API CUresult cuDevicePrimaryCtxReset_v2(int device) {
+    LOCK;
+    if (device) return INVALID_DEVICE;
+    return fake_cuda_revive(), SUCCESS;
+}
 API CUresult cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
     return *flags = 0, *active = primary.retained > 0, device ? INVALID_DEVICE : SUCCESS;
 }
@@ -161,7 +163,8 @@ API CUresult cuCtxGetDevice_v2(int *device, void *context) {
     return *device = 0, SUCCESS;
 }
 API CUresult cuCtxGetDevice(int *device) {
-    ENTER;
+    LOCK;
+    TRY(inside());
     return *device = 0, SUCCESS;
 }
 API CUresult cuCtxGetId(void *context UNUSED, uint64_t *id) { return *id = 1, SUCCESS; }
@@ -182,422 +185,11 @@ API CUresult cuCtxSynchronize(void) {
 }
 API CUresult cuCtxSynchronize_v2(void *context UNUSED) { return cuCtxSynchronize(); }
 
-// --- memory
-
-API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    ENTER;
-    *total = memory_total(), *free_bytes = *total - (size_t)counts[DEVICE_BYTES];
-    return SUCCESS;
-}
-
-static CUresult release(uintptr_t address, bool device) {
-    if (calling) return NOT_PERMITTED;
-    struct area *area = area_at(address, 0);
-    if (!area || area->base != address || area->device != device || !area->owned || area->dying) return INVALID_VALUE;
-    TRY(capture_forbids_unsafe(false));
-    finish_all();  // a failure of queued work is left to the next synchronisation proper
-    area_destroy(area_at(address, 0));
-    return SUCCESS;
-}
-API CUresult cuMemAlloc_v2(uint64_t *address, size_t bytes) {
-    ENTER;
-    TRY(capture_forbids_unsafe(false));
-    return area_create(true, bytes, address);
-}
-API CUresult cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned unit UNUSED) {
-    *pitch = (width + 511) / 512 * 512;
-    ENTER;
-    return area_create(true, *pitch * height, address);
-}
-API CUresult cuMemFree_v2(uint64_t address) {
-    LOCK;
-    return address ? release(address, true) : SUCCESS;
-}
-API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags UNUSED) {
-    ENTER;
-    TRY(capture_forbids_unsafe(false));
-    return area_create(false, bytes, (uintptr_t *)address);
-}
-API CUresult cuMemAllocHost_v2(void **address, size_t bytes) { return cuMemHostAlloc(address, bytes, 0); }
-API CUresult cuMemFreeHost(void *address) {
-    LOCK;
-    return release((uintptr_t)address, false);
-}
-API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags UNUSED) {
-    ENTER;
-    return area_register(address, bytes);
-}
-API CUresult cuMemHostUnregister(void *address) {
-    LOCK;
-    struct area *area = area_at((uintptr_t)address, 0);
-    if (!area || area->owned || area->base != (uintptr_t)address) return INVALID_VALUE;
-    finish_all();
-    area_destroy(area);
-    return SUCCESS;
-}
-API CUresult cuMemHostGetDevicePointer_v2(uint64_t *device, void *host, unsigned flags UNUSED) {
-    LOCK;
-    struct area *area = area_at((uintptr_t)host, 0);
-    return *device = (uintptr_t)host, area && !area->device ? SUCCESS : INVALID_VALUE;
-}
-API CUresult cuMemHostGetFlags(unsigned *flags, void *host) {
-    LOCK;
-    return *flags = 0, area_at((uintptr_t)host, 0) ? SUCCESS : INVALID_VALUE;
-}
-API CUresult cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address) {
-    LOCK;
-    struct area *area = area_at(address, 0);
-    if (!area) return NOT_FOUND;
-    if (base) *base = area->base;
-    if (bytes) *bytes = area->bytes;
-    return SUCCESS;
-}
-
-static CUresult pointer(void *data, int attribute, uint64_t address) {  // unknown memory reads as zeros
-    struct area *area = area_at(address, 0);
-    static const int wide[] = {1, 3, 4, 7, 11, 12, 14, 17, 18, 19, 20};
-    static const struct area none;
-    uint64_t value = 0;
-    const struct area *a = area ? area : &none;
-    switch (attribute) {
-        case 1: value = area ? (uintptr_t)&primary : 0; break;
-        case 2: value = area ? 1 + a->device : 0; break;  // host, device
-        case 3: value = area ? address : 0; break;
-        case 4: value = a->device ? 0 : area ? address : 0; break;
-        case 6: case 8: case 10: case 15: case 14: case 17: case 21: break;
-        case 7: case 20: value = a->id; break;
-        case 9: value = area ? 0 : (uint64_t)-2; break;
-        case 11: case 19: value = a->base; break;
-        case 12: case 18: value = a->bytes; break;
-        case 13: value = !!area; break;
-        case 16: value = 3; break;
-        default: return INVALID_VALUE;
-    }
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (attribute == wide[i]) return *(uint64_t *)data = value, SUCCESS;
-    if (attribute == 8 || attribute == 10 || attribute == 13 || attribute == 15) return *(bool *)data = value, SUCCESS;
-    return *(int *)data = (int)value, SUCCESS;
-}
-API CUresult cuPointerGetAttribute(void *data, int attribute, uint64_t address) {
-    ENTER;
-    if (!area_at(address, 0)) return INVALID_VALUE;
-    if (attribute == 4 && area_at(address, 0)->device) return INVALID_VALUE;
-    return pointer(data, attribute, address);
-}
-API CUresult cuPointerGetAttributes(unsigned size, const int *attributes, void **data, uint64_t address) {
-    ENTER;
-    for (unsigned i = 0; i < size; i++) TRY(pointer(data[i], attributes[i], address));
-    return SUCCESS;
-}
-API CUresult cuPointerSetAttribute(const void *value UNUSED, int attribute UNUSED, uint64_t address) {
-    LOCK;
-    return area_at(address, 0) ? SUCCESS : INVALID_VALUE;
-}
-
-// Memory pools: allocated at once, freed in the order of the stream.
-static struct pool {
-    struct handle handle;
-    bool host;
-    uint64_t attributes[16];
-} device_pool = {.handle = {POOL, true}}, host_pool = {.handle = {POOL, true}, .host = true};
-struct location { int type, id; };
-
-API CUresult cuDeviceGetDefaultMemPool(struct pool **pool, int device) {
-    return *pool = &device_pool, device ? INVALID_DEVICE : SUCCESS;
-}
-API CUresult cuDeviceGetMemPool(struct pool **pool, int device) { return cuDeviceGetDefaultMemPool(pool, device); }
-API CUresult cuDeviceSetMemPool(int device, struct pool *pool UNUSED) { return device ? INVALID_DEVICE : SUCCESS; }
-API CUresult cuMemGetMemPool(struct pool **pool, struct location *location, int type UNUSED) {
-    return *pool = location->type == 1 ? &device_pool : &host_pool, SUCCESS;
-}
-API CUresult cuMemGetDefaultMemPool(struct pool **pool, struct location *location, int type) {
-    return cuMemGetMemPool(pool, location, type);
-}
-struct pool_properties {
-    int type, handles;
-    struct location location;
-};
-API CUresult cuMemPoolCreate(struct pool **pool, const struct pool_properties *given) {
-    LOCK;
-    *pool = handle_create(POOL, sizeof **pool);
-    (*pool)->host = given->location.type != 1;
-    return SUCCESS;
-}
-API CUresult cuMemPoolDestroy(struct pool *pool) {
-    LOCK;
-    if (!is(pool, POOL)) return INVALID_VALUE;
-    pool->handle.live = pool == &device_pool || pool == &host_pool;
-    return SUCCESS;
-}
-API CUresult cuMemPoolTrimTo(struct pool *pool, size_t keep UNUSED) { return is(pool, POOL) ? SUCCESS : INVALID_VALUE; }
-API CUresult cuMemPoolSetAccess(struct pool *pool, const void *access UNUSED, size_t size UNUSED) {
-    return is(pool, POOL) ? SUCCESS : INVALID_VALUE;
-}
-API CUresult cuMemPoolGetAccess(int *flags, struct pool *pool, void *location UNUSED) {
-    return *flags = 3, is(pool, POOL) ? SUCCESS : INVALID_VALUE;
-}
-API CUresult cuMemPoolSetAttribute(struct pool *pool, int attribute, void *value) {
-    if (!is(pool, POOL) || attribute < 1 || attribute > 8) return INVALID_VALUE;
-    return pool->attributes[attribute] = attribute < 4 ? *(unsigned *)value : *(uint64_t *)value, SUCCESS;
-}
-API CUresult cuMemPoolGetAttribute(struct pool *pool, int attribute, void *value) {
-    if (!is(pool, POOL) || attribute < 1 || attribute > 8) return INVALID_VALUE;
-    uint64_t live = (uint64_t)counts[pool->host ? PINNED_BYTES : DEVICE_BYTES];  // of all pools
-    if (attribute < 4) *(unsigned *)value = (unsigned)pool->attributes[attribute];
-    else *(uint64_t *)value = attribute == 4 ? pool->attributes[4] : live;
-    return SUCCESS;
-}
-API CUresult cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, struct pool *pool, void *handle) {
-    ENTER;
-    STREAM_OF(handle);
-    if (!is(pool, POOL)) return INVALID_VALUE;
-    if (stream->capture) return NOT_SUPPORTED;
-    if (!pool->host && bytes > memory_total() - (uint64_t)counts[DEVICE_BYTES]) finish_all();  // frees may be queued
-    return area_create(!pool->host, bytes, address);
-}
-API CUresult cuMemAllocAsync(uint64_t *address, size_t bytes, void *handle) {
-    return cuMemAllocFromPoolAsync(address, bytes, &device_pool, handle);
-}
-API CUresult cuMemFreeAsync(uint64_t address, void *handle) {
-    LOCK;
-    STREAM_OF(handle);
-    struct area *area = area_at(address, 0);
-    if (!area || area->base != address || !area->owned || area->dying) return INVALID_VALUE;
-    if (stream->capture) return NOT_SUPPORTED;
-    area->dying = true;
-    return enqueue(stream, &(struct op){.kind = FREE, .to = address});
-}
-
-// --- copies: `device` says what each end must be (1 device, 0 host, -1 either)
-
-static CUresult end_of_copy(uintptr_t address, size_t bytes, int device, bool waits) {
-    struct area *area = area_at(address, bytes);
-    if (area && !area->dying) return device >= 0 && area->device != device ? INVALID_VALUE : SUCCESS;
-    if (area_at(address, 0) || device > 0) return INVALID_VALUE;  // out of bounds, or freed
-    if (waits) return SUCCESS;
-    counts[PAGEABLE_REFUSED]++;
-    return INVALID_VALUE;
-}
-
-static CUresult copy(uintptr_t to, int to_device, uintptr_t from, int from_device, size_t bytes, void *handle,
-                     bool waits) {
-    ENTER;
-    STREAM_OF(handle);
-    if (fails(FAIL_COPY)) return LAUNCH_FAILED;
-    if (!bytes) return SUCCESS;
-    TRY(end_of_copy(to, bytes, to_device, waits));
-    TRY(end_of_copy(from, bytes, from_device, waits));
-    if (waits) TRY(capture_forbids_unsafe(true));
-    for (struct stream *s = waits ? streams : NULL; s; s = s->next)
-        if (!(s->flags & 1)) finish(s, NULL);  // as CUDA: not those with CU_STREAM_NON_BLOCKING
-    TRY(enqueue(stream, &(struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes, .pageable = waits}));
-    counts[COPIES]++;
-    if (!waits) return SUCCESS;
-    finish(stream, NULL);
-    return settle(stream);
-}
-API CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    return copy(to, -1, from, -1, bytes, stream, false);
-}
-API CUresult cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
-    return copy(to, 1, (uintptr_t)from, 0, bytes, stream, false);
-}
-API CUresult cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
-    return copy((uintptr_t)to, 0, from, 1, bytes, stream, false);
-}
-API CUresult cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    return copy(to, 1, from, 1, bytes, stream, false);
-}
-API CUresult cuMemcpy(uint64_t to, uint64_t from, size_t bytes) { return copy(to, -1, from, -1, bytes, NULL, true); }
-API CUresult cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-    return copy(to, 1, (uintptr_t)from, 0, bytes, NULL, true);
-}
-API CUresult cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
-    return copy((uintptr_t)to, 0, from, 1, bytes, NULL, true);
-}
-API CUresult cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) {
-    return copy(to, 1, from, 1, bytes, NULL, true);
-}
-
-static CUresult set(uint64_t to, unsigned value, unsigned width, size_t count, void *handle) {
-    ENTER;
-    STREAM_OF(handle);
-    if (fails(FAIL_SET)) return LAUNCH_FAILED;
-    if (!count) return SUCCESS;
-    struct area *area = area_at(to, count * width);
-    if (!area || area->dying || to % width) return INVALID_VALUE;
-    TRY(enqueue(stream, &(struct op){.kind = SET, .to = to, .bytes = count * width, .value = value, .width = width}));
-    return counts[SETS]++, SUCCESS;
-}
-#define SETTER(bits, type) \
-    API CUresult cuMemsetD##bits##Async(uint64_t to, type value, size_t count, void *stream) { \
-        return set(to, value, bits / 8, count, stream); \
-    } \
-    API CUresult cuMemsetD##bits##_v2(uint64_t to, type value, size_t count) { \
-        return set(to, value, bits / 8, count, NULL); \
-    }
-SETTER(8, unsigned char)
-SETTER(16, unsigned short)
-SETTER(32, unsigned)
-
-// --- streams and events
-
-CUresult cuStreamEndCapture(void *handle, struct graph **graph);
-CUresult cuGraphDestroy(struct graph *graph);
-
-API CUresult cuStreamCreateWithPriority(struct stream **result, unsigned flags, int priority) {
-    ENTER;
-    if (fails(FAIL_STREAM)) return UNKNOWN;
-    struct stream *stream = *result = handle_create(STREAM, sizeof *stream);
-    stream->flags = flags, stream->priority = priority, stream->tail = &stream->head, stream->urgency = draw();
-    stream->next = streams, streams = stream;
-    counts[LIVE_STREAMS]++;
-    return SUCCESS;
-}
-API CUresult cuStreamCreate(struct stream **result, unsigned flags) {
-    return cuStreamCreateWithPriority(result, flags, 0);
-}
-API CUresult cuStreamDestroy_v2(void *handle) {  // what is queued still runs
-    LOCK;
-    STREAM_OF(handle);
-    if (stream == &legacy || stream == &per_thread) return INVALID_HANDLE;
-    struct graph *graph = NULL;
-    if (stream->capture && stream->capture->origin == stream) cuStreamEndCapture(stream, &graph);
-    cuGraphDestroy(graph);  // of a capture that nobody ended
-    stream->handle.live = false;
-    counts[LIVE_STREAMS]--;
-    return SUCCESS;
-}
-API CUresult cuStreamSynchronize(void *handle) {
-    ENTER;
-    STREAM_OF(handle);
-    TRY(capture_forbids(stream));
-    finish(stream, NULL);
-    return settle(stream);
-}
-API CUresult cuStreamQuery(void *handle) {
-    ENTER;
-    STREAM_OF(handle);
-    TRY(capture_forbids(stream));
-    poke();
-    return stream->head ? NOT_READY : SUCCESS;
-}
-API CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
-    ENTER;
-    STREAM_OF(handle);
-    if (!is(event, EVENT)) return INVALID_HANDLE;
-    if (flags) return NOT_SUPPORTED;
-    if (fails(FAIL_WAIT)) return UNKNOWN;
-    if (stream->capture || event->capture) TRY(capture_wait(stream, event));
-    else if (event->record) push(stream, &(struct op){.kind = WAIT, .record = record_share(event->record)});
-    return counts[WAITS]++, SUCCESS;
-}
-API CUresult cuLaunchHostFunc(void *handle, void (*call)(void *), void *data) {
-    ENTER;
-    STREAM_OF(handle);
-    return enqueue(stream, &(struct op){.kind = CALL, .call = call, .data = data});
-}
-API CUresult cuStreamGetFlags(void *handle, unsigned *flags) {
-    LOCK;
-    STREAM_OF(handle);
-    return *flags = stream->flags, SUCCESS;
-}
-API CUresult cuStreamGetPriority(void *handle, int *priority) {
-    LOCK;
-    STREAM_OF(handle);
-    return *priority = stream->priority, SUCCESS;
-}
-API CUresult cuStreamGetId(void *handle, uint64_t *id) {
-    LOCK;
-    STREAM_OF(handle);
-    return *id = (uintptr_t)stream, SUCCESS;
-}
-API CUresult cuStreamGetDevice(void *handle, int *device) {
-    LOCK;
-    STREAM_OF(handle);
-    return *device = 0, SUCCESS;
-}
-API CUresult cuStreamGetCtx(void *handle, void **context) {
-    LOCK;
-    STREAM_OF(handle);
-    return *context = &primary, SUCCESS;
-}
-API CUresult cuStreamGetCtx_v2(void *handle, void **context, void **green) {
-    if (green) *green = NULL;
-    return cuStreamGetCtx(handle, context);
-}
-
-API CUresult cuEventCreate(struct event **result, unsigned flags) {
-    ENTER;
-    if (fails(FAIL_EVENT)) return UNKNOWN;
-    *result = handle_create(EVENT, sizeof **result);
-    (*result)->flags = flags;
-    counts[LIVE_EVENTS]++;
-    return SUCCESS;
-}
-API CUresult cuEventDestroy_v2(struct event *event) {
-    LOCK;
-    if (!is(event, EVENT)) return INVALID_HANDLE;
-    event->handle.live = false;
-    record_release(event->record);
-    free(event->nodes.items);
-    counts[LIVE_EVENTS]--;
-    return SUCCESS;
-}
-API CUresult cuEventRecordWithFlags(struct event *event, void *handle, unsigned flags) {  // 1: external to a capture
-    ENTER;
-    STREAM_OF(handle);
-    if (!is(event, EVENT)) return INVALID_HANDLE;
-    if (fails(FAIL_RECORD)) return UNKNOWN;
-    if (stream->capture && flags) {
-        TRY(enqueue(stream, &(struct op){.kind = RECORD, .event = event}));
-    } else if (stream->capture) {
-        TRY(capture_record(stream, event));
-    } else {
-        record_release(event->record);
-        event->record = record_create(stream), event->capture = NULL;
-        push(stream, &(struct op){.kind = RECORD, .record = record_share(event->record)});
-    }
-    return counts[RECORDS]++, SUCCESS;
-}
-API CUresult cuEventRecord(struct event *event, void *stream) { return cuEventRecordWithFlags(event, stream, 0); }
-
-static CUresult captured(struct event *event) {
-    if (!event->capture) return SUCCESS;
-    event->capture->invalid = true;
-    return CAPTURED_EVENT;
-}
-API CUresult cuEventSynchronize(struct event *event) {
-    ENTER;
-    if (!is(event, EVENT)) return INVALID_HANDLE;
-    TRY(captured(event));
-    if (event->record && !event->record->done) finish(event->record->stream, event->record);
-    return settle(event->record ? event->record->stream : NULL);
-}
-API CUresult cuEventQuery(struct event *event) {
-    ENTER;
-    if (!is(event, EVENT)) return INVALID_HANDLE;
-    TRY(captured(event));
-    poke();
-    return event->record && !event->record->done ? NOT_READY : SUCCESS;
-}
-API CUresult cuEventElapsedTime_v2(float *ms, struct event *start, struct event *end) {
-    ENTER;
-    if (!is(start, EVENT) || !is(end, EVENT) || (start->flags | end->flags) & 2) return INVALID_HANDLE;
-    if (start->capture || end->capture || !start->record || !end->record) return INVALID_HANDLE;
-    if (!start->record->done || !end->record->done) return NOT_READY;
-    *ms = (float)((double)(int64_t)(end->record->time - start->record->time) / 1e6);
-    return SUCCESS;
-}
-API CUresult cuEventElapsedTime(float *ms, struct event *start, struct event *end) {
-    return cuEventElapsedTime_v2(ms, start, end);
-}
-
 // --- kernels: a library or module is anything, a function is its name
 
 API CUresult cuModuleLoadData(struct handle **library, const void *code) {
     ENTER;
-    return code ? (*library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
+    return code ? (counts[LOADS]++, *library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
 }
 API CUresult cuModuleLoadDataEx(struct handle **library, const void *code, unsigned size UNUSED, int *options UNUSED,
                                 void **values UNUSED) {
@@ -606,14 +198,15 @@ API CUresult cuModuleLoadDataEx(struct handle **library, const void *code, unsig
 API CUresult cuLibraryLoadData(struct handle **library, const void *code, int *options UNUSED, void **values UNUSED,
                                unsigned size UNUSED, int *more UNUSED, void **more_values UNUSED, unsigned n UNUSED) {
     LOCK;
-    return code ? (*library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
+    TRY(ruined);
+    return code ? (counts[LOADS]++, *library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
 }
 API CUresult cuLibraryGetModule(struct handle **module, struct handle *library) { return *module = library, SUCCESS; }
 API CUresult cuLibraryUnload(struct handle *library) {
     LOCK;
     if (!is(library, LIBRARY)) return INVALID_HANDLE;
     library->live = false;
-    return SUCCESS;
+    return ruined;
 }
 API CUresult cuModuleUnload(struct handle *module) { return cuLibraryUnload(module); }
 API CUresult cuLibraryGetKernel(struct function **result, struct handle *library, const char *name) {

@@ -2,7 +2,6 @@
 #include "fake.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 void unlock(int *held) { (void)held, pthread_mutex_unlock(&lock); }
@@ -11,17 +10,21 @@ long counts[COUNTS];
 static const char *const count_names[COUNTS] = {
     "allocations", "live_device", "live_pinned", "live_streams", "live_events", "live_graphs", "live_execs", "copies",
     "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
-    "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending",
+    "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending", "loads", "events_created",
+    "streams_created", "host_allocations",
 };
 static long armed[FAULTS];
 static const char *const fault_names[FAULTS] = {
     "allocation", "pinned", "copy", "set", "launch", "record", "wait", "event", "stream", "graph", "execution",
+    "context",
 };
 static uint64_t state;
 static unsigned spell;    // for how many steps the scheduler keeps its way of choosing
 bool calling;
 static CUresult failure;  // of queued work, until the next synchronisation with its stream, or with all
 static const struct stream *failed_on;
+CUresult ruined;
+static bool sticky;       // whether illegal addresses ruin the context
 static uint64_t now;      // ns
 
 static int named(const char *what, const char *const *names, int size) {
@@ -69,78 +72,15 @@ uint64_t mix(uint64_t z) {
 uint64_t draw(void) { return mix(state += GOLDEN); }
 bool chance(unsigned of256) { return (draw() & 255) < of256; }
 
+struct handle *handles;
 void *handle_create(enum type type, size_t bytes) {
     struct handle *handle = calloc(1, bytes);
-    *handle = (struct handle){type, true};
-    return handle;
+    *handle = (struct handle){type, true, handles};
+    return handles = handle;
 }
 bool is(const void *handle, enum type type) {
     const struct handle *it = handle;
     return it && it->type == type && it->live;
-}
-
-// --- memory
-
-static struct area *areas;
-
-uint64_t memory_total(void) {
-    static uint64_t total;
-    const char *given = getenv("FAKE_CUDA_MEMORY");
-    if (!total) total = given ? strtoull(given, NULL, 0) : 1u << 30;
-    return total;
-}
-
-struct area *area_at(uintptr_t address, size_t bytes) {
-    for (struct area *a = areas; a; a = a->next)
-        if (address >= a->base && address - a->base < a->bytes && bytes <= a->bytes - (address - a->base)) return a;
-    return NULL;
-}
-
-static void area_add(struct area area) {
-    static uint64_t id;
-    struct area *a = malloc(sizeof *a);
-    *a = area;
-    a->id = ++id, a->next = areas, areas = a;
-    counts[ALLOCATIONS]++;
-    counts[a->device ? LIVE_DEVICE : LIVE_PINNED]++;
-    counts[a->device ? DEVICE_BYTES : PINNED_BYTES] += (long)a->bytes;
-}
-
-CUresult area_create(bool device, size_t bytes, uintptr_t *address) {
-    if (!bytes) return INVALID_VALUE;
-    if (fails(device ? FAIL_ALLOCATION : FAIL_PINNED)) return OUT_OF_MEMORY;
-    if (device && bytes > memory_total() - (uint64_t)counts[DEVICE_BYTES]) return OUT_OF_MEMORY;
-    enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, POISONED = 64 << 20 };
-    char *backing = mmap(NULL, bytes, PROT_READ | PROT_WRITE, FLAGS, -1, 0), *base = backing;
-    if (backing == MAP_FAILED) return OUT_OF_MEMORY;
-    memset(backing, 0xA5, bytes < POISONED ? bytes : POISONED);
-    if (device) base = mmap(NULL, bytes, PROT_NONE, FLAGS, -1, 0);
-    if (base == MAP_FAILED) return munmap(backing, bytes), OUT_OF_MEMORY;
-    *address = (uintptr_t)base;
-    area_add((struct area){.base = *address, .bytes = bytes, .backing = backing, .device = device, .owned = true});
-    return SUCCESS;
-}
-
-CUresult area_register(void *host, size_t bytes) {
-    if (!host || !bytes || area_at((uintptr_t)host, 0)) return INVALID_VALUE;
-    area_add((struct area){.base = (uintptr_t)host, .bytes = bytes, .backing = host});
-    return SUCCESS;
-}
-
-void area_destroy(struct area *area) {
-    struct area **link = &areas;
-    while (*link != area) link = &(*link)->next;
-    *link = area->next;
-    counts[area->device ? LIVE_DEVICE : LIVE_PINNED]--;
-    counts[area->device ? DEVICE_BYTES : PINNED_BYTES] -= (long)area->bytes;
-    if (area->owned) munmap(area->backing, area->bytes);
-    if (area->device) munmap((void *)area->base, area->bytes);
-    free(area);
-}
-
-static char *reach(uintptr_t address, size_t bytes) {  // where queued work finds the bytes; NULL where it must not
-    struct area *area = area_at(address, bytes);
-    return area ? area->backing + (address - area->base) : NULL;
 }
 
 // --- the kernels
@@ -230,6 +170,10 @@ static void memory_set(char *to, const struct op *op) {
 
 static void perform(struct op *op) {
     bool done = true;
+    if (op->kind <= LAUNCH && fails(FAIL_CONTEXT)) {
+        ruined = LAUNCH_FAILED;
+        return;
+    }
     if (op->kind <= LAUNCH && fails(FAIL_EXECUTION)) {
         failure = LAUNCH_FAILED;
         return;
@@ -257,7 +201,7 @@ static void perform(struct op *op) {
         struct area *area = area_at(op->to, 0);
         if ((done = area)) area_destroy(area);
     }
-    if (!done) failure = ILLEGAL_ADDRESS;
+    if (!done) *(sticky ? &ruined : &failure) = ILLEGAL_ADDRESS;
 }
 
 static const struct record *blocker(const struct stream *stream) {  // what the head of the stream still waits for
@@ -283,6 +227,23 @@ static void forget_streams(void) {  // the destroyed ones that have run dry
     for (struct stream **link = &streams; *link;)
         if (!(*link)->handle.live && !(*link)->head && !(*link)->capture) *link = (*link)->next;
         else link = &(*link)->next;
+}
+
+static void drop(struct stream *stream) {  // what is queued, because it can never be executed; memory is freed all the same
+    for (struct op *op; (op = stream->head); free(op)) {
+        struct area *area = op->kind == FREE ? area_at(op->to, 0) : NULL;
+        if (area) area_destroy(area);
+        if (op->kind == RUN) run_drop(op->run);
+        record_release(op->record);
+        stream->head = op->next;
+        counts[PENDING]--;
+    }
+    stream->tail = &stream->head;
+}
+
+static void clean_up(void) {  // after work has been executed
+    for (struct stream *s = ruined ? streams : NULL; s; s = s->next) drop(s);
+    forget_streams();
 }
 
 // For a while, prefer streams in one random order, which starves the last of them; or choose evenly each time.
@@ -312,26 +273,43 @@ static void needed_step(struct stream *stream) {
 void finish(struct stream *stream, const struct record *record) {
     static const unsigned shares[] = {0, 8, 128, 240, 255};
     unsigned share = shares[draw() % 5];
-    while (record ? !record->done : !!stream->head)
+    while (!ruined && (record ? !record->done : !!stream->head))
         if (!chance(share) || !random_step()) needed_step(stream);
-    while (chance(share) && random_step());
-    forget_streams();
+    while (!ruined && chance(share) && random_step());
+    clean_up();
 }
 
 void finish_all(void) {
-    while (random_step());
-    forget_streams();
+    while (!ruined && random_step());
+    clean_up();
 }
 
 void poke(void) {
-    while (chance(128) && random_step());
+    while (!ruined && chance(128) && random_step());
+    clean_up();
 }
 
 CUresult settle(const struct stream *stream) {
     counts[SYNCS]++;
+    TRY(ruined);
     CUresult result = stream && failed_on != stream ? SUCCESS : failure;
     if (result) failure = SUCCESS, failed_on = NULL;
     return result;
+}
+
+API void fake_cuda_revive(void) {
+    LOCK;
+    for (struct stream *s = streams; s; s = s->next) {
+        if (s->capture) capture_drop(s->capture);
+        drop(s);
+    }
+    for (struct handle *h = handles; h; h = h->older) {
+        if (is(h, STREAM)) cuStreamDestroy_v2(h);
+        if (is(h, EVENT)) cuEventDestroy_v2((struct event *)h);
+        if (is(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
+    }
+    area_destroy_all(), forget_streams();
+    ruined = failure = SUCCESS, failed_on = NULL;
 }
 
 API void fake_cuda_seed(uint64_t seed) {
@@ -340,6 +318,8 @@ API void fake_cuda_seed(uint64_t seed) {
 }
 
 __attribute__((constructor)) static void start(void) {
+    const char *given = getenv("FAKE_CUDA_STICKY");
+    sticky = given && *given && strcmp(given, "0");
     const char *seed = getenv("FAKE_CUDA_SEED");
     fake_cuda_seed(seed ? strtoull(seed, NULL, 0) : 0);
 }

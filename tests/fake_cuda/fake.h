@@ -1,4 +1,4 @@
-// What the parts of the fake driver share: engine.c runs queued work, graph.c captures it, driver.c answers the calls.
+// What the parts of the fake driver share: engine.c runs queued work, graph.c captures it, the others answer the calls.
 #pragma once
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -24,12 +24,21 @@ static inline int take(void) { return pthread_mutex_lock(&lock); }
 #define LOCK int held __attribute__((cleanup(unlock), unused)) = take()
 #define TRY(call) do { CUresult result_ = (call); if (result_) return result_; } while (0)
 
+CUresult inside(void);    // whether calls are allowed here: initialised, a context, no host callback
+extern CUresult ruined;   // SUCCESS, or the failure of queued work that ruined the context: from then on all calls return it
+#define ENTER LOCK; TRY(inside()); TRY(ruined)
+#define STREAM_OF(handle) \
+    struct stream *stream = stream_of(handle); \
+    if (!stream) return INVALID_HANDLE
+extern struct context { int retained; } primary;  // of the only device
+
 enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, LIVE_GRAPHS, LIVE_EXECS, COPIES, SETS,
              LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
-             GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, COUNTS };
+             GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, LOADS, EVENTS_CREATED, STREAMS_CREATED,
+             HOST_ALLOCATIONS, COUNTS };
 extern long counts[COUNTS];
 enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
-             FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAULTS };
+             FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAULTS };
 bool fails(enum fault what);  // whether this is the call that was told to fail
 
 uint64_t mix(uint64_t z);
@@ -47,16 +56,20 @@ struct area {
 };
 uint64_t memory_total(void);
 struct area *area_at(uintptr_t address, size_t bytes);
+char *reach(uintptr_t address, size_t bytes);  // where queued work finds the bytes; NULL where it must not
 CUresult area_create(bool device, size_t bytes, uintptr_t *address);
 CUresult area_register(void *host, size_t bytes);
 void area_destroy(struct area *area);
+void area_destroy_all(void);
 
 // Handles are never freed, so that one that was destroyed is always recognised.
 enum type { STREAM = 0x51, EVENT, GRAPH, EXEC, FUNCTION, LIBRARY, POOL, OBJECT };
 struct handle {
     enum type type;
     bool live;
+    struct handle *older;
 };
+extern struct handle *handles;  // all but the default streams and pools, the newest first
 void *handle_create(enum type type, size_t bytes);
 bool is(const void *handle, enum type type);
 
@@ -154,7 +167,7 @@ void finish(struct stream *stream, const struct record *record);  // until the s
 void finish_all(void);
 void poke(void);                         // execute a few entries, or none
 extern bool calling;                     // a host callback is running: it must not use the driver
-CUresult settle(const struct stream *stream);        // a host synchronisation ends: an asynchronous failure comes out here
+CUresult settle(const struct stream *stream);  // a host synchronisation ends: an asynchronous failure comes out here
 
 CUresult enqueue(struct stream *stream, const struct op *op);  // push, or add to the graph being captured
 CUresult capture_record(struct stream *stream, struct event *event);
@@ -162,5 +175,15 @@ CUresult capture_wait(struct stream *stream, struct event *event);
 CUresult capture_forbids(struct stream *stream);  // synchronising or asking this stream (NULL: any)
 CUresult capture_forbids_unsafe(bool implicit);   // calls that a capture in mode "global" forbids
 bool run_step(struct run *run, void (*perform)(struct op *));  // execute one node; true when the last one is done
+void run_drop(struct run *run);                   // forget a launch that never ends
+void capture_drop(struct capture *capture);       // nobody will end it
 void set_assign(struct set *set, const struct set *other);
 void graph_let_go(struct graph *graph);
+
+// Calls that other calls make.
+API void fake_cuda_revive(void);
+API CUresult cuStreamDestroy_v2(void *handle);
+API CUresult cuStreamEndCapture(void *handle, struct graph **graph);
+API CUresult cuEventDestroy_v2(struct event *event);
+API CUresult cuGraphDestroy(struct graph *graph);
+API CUresult cuGraphExecDestroy(struct graph *exec);

@@ -36,6 +36,7 @@ static CUresult invalidate(struct capture *capture, CUresult result) {
 }
 
 CUresult enqueue(struct stream *stream, const struct op *op) {
+    TRY(ruined);
     struct capture *capture = stream->capture;
     if (!capture) return push(stream, op), SUCCESS;
     if (capture->invalid) return CAPTURE_INVALIDATED;
@@ -87,6 +88,7 @@ static struct graph *graph_create(enum type type) {
 
 API CUresult cuStreamBeginCapture_v2(void *handle, int mode) {
     LOCK;
+    TRY(ruined);
     static uint64_t id;
     struct stream *stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
@@ -111,7 +113,15 @@ static bool joined(const struct capture *capture) {  // whether all of it comes 
     return all;
 }
 
-API CUresult cuGraphDestroy(struct graph *graph);
+static void leave(struct capture *capture) {
+    capture->over = true;
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->capture == capture) s->capture = NULL, s->frontier.size = 0;
+}
+void capture_drop(struct capture *capture) {
+    leave(capture);
+    cuGraphDestroy(capture->graph);
+}
 
 API CUresult cuStreamEndCapture(void *handle, struct graph **graph) {
     LOCK;
@@ -121,10 +131,11 @@ API CUresult cuStreamEndCapture(void *handle, struct graph **graph) {
     struct capture *capture = stream->capture;
     if (!capture) return ILLEGAL_STATE;
     if (capture->origin != stream) return invalidate(capture, CAPTURE_UNMATCHED);
-    CUresult result = capture->invalid ? CAPTURE_INVALIDATED : joined(capture) ? SUCCESS : CAPTURE_UNJOINED;
-    capture->over = true;
-    for (struct stream *s = streams; s; s = s->next)
-        if (s->capture == capture) s->capture = NULL, s->frontier.size = 0;
+    CUresult result = ruined             ? ruined
+                      : capture->invalid ? CAPTURE_INVALIDATED
+                      : joined(capture)  ? SUCCESS
+                                         : CAPTURE_UNJOINED;
+    leave(capture);
     if (result) cuGraphDestroy(capture->graph);
     else if (graph) *graph = capture->graph;
     return result;
@@ -132,6 +143,7 @@ API CUresult cuStreamEndCapture(void *handle, struct graph **graph) {
 
 static CUresult info(void *handle, int *status, uint64_t *id, struct graph **graph, struct node ***after,
                      size_t *size) {
+    TRY(ruined);
     struct stream *stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
     struct capture *capture = stream->capture;
@@ -252,7 +264,7 @@ static CUresult destroy(struct graph *graph, enum type type) {
     graph->handle.live = false;
     counts[type == GRAPH ? LIVE_GRAPHS : LIVE_EXECS]--;
     graph_let_go(graph);
-    return SUCCESS;
+    return ruined;
 }
 API CUresult cuGraphDestroy(struct graph *graph) {
     LOCK;
@@ -265,6 +277,7 @@ API CUresult cuGraphExecDestroy(struct graph *exec) {
 
 API CUresult cuGraphInstantiateWithFlags(struct graph **exec, struct graph *graph, uint64_t flags UNUSED) {
     LOCK;
+    TRY(ruined);
     if (!is(graph, GRAPH)) return INVALID_VALUE;
     if (fails(FAIL_GRAPH)) return UNKNOWN;
     *exec = graph_create(EXEC);
@@ -292,11 +305,13 @@ API CUresult cuGraphInstantiateWithParams(struct graph **exec, struct graph *gra
 
 API CUresult cuGraphUpload(struct graph *exec, void *handle) {
     LOCK;
+    TRY(ruined);
     return is(exec, EXEC) && stream_of(handle) ? SUCCESS : INVALID_HANDLE;
 }
 
 API CUresult cuGraphLaunch(struct graph *exec, void *handle) {
     LOCK;
+    TRY(ruined);
     struct stream *stream = stream_of(handle);
     if (!is(exec, EXEC) || !stream) return INVALID_HANDLE;
     if (stream->capture) return NOT_SUPPORTED;
@@ -317,6 +332,19 @@ API CUresult cuGraphLaunch(struct graph *exec, void *handle) {
     counts[GRAPH_LAUNCHES]++;
     push(stream, &(struct op){.kind = RUN, .run = run, .record = record_share(run->end)});
     return SUCCESS;
+}
+
+static void run_end(struct run *run) {
+    struct graph *exec = run->exec;
+    record_release(run->end), record_release(run->previous);
+    free(run->records), free(run->urgency), free(run->done), free(run);
+    exec->running--;
+    graph_let_go(exec);
+}
+void run_drop(struct run *run) {
+    for (int i = 0; i < run->exec->size; i++)
+        if (!run->done[i]) record_release(run->records[i]);
+    run_end(run);
 }
 
 bool run_step(struct run *run, void (*perform)(struct op *)) {
@@ -340,10 +368,7 @@ bool run_step(struct run *run, void (*perform)(struct op *)) {
     }
     if (run->left) return false;
     run->end->done = true;
-    record_release(run->end), record_release(run->previous);
-    free(run->records), free(run->urgency), free(run->done), free(run);
-    exec->running--;
-    graph_let_go(exec);
+    run_end(run);
     return true;
 }
 
