@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cuda.bindings import driver as api
 from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
 from numpy.typing import DTypeLike
 
@@ -53,7 +54,11 @@ def for_numba(array: DeviceArray) -> Any:
 
 
 class CudaMemory(Backend):
-    """The two slabs and the streams; whatever is taken is given back by `close`, in reverse order."""
+    """The two slabs and the streams; whatever is taken is given back by `close`, in reverse order.
+
+    A program that comes after another has the slabs of the one before where they are large enough: page-locking
+    gigabytes takes seconds. The device's must be just as large, since what is too much belongs to others.
+    """
 
     streams: list[Any]
 
@@ -63,18 +68,18 @@ class CudaMemory(Backend):
         self.device.set_current()
         self.pinned = LegacyPinnedMemoryResource() if pinned is None else pinned
         self._held = ExitStack()
+        self._slabs: dict[str, tuple[Any, ExitStack]] = {}
         self.streams = []
 
     def open(self, layout: Layout) -> None:
-        """Create the streams and take both slabs; what an earlier program had is given back first."""
-        self.close()
+        """Create the streams and take both slabs; what an earlier program had and this one cannot use goes first."""
+        self._end()
         try:
             for _ in layout.trace.ops.streams:
                 self.streams.append(self._keep(self.device.create_stream()))
-            self._held.callback(self._drain)  # after the slabs have been freed in stream order, before the streams go
-            self.slabs = self._take(layout.device, "device"), self._take(layout.host, "pinned")
+            self.slabs = self._slab("device", layout.device), self._slab("pinned", layout.host)
             largest = max((x.size for x in layout.blocks if not x.host), default=0)
-            self.staging = self._take(min(largest, STAGING), "pinned")
+            self.staging = self._slab("staging", min(largest, STAGING))
         except BaseException:
             self.close()
             raise
@@ -82,6 +87,12 @@ class CudaMemory(Backend):
 
     def close(self) -> None:
         """Wait for what is under way and give everything back, in reverse order; from any thread."""
+        self._end()
+        for name in [*reversed(self._slabs)]:
+            self._slabs.pop(name)[1].close()
+
+    def _end(self) -> None:
+        """Give back all but the slabs."""
         self.device.set_current()
         self._drain()
         self._held.close()
@@ -94,22 +105,43 @@ class CudaMemory(Backend):
                 stream.sync()
 
     def _keep(self, thing: Any) -> Any:
-        self._held.callback(thing.close)
+        self._held.callback(_quietly, thing.close)
         return thing
 
-    def _take(self, size: int, kind: str) -> Any:
-        """Allocate `size` bytes; a size of 0 is no allocation."""
+    def _slab(self, name: str, size: int) -> Any:
+        """A slab that is there already and will do, or a new one in its place."""
+        if name in self._slabs:
+            slab, held = self._slabs[name]
+            if slab.size == size if name == "device" else slab.size >= size:
+                return slab
+            del self._slabs[name]
+            held.close()
+        with ExitStack() as held:
+            slab = self._device(size, held) if name == "device" else self._pinned(size, held)
+            self._slabs[name] = slab, held.pop_all()
+        return slab
+
+    def _device(self, size: int, held: ExitStack) -> Any:
+        """Take device memory from the driver itself: what goes back to a pool would not be there for others."""
         if not size:
             return Buffer.from_handle(0, 0)
-        source: Any = self.device if kind == "device" else self.pinned
+        status, address = api.cuMemAlloc(size)
+        if status:
+            raise MemoryError(f"{size} bytes of device memory: {status.name}")
+        held.callback(_quietly, api.cuMemFree, address)
+        return Buffer.from_handle(int(address), size)
+
+    def _pinned(self, size: int, held: ExitStack) -> Any:
+        """Take host memory, which the driver must know to be page-locked."""
+        if not size:
+            return Buffer.from_handle(0, 0)
         try:
-            buffer = source.allocate(size, stream=self.streams[0])
+            buffer = self.pinned.allocate(size, stream=self.streams[0])
         except Exception as error:
-            raise MemoryError(f"{size} bytes of {kind} memory: {error}") from error
-        self._keep(buffer)  # before the wait, out of which failures of anybody's work may come
-        if kind == "device":
-            self.streams[0].sync()
-        if kind == "pinned" and not (buffer.is_host_accessible and buffer.is_device_accessible):
+            raise MemoryError(f"{size} bytes of pinned memory: {error}") from error
+        held.callback(_quietly, buffer.close)
+        self.streams[0].sync()  # memory may come in stream order, and other streams and the host use it too
+        if not all(_is_pinned(int(buffer.handle) + at) for at in (0, size - 1)):
             raise ValueError(f"the host slab of {size} bytes is pageable: asynchronous copies need pinned memory")
         return buffer
 
@@ -142,7 +174,7 @@ class CudaMemory(Backend):
         array = DeviceArray(0, dtype, shape)
         at, end = self.scratched
         if at + array.nbytes > end:
-            chunk = self._take(max(SCRATCH, array.nbytes), "device")
+            chunk = self._device(max(SCRATCH, array.nbytes), self._held)
             chunk.fill(0, stream=self.streams[0])
             self.streams[0].sync()
             at, end = int(chunk.handle), int(chunk.handle) + chunk.size
@@ -189,6 +221,19 @@ class CudaMemory(Backend):
         target, source = (piece, stage) if into else (stage, piece)
         target.copy_from(source, stream=self.streams[0])
         self.streams[0].sync()
+
+
+def _quietly(close: Callable[..., object], *arguments: object) -> None:
+    """Give something back, whatever the driver says: after a failure that stays it says that of every call."""
+    with suppress(Exception):
+        close(*arguments)
+
+
+def _is_pinned(address: int) -> bool:
+    """Ask the driver, not the resource that the memory came from."""
+    kind = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    status, found = api.cuPointerGetAttribute(kind, address)
+    return not status and found == api.CUmemorytype.CU_MEMORYTYPE_HOST
 
 
 def _host_bytes(buffer: Any, offset: int, size: int) -> Bytes:
