@@ -10,8 +10,10 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+from cuda.bindings import driver as api
 from cuda.core import Buffer, LaunchConfig, MemoryResource, ObjectCode, launch
 from hypothesis import given, settings, strategies as st
 
@@ -174,6 +176,73 @@ def check_no_more_events_than_hazards_and_no_host_synchronisation() -> None:
     }, counts
 
 
+def check_nothing_is_made_and_nothing_waited_for_inside_an_iteration() -> None:
+    p, kinds = plan(), ("allocations", "syncs", "live_events", "live_streams", "live_graphs")
+    issue, inside = Program._issue, []
+
+    def counted(self: Program, before: Any, runs: Any = None) -> Any:
+        told = [control.count(kind) for kind in kinds]
+        tokens = issue(self, before, runs)
+        inside.append([control.count(kind) - n for kind, n in zip(kinds, told)])
+        return tokens
+
+    with patch.object(Program, "_issue", counted):
+        for options in ({}, {"timing": True}, {"graph": True}):
+            with cuda(**options) as backend:
+                program = ready(p, backend)
+                program.run(200)
+                assert p.right(ready(p, backend)) is False  # it has run
+    assert len(inside) == 200 + 200 + 2 and not np.any(inside), np.max(inside, axis=0)
+
+
+def check_a_long_timed_run_has_the_events_of_two_iterations() -> None:
+    p = plan()
+    with cuda(timing=True) as backend:
+        program = ready(p, backend)
+        program.run(2)
+        there = control.count("live_events")
+        line = program.run(300)
+        assert control.count("live_events") == there <= 5 * p.trace.n + 1, (there, p.trace.n)
+        assert (line.end > line.start).all() and line.first == 299
+
+
+def check_a_failure_long_ago_names_an_op() -> None:
+    p = plan()
+    for options in ({}, {"timing": True}, {"graph": True}):
+        with cuda(**options) as backend:
+            program = ready(p, backend)
+            program.run(2)
+            control.fail("execution", 20)
+            text = raised(ExecutionError, lambda program=program: program.run(200))
+            assert re.match(r"op \d+ \(\w+\): did not end, it or an op before it: ", text), text
+            program.run(2)
+
+
+def check_the_next_program_has_the_slabs_of_the_one_before() -> None:
+    p = plan()
+    with cuda() as backend:
+        ready(p, backend)
+        made = []
+        for swapped in (True, True, False, True):
+            control.reset_counts()
+            program = ready(p, backend, swapped=swapped)
+            made.append(control.count("allocations"))
+            program.run(ITERATIONS)
+            assert p.right(program)
+    assert made == [1, 1, 2, 2], made  # scratch arrays; the device's slab where it is of another size
+    assert not any(held().values()), held()
+
+
+def check_what_is_closed_is_there_for_others() -> None:
+    p, free = plan(), lambda: api.cuMemGetInfo()[1]
+    with cuda() as backend:
+        before = free()
+        ready(p, backend).run(1)
+        assert free() < before - p.placement.height + 1
+        backend.close()
+        assert free() == before
+
+
 def check_hosts_and_what_blocks_change_no_call() -> None:
     p = plan()
     ops = replace(p.trace.ops, blocking=p.trace.ops.copies, host=np.arange(p.trace.n) % 2, hosts=("a", "b"))
@@ -311,11 +380,15 @@ def check_pageable_memory_is_refused() -> None:
         def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
             self.kept = None
 
+    class Boastful(Pageable):
+        is_device_accessible = True
+
     p = plan()
-    with cuda(pinned=Pageable()) as backend:
-        text = raised(ValueError, lambda: ready(p, backend))
-    assert "is pageable: asynchronous copies need pinned memory" in text, text
-    assert not any(held().values()), held()
+    for resource in (Pageable(), Boastful()):
+        with cuda(pinned=resource) as backend:
+            text = raised(ValueError, lambda backend=backend: ready(p, backend))
+        assert "is pageable: asynchronous copies need pinned memory" in text, text
+        assert not any(held().values()), held()
 
 
 def check_timing_shows_every_op() -> None:

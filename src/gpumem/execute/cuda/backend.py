@@ -7,19 +7,24 @@ says so. A running iteration allocates nothing, and the host waits for nothing b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cuda.core import EventOptions
 
 from gpumem.columns import UNKNOWN
+from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Token, Work
+from gpumem.execute.cuda.clocks import Clocks
+from gpumem.execute.cuda.gate import Gate
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
 from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
 
-READY = 4096  # timing events that exist before a run, at most: a longer run makes more where it needs them
+TURNS = 64  # iterations whose ends are timed and that may be under way at once
+TIMED_TURNS = 2  # the same where every op is timed
 
 
 @dataclass(slots=True)
@@ -89,55 +94,59 @@ class Cuda(CudaMemory):
         self.ops = len(layout.trace.ops)
         self.executable: Any = None
         self.warm = self.capturing = False
+        self.origin: Any = None
+        self.gate: Gate | None = None
         self.signals: dict[int, Any] = {}
-        self.clocks: list[Any] = []  # timing events, used again as soon as the host has waited for them
-        self.free: list[Any] = []
+        self.clocks = Clocks(partial(self._event, timed=True))
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Let an earlier run end, and create the events that this one needs."""
         self._drain()
-        if not self.signals:
+        if self.origin is None:
             self.signals = {work.op: self._event() for work in works if work.signals}
-        self.free = self.clocks.copy()
+            self.gate = self._gate() if self.timing else None
+            self.origin = self._event(timed=True)
+        self.names = {work.op: work.name for work in works}
         self.timed = {work.op for work in works} if self.timing else set({w.stream: w.op for w in works}.values())
-        needs = 1 + iterations + len(self.timed) if self.graph else 1 + iterations * len(self.timed) * (1 + self.timing)
-        for _ in range(min(needs, READY) - len(self.clocks)):
-            self.free.append(self._new_clock())
-        self.origin = self._clock()
+        self.clocks.begin(len(self.timed) * (1 + self.timing), min(iterations, TIMED_TURNS if self.timing else TURNS))
         self.streams[0].record(self.origin)
 
     def _event(self, *, timed: bool = False) -> Any:
         return self._keep(self.device.create_event(EventOptions(timing_enabled=timed)))
 
-    def _new_clock(self) -> Any:
-        self.clocks.append(self._event(timed=True))
-        return self.clocks[-1]
-
-    def _clock(self) -> Any:
-        """A timing event that nobody uses."""
-        return self.free.pop() if self.free else self._new_clock()
+    def _gate(self) -> Gate | None:
+        gate = Gate(self._pinned(4, self._held), self.streams)
+        return gate if gate.works() else None
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue an iteration, or replay the graph of one."""
+        self.clocks.turn(self._settle)
         if not self.graph or not self.warm:
             self.warm = True
-            return issue()
+            return self._issued(issue)
         if self.executable is None:
             self._join()
             self.executable = self._keep(self._capture(issue))
         self.executable.launch(self.streams[0])
-        end = self._clock()
-        self.streams[0].record(end)
-        return [_Token(UNKNOWN, self.streams[0], end=end)] * self.ops
+        token = _Token(UNKNOWN, self.streams[0], end=self.clocks.take())
+        self.clocks.out.append(token)
+        self.streams[0].record(token.end)
+        return [token] * self.ops
 
     def part(self, issue: Callable[[], list[Token]]) -> list[Token]:
         """Issue ops; where there is a graph, which is on the first stream, behind it and before its next launch."""
+        self.clocks.turn(self._settle)
         if not self.graph:
-            return issue()
+            return self._issued(issue)
         self._fork()
         tokens = issue()
         self._join()
         return tokens
+
+    def _issued(self, issue: Callable[[], list[Token]]) -> list[Token]:
+        """Issue ops, where each is timed from behind a gate."""
+        with nullcontext() if self.gate is None else self.gate.held():
+            return issue()
 
     def _fork(self) -> None:
         """Let all other streams wait for the first."""
@@ -151,7 +160,8 @@ class Cuda(CudaMemory):
 
     def _capture(self, issue: Callable[[], list[Token]]) -> Any:
         """Record one iteration as a graph: all streams fork from the first and join it again."""
-        builder = self.streams[0].create_graph_builder()
+        builder, signals = self.streams[0].create_graph_builder(), self.signals
+        self.signals = {op: self._event() for op in signals}  # one that a capture has recorded cannot be waited for
         self.capturing = True
         try:
             builder.begin_building()
@@ -161,39 +171,55 @@ class Cuda(CudaMemory):
             builder.end_building()
             return builder.complete()
         except BaseException:
-            with suppress(Exception):
-                builder.end_building()
+            for end in (self._join, builder.end_building):  # a capture that is not joined cannot be ended
+                with suppress(Exception):
+                    end()
             raise
         finally:
-            self.capturing = False
-            builder.close()
+            self.capturing, self.signals = False, signals
+            with suppress(Exception):  # what has failed before is what is told
+                builder.close()
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
         """Put the waits, the op and its event on the op's stream."""
+        if self.gate is not None:
+            self.gate.op()
         stream = self.streams[work.stream]
         for token in after:
             if token.span is None and token.captured == self.capturing:  # a graph comes after all before it anyway
                 stream.wait(token.end)
         start, end = None, self.signals.get(work.op)
         if work.op in self.timed and not self.capturing:
-            end = self._clock()
+            end = self.clocks.take()
             if self.timing:
-                start = self._clock()
+                start = self.clocks.take()
                 stream.record(start)
         if work.call is not None:
             work.call(stream)
         if end is not None:
             stream.record(end)
-        return _Token(work.op, stream, start, end, self.capturing)
+        token = _Token(work.op, stream, start, end, self.capturing)
+        if work.op in self.timed and not self.capturing:
+            self.clocks.out.append(token)
+        return token
 
     def wait(self, token: Token) -> Span:
         """Wait on the host for an op; its times are -1 where no timing event was recorded."""
         if token.span is None:
             (token.stream if token.end is None else token.end).sync()
             token.span = self._span(token)
-            self.free += [e for e in (token.start, token.end) if e is not None and e.is_timing_enabled]
+            if token.end is not None and token.end.is_timing_enabled:
+                self.clocks.give(token.start, token.end)
         span: Span = token.span
         return span
+
+    def _settle(self, token: _Token) -> None:
+        """Wait for an op of an earlier iteration, and say which it was if it failed."""
+        try:
+            self.wait(token)
+        except Exception as error:
+            op = max(token.op, 0)  # of a graph nobody knows
+            raise ExecutionError(op, self.names[op], f"did not end, it or an op before it: {error}") from error
 
     def _span(self, token: Token) -> Span:
         """When it ran, in ns since the run began.

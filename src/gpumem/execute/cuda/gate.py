@@ -1,0 +1,69 @@
+"""A gate before the ops that the host is issuing, so that what is measured is the device's time and not the host's.
+
+A device that is quicker than its host stands idle between an event, the launch behind it and the next event. With the
+gate shut it waits until there are `HELD` ops for it, and then has these one right after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from cuda.bindings import driver as api
+
+HELD = 96  # ops: a stream takes about a thousand entries before the host has to wait, and behind a gate for ever
+_GEQ = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+
+
+class Gate:
+    """A word of page-locked memory that streams wait for.
+
+    Parameters
+    ----------
+    word : Buffer
+        At least 4 bytes of page-locked memory.
+    streams : sequence of Stream
+    """
+
+    def __init__(self, word: Any, streams: Sequence[Any]) -> None:
+        self.word = ctypes.c_uint32.from_address(int(word.handle))
+        self.address, self.streams = int(word.handle), [api.CUstream(int(stream.handle)) for stream in streams]
+        self.word.value = self.shut = 0
+        self.waiting = 0  # ops behind it
+        self.active = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold back what is issued inside, so many ops at a time."""
+        self.active = True
+        self._shut()
+        try:
+            yield
+        finally:
+            self.active, self.word.value = False, self.shut
+
+    def op(self) -> None:
+        """Note that an op is about to be issued."""
+        if self.active and self.waiting == HELD:
+            self.word.value = self.shut
+            self._shut()
+        self.waiting += 1
+
+    def _shut(self) -> None:
+        self.waiting, self.shut = 0, (self.shut + 1) % 2**32  # compared in a circle
+        self._wait()
+
+    def _wait(self) -> None:
+        for stream in self.streams:
+            (status,) = api.cuStreamWaitValue32(stream, self.address, self.shut, _GEQ)
+            if status:
+                raise RuntimeError(f"a wait for a word of memory: {status.name}")
+
+    def works(self) -> bool:
+        """Whether the driver has such waits: ask it for one of a gate that is open."""
+        with suppress(RuntimeError):
+            self._wait()
+            return True
+        return False
