@@ -1,22 +1,24 @@
-"""Shared by all tests: Hypothesis profiles, where the shared instances are, a small machine."""
+"""Shared by all tests: Hypothesis profiles, simulator or device, where the shared instances are, a small machine."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import os
-import sys
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is slow on a busy machine
-if "gpu" not in sys.argv:  # pytest -m gpu
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # Numba's simulator, chosen before the first import
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 from gpumem.check import RULES
@@ -49,6 +51,74 @@ def objects(rule: str, why: str) -> Iterator[pytest.ExceptionInfo[CheckError]]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="pages show what their commands print (tests/shown.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take Numba's simulator, but for runs that ask for a GPU: before `numba.cuda` is imported, which looks once."""
+    if not asks_for_gpu(config.option.markexpr):
+        os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+
+def asks_for_gpu(markexpr: str) -> bool:
+    """Return whether `-m markexpr` selects tests for the mark `gpu`: beside some other marks, only with it."""
+    try:
+        chosen = Expression.compile(markexpr)
+    except Exception:  # empty, which selects all; or malformed, which pytest says itself
+        return False
+
+    def selects(marks: set[str]) -> bool:
+        return chosen.evaluate(lambda name, /, **_: name in marks)
+
+    others = sorted(set(re.findall(r"\w+", markexpr)) - {"gpu", "and", "or", "not"})
+    held = ({name for name, there in zip(others, row) if there} for row in product((0, 1), repeat=len(others)))
+    return any(selects(marks | {"gpu"}) and not selects(marks) for marks in held)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what tests of a GPU run on: a fake driver is no GPU."""
+    if not asks_for_gpu(config.option.markexpr):
+        return []
+    from gpumem.commands.doctor import why_no_cuda
+
+    if missing := why_no_cuda():
+        return [f"gpu: none: {missing}"]
+    from gpumem.execute.cuda import devices
+
+    name = devices()[0]
+    return [f"gpu: {name}" + (", emulated by tests/fake_cuda: no GPU" if name.startswith("Fake GPU") else "")]
+
+
+def needs(missing: str) -> None:
+    """Skip a test that lacks a device, a compiler or a package; fail it where GPUMEM_REQUIRE_GPU=1 says all are there.
+
+    `missing` says what is not there, in a few words; nothing happens if it is empty.
+    """
+    if missing and os.environ.get("GPUMEM_REQUIRE_GPU", "") not in ("", "0"):
+        pytest.fail(f"GPUMEM_REQUIRE_GPU is set: {missing}", pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
+def absent(*modules: str) -> str:
+    """Return what installs the first of these modules that is not there, or nothing: an argument of `needs`."""
+    for name in modules:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # its parent is not there
+            found = None
+        if found is None:
+            return f"no {name}: pip install 'gpumem[test]'"
+    return ""
+
+
+def simulated() -> ModuleType:
+    """Return the kernels under Numba's simulator; skip where that is not what runs them."""
+    needs(absent("numba_cuda"))
+    from gpumem.kernels import _numba, device
+
+    if not _numba.SIMULATOR:
+        pytest.skip("this run asks for a GPU: `-m` says so, or NUMBA_ENABLE_CUDASIM=0")
+    return device
 
 
 def pytest_collection_finish() -> None:

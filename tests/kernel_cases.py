@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,11 @@ class Pick:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
+
+    @classmethod
+    def seeded(cls, seed: int) -> Pick:
+        """Sizes from the seed too; whole Python integers, as salts and seeds are wider than any of NumPy's."""
+        return cls(random.Random(seed).randint, seed)
 
     def floats(self, *shape: int) -> Array:
         return self.rng.standard_normal(shape).astype(np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 
@@ -10,19 +9,15 @@ import pytest
 
 from tests import fake_cuda
 
+from .conftest import absent, needs
+
 CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "backend_checks.py").read_text(), re.M)
 
 
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, str | None]:
     """What came of each check: all of them run in one process, and in one test, so that no two workers run them."""
-    for name in ("cuda.core", "numba_cuda"):
-        if importlib.util.find_spec(name.split(".")[0]) is None:
-            pytest.skip(f"needs {name}: pip install 'gpumem[test]'")
-    try:
-        fake_cuda.build()
-    except fake_cuda.NoCompiler as missing:
-        pytest.skip(str(missing))
+    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
     done = fake_cuda.run("from fake_cuda import backend_checks; backend_checks.main()", timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, str | None] = json.loads(done.stdout)

@@ -1,6 +1,5 @@
 """The fake CUDA driver does what CUDA does, as far as `fake_cuda/README.md` says."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -8,6 +7,8 @@ import shutil
 import pytest
 
 from tests import fake_cuda
+
+from .conftest import absent, needs
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
@@ -19,12 +20,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").rea
 @pytest.fixture(scope="module", autouse=True)
 def needed():
     """Skip where the fake driver or what it is for is missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("cuda", "cuda.core", "cuda.bindings")):
-        pytest.skip("needs cuda.core and cuda.bindings")
-    try:
-        fake_cuda.build()
-    except fake_cuda.NoCompiler as missing:
-        pytest.skip(str(missing))
+    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 
 import pytest
 
 from tests import fake_cuda
+
+from .conftest import absent, needs
 
 FILES = [fake_cuda.HERE / name for name in ("job_checks.py", "waterwave_checks.py")]
 CHECKS = [name for path in FILES for name in re.findall(r"^def (check_\w+)", path.read_text(), re.M)]
@@ -17,12 +18,7 @@ CHECKS = [name for path in FILES for name in re.findall(r"^def (check_\w+)", pat
 @pytest.fixture(scope="module")
 def outcome() -> dict[str, str | None]:
     """What came of each check: all of them run in one process, and in one test, so that no two workers run them."""
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
-        pytest.skip("needs cuda.core: pip install 'gpumem[test]'")
-    try:
-        fake_cuda.build()
-    except fake_cuda.NoCompiler as missing:
-        pytest.skip(str(missing))
+    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
     root = str(fake_cuda.HERE.parent.parent)
     code = "from fake_cuda import job_checks; job_checks.main()"
     done = fake_cuda.run(code, timeout=300, PYTHONPATH=root)

@@ -21,6 +21,7 @@ from gpumem.models import MODELS, measured
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
+from .conftest import needs
 from .kernel_cases import CASES, Pick
 from .nets import lowest
 
@@ -30,12 +31,10 @@ pytestmark = [pytest.mark.gpu]
 @pytest.fixture(scope="module", autouse=True)
 def needed() -> None:
     """Skip where there is no device, or where Numba's simulator stands in for it."""
-    if missing := why_no_cuda():
-        pytest.skip(missing)
+    needs(why_no_cuda())
     from gpumem.kernels import _numba
 
-    if _numba.SIMULATOR:
-        pytest.skip("NUMBA_ENABLE_CUDASIM is set: run with -m gpu alone, or with NUMBA_ENABLE_CUDASIM=0")
+    needs("NUMBA_ENABLE_CUDASIM is set: run with -m gpu, or with NUMBA_ENABLE_CUDASIM=0" if _numba.SIMULATOR else "")
 
 
 def backend(**options: Any) -> Any:
@@ -50,8 +49,7 @@ def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
     from gpumem.kernels import device
     from gpumem.kernels._numba import cuda
 
-    rng = np.random.default_rng(seed)
-    arguments = CASES[name](Pick(lambda low, high: int(rng.integers(low, high, endpoint=True)), seed))
+    arguments = CASES[name](Pick.seeded(seed))
     theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
     getattr(device, name)(0, **theirs)
     getattr(reference, name)(None, **arguments)

@@ -1,7 +1,6 @@
 """Kernels against NumPy under Numba's simulator, NumPy against loops, formulas and finite differences; PTX.
 
-The simulator is chosen when `numba.cuda` is first imported, so `NUMBA_ENABLE_CUDASIM=1` must be set before: below where
-nobody has imported it yet, in `conftest.py` for a run of everything.
+The simulator is chosen when `numba.cuda` is first imported: `pytest_configure` in `conftest.py` does so.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-if "numba.cuda" not in sys.modules:
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem.kernels import reference
 
+from .conftest import absent, needs, simulated
 from .kernel_cases import CASES, Array, Pick
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
@@ -51,14 +48,10 @@ BARRIERS |= {name for name in CASES if name.endswith("im2col")}
 @pytest.fixture(scope="module")
 def device() -> Iterator[ModuleType]:
     """The kernels, in the simulator; threads take turns more often, which halves the time at barriers."""
-    pytest.importorskip("numba_cuda", reason="kernels need numba-cuda")
-    from gpumem.kernels import _numba, device
-
-    if not _numba.SIMULATOR:
-        pytest.skip("NUMBA_ENABLE_CUDASIM=1 was not set before the first import of numba.cuda")
+    kernels = simulated()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
-    yield device
+    yield kernels
     sys.setswitchinterval(interval)
 
 
@@ -82,6 +75,15 @@ def compare(device: ModuleType, name: str, arguments: dict[str, Any]) -> None:
             got = theirs[k].copy_to_host()
             exact = expected.dtype != np.float32
             np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-4, 1e-5), err_msg=f"{name}: {k}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases_are_drawn_from_a_seed(name: str) -> None:
+    """As on a GPU (test_gpu.py), where sizes and salts are no examples of Hypothesis'."""
+    for seed in range(5):
+        arguments, again = CASES[name](Pick.seeded(seed)), CASES[name](Pick.seeded(seed))
+        assert all(np.array_equal(arguments[k], again[k]) for k in again)
+        getattr(reference, name)(None, **arguments)
 
 
 # The same in both libraries
@@ -595,10 +597,10 @@ except Exception as error:
 @pytest.fixture(scope="module")
 def ptx() -> dict[str, list[str]]:
     """The PTX of every kernel for compute capability 9.0, for each list of types that its launcher passes."""
-    pytest.importorskip("numba_cuda", reason="kernels need numba-cuda")
+    needs(absent("numba_cuda"))
     found = json.loads(run(COMPILE).splitlines()[-1])
     if "missing" in found:
-        pytest.skip(f"no compiler for PTX, pip install 'numba-cuda[cu13]': {found['missing']}")
+        needs(f"no compiler for PTX, pip install 'numba-cuda[cu13]': {found['missing']}")
     return dict(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import subprocess
@@ -51,6 +50,7 @@ from gpumem.machine import Machine
 from gpumem.trace import Trace
 
 from . import fake_cuda
+from .conftest import absent, needs
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
@@ -585,8 +585,7 @@ def test_bad_corrections() -> None:
 
 
 def test_measuring_runs_on_the_fake_device() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("cuda", "cuda.core", "cuda.bindings")):
-        pytest.skip("needs cuda.core and cuda.bindings")
+    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
     code = """
 import json, os, sys
 sys.path.insert(0, os.environ["BENCHMARKS"])
@@ -612,10 +611,7 @@ print(json.dumps({
     "shapes": all(row.sample.shapes for row in rows), "at": sorted({row.utilisation for row in rows}),
 }))
 """
-    try:
-        done = fake_cuda.run(code, BENCHMARKS=str(Path(__file__).parents[1] / "benchmarks"))
-    except fake_cuda.NoCompiler as missing:
-        pytest.skip(str(missing))
+    done = fake_cuda.run(code, BENCHMARKS=str(Path(__file__).parents[1] / "benchmarks"))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["alone"] == told["ops"] and set(told["types"]) == set(told["ops"])

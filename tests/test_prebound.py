@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from types import ModuleType
 from typing import Any
-
-if "numba.cuda" not in sys.modules:
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
 import numpy as np
 import pytest
@@ -16,6 +11,7 @@ import pytest
 from gpumem.kernels import in_turn, prebinding, prebound, reference
 from gpumem.kernels._prebound import Script
 
+from .conftest import simulated
 from .kernel_cases import CASES, Pick
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
@@ -23,12 +19,7 @@ pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
 @pytest.fixture(scope="module")
 def device() -> ModuleType:
-    pytest.importorskip("numba_cuda", reason="kernels need numba-cuda")
-    from gpumem.kernels import _numba, device
-
-    if not _numba.SIMULATOR:
-        pytest.skip("NUMBA_ENABLE_CUDASIM=1 was not set before the first import of numba.cuda")
-    return device
+    return simulated()
 
 
 def case(name: str) -> dict[str, Any]:

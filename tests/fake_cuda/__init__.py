@@ -44,6 +44,15 @@ def build(folder: Path | None = None) -> Path:
     return library
 
 
+def why_not() -> str:
+    """Return why the fake driver cannot be built here, or nothing."""
+    try:
+        build()
+    except NoCompiler as missing:
+        return str(missing)
+    return ""
+
+
 def environment(*, seed: int = 0, memory: int = 1 << 30, **env: str) -> dict[str, str]:
     """The environment in which a Python process has the fake driver, `gpumem` and `fake_cuda.control`."""
     full = os.environ | {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)} | env
