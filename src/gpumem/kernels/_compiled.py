@@ -56,10 +56,14 @@ def _loaded(ptx: str, capability: tuple[int, int]) -> Any:
 def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
     """The words of Numba's calling convention; an array is seven of them and more, the first two of no use here."""
     for argument in arguments:
-        if not hasattr(argument, "__cuda_array_interface__"):
+        if hasattr(argument, "device_ctypes_pointer"):  # Numba's own, which is quicker to ask
+            yield from (0, 0, argument.size, argument.dtype.itemsize, argument.device_ctypes_pointer.value or 0)
+            yield from argument.shape
+            yield from argument.strides
+        elif hasattr(argument, "__cuda_array_interface__"):
+            array = argument.__cuda_array_interface__
+            shape, item = tuple(map(int, array["shape"])), np.dtype(array["typestr"]).itemsize
+            strides = array.get("strides") or [item * prod(shape[k + 1 :]) for k in range(len(shape))]
+            yield from (0, 0, prod(shape), item, array["data"][0], *shape, *strides)
+        else:
             yield int(argument) if isinstance(argument, np.int64) else argument  # what `launch` is quickest with
-            continue
-        array = argument.__cuda_array_interface__
-        shape, item = tuple(map(int, array["shape"])), np.dtype(array["typestr"]).itemsize
-        strides = array.get("strides") or [item * prod(shape[k + 1 :]) for k in range(len(shape))]
-        yield from (0, 0, prod(shape), item, array["data"][0], *shape, *strides)

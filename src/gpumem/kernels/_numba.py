@@ -114,7 +114,9 @@ def _bound(kernel: Any, grid: int, block: int | tuple[int, int], arguments: tupl
 
 def _numba_array(argument: Any) -> Any:
     """An array on the device as one of Numba's, which it is as a rule; numbers as they are."""
-    return cuda.as_cuda_array(argument, sync=False) if hasattr(argument, "__cuda_array_interface__") else argument
+    if hasattr(argument, "device_ctypes_pointer") or not hasattr(argument, "__cuda_array_interface__"):
+        return argument
+    return cuda.as_cuda_array(argument, sync=False)
 
 
 def _ptx(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> str:

@@ -160,9 +160,10 @@ class Cuda(CudaMemory):
 
     def _capture(self, issue: Callable[[], list[Token]]) -> Any:
         """Record one iteration as a graph: all streams fork from the first and join it again."""
-        builder, signals = self.streams[0].create_graph_builder(), self.signals
-        self.signals = {op: self._event() for op in signals}  # one that a capture has recorded cannot be waited for
-        self.capturing = True
+        signals = self.signals
+        captured = {op: self._event() for op in signals}  # which nobody outside the graph can wait for
+        builder = self.streams[0].create_graph_builder()
+        self.capturing, self.signals = True, captured
         try:
             builder.begin_building()
             self._fork()
