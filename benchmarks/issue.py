@@ -1,7 +1,7 @@
 """What issuing an op costs the host: launches made once, made anew each time, and made by Numba each time.
 
-On a GPU `python benchmarks/issue.py`; without one `python -m tests.fake_cuda python benchmarks/issue.py`, where the driver's
-part is the fake one's. The three take turns, and only the issuing is timed: the device runs dry in between.
+On a GPU `python benchmarks/issue.py`; without one `python -m tests.fake_cuda python benchmarks/issue.py`, where the
+driver's part is the fake one's. The three take turns, and only the issuing is timed: the device runs dry in between.
 """
 
 from __future__ import annotations
