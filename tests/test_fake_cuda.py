@@ -24,16 +24,26 @@ def needed():
 
 
 @pytest.fixture(scope="module")
-def results():
-    """What came of each check: all of them run in one process."""
+def done():
+    """All checks, which run in one process."""
     done = fake_cuda.run("from fake_cuda import checks; checks.main()", memory=1 << 24)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def results(done):
+    """What came of each check."""
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_check(results, name):
     assert results[name] is None, results[name]
+
+
+def test_streams_that_wait_for_ever_are_named(done):
+    assert re.search(r"^fake cuda: stream 0x\w+ waits for a value that nobody writes$", done.stderr, re.M)
 
 
 def test_readme():
@@ -106,3 +116,17 @@ print(*map(int, [*results, driver.cuCtxSynchronize()[0]]))
     for sticky, expected in (("0", "700 0 0"), ("1", "700 700 0")):
         seen = {fake_cuda.run(code, seed=seed, FAKE_CUDA_STICKY=sticky).stdout.strip() for seed in range(6)}
         assert seen == {"0 0 0", expected}
+
+
+def test_the_length_of_queues_comes_from_the_environment():
+    code = """
+from cuda.bindings import driver
+from fake_cuda import control
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+stream = driver.cuStreamCreate(1)[1]
+for _ in range(10):
+    driver.cuEventRecord(driver.cuEventCreate(0)[1], stream)
+print(control.count("pending"))
+"""
+    assert [fake_cuda.run(code, FAKE_CUDA_QUEUE=length).stdout for length in ("0", "3")] == ["10\n", "3\n"]

@@ -12,6 +12,8 @@ _library.fake_cuda_seed.argtypes = [ctypes.c_uint64]
 _library.fake_cuda_seed.restype = None
 _library.fake_cuda_reset_counts.restype = None
 _library.fake_cuda_revive.restype = None
+_library.fake_cuda_eager.argtypes = _library.fake_cuda_queue.argtypes = [ctypes.c_long]
+_library.fake_cuda_eager.restype = _library.fake_cuda_queue.restype = None
 _library.fake_cuda_backing.argtypes = [ctypes.c_void_p]
 _library.fake_cuda_backing.restype = ctypes.c_void_p
 
@@ -33,6 +35,16 @@ def fail(what: str, n: int) -> None:
 def revive() -> None:
     """Reset the context: what ruined it is forgotten, and memory, streams, events and executable graphs are gone."""
     _library.fake_cuda_revive()
+
+
+def eager(host_ns: int) -> None:
+    """Let each call that enqueues take the host so long, and the device execute at once what it can; 0: no longer."""
+    _library.fake_cuda_eager(host_ns)
+
+
+def queue(length: int) -> None:
+    """Let a stream hold so many entries at most; 0: any number."""
+    _library.fake_cuda_queue(length)
 
 
 def seed(n: int) -> None:

@@ -61,7 +61,8 @@ API CUresult cuGetProcAddress(const char *name, void **call, int version, uint64
     X(INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE") X(INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT") \
     X(INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE") X(ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE") \
     X(NOT_FOUND, "CUDA_ERROR_NOT_FOUND") X(NOT_READY, "CUDA_ERROR_NOT_READY") \
-    X(ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS") X(LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED") \
+    X(ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS") X(LAUNCH_TIMEOUT, "CUDA_ERROR_LAUNCH_TIMEOUT") \
+    X(LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED") \
     X(NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED") X(NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED") \
     X(CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED") \
     X(CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED") \
@@ -108,6 +109,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
         [39] = 2048, [40] = 3, [41] = 1, [51] = 32,  // copy engines, unified addressing
         [75] = 9, [76] = 0, [78] = 1, [79] = 1, [80] = 1, [81] = 228 << 10, [82] = 65536, [90] = 1, [91] = 1,
         [97] = 227 << 10, [99] = 1, [106] = 32, [111] = 1024, [115] = 1,  // memory pools
+        [92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,  // stream memory operations
         [134] = -1, [130] = 0, [131] = -1,
     };
     *value = attribute > 0 && attribute < 160 ? values[attribute] : 0;
@@ -180,7 +182,7 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 API CUresult cuCtxSynchronize(void) {
     ENTER;
     TRY(capture_forbids(NULL));
-    finish_all();
+    TRY(finish_all());
     return settle(NULL);
 }
 API CUresult cuCtxSynchronize_v2(void *context UNUSED) { return cuCtxSynchronize(); }
@@ -263,7 +265,7 @@ struct launch {
 };
 API CUresult cuLaunchKernelEx(const struct launch *config, struct function *function, void **parameters, void **extra) {
     ENTER;
-    STREAM_OF(config->stream);
+    ROOM_IN(config->stream);
     if (!is(function, FUNCTION)) return INVALID_HANDLE;
     const unsigned *g = config->grid, *b = config->block;
     int words = builtin_words(function->builtin);

@@ -1,76 +1,15 @@
 // Memory, streams and the order in which queued work is executed.
 #include "fake.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-void unlock(int *held) { (void)held, pthread_mutex_unlock(&lock); }
-
-long counts[COUNTS];
-static const char *const count_names[COUNTS] = {
-    "allocations", "live_device", "live_pinned", "live_streams", "live_events", "live_graphs", "live_execs", "copies",
-    "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
-    "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending", "loads", "events_created",
-    "streams_created", "host_allocations",
-};
-static long armed[FAULTS];
-static const char *const fault_names[FAULTS] = {
-    "allocation", "pinned", "copy", "set", "launch", "record", "wait", "event", "stream", "graph", "execution",
-    "context",
-};
-static uint64_t state;
-static unsigned spell;    // for how many steps the scheduler keeps its way of choosing
+unsigned spell;           // for how many steps the scheduler keeps its way of choosing
 bool calling;
+CUresult ruined;
 static CUresult failure;  // of queued work, until the next synchronisation with its stream, or with all
 static const struct stream *failed_on;
-CUresult ruined;
-static bool sticky;       // whether illegal addresses ruin the context
-static uint64_t now;      // ns
-
-static int named(const char *what, const char *const *names, int size) {
-    for (int i = 0; i < size; i++)
-        if (!strcmp(what, names[i])) return i;
-    return -1;
-}
-
-API long fake_cuda_count(const char *what) {
-    LOCK;
-    int i = named(what, count_names, COUNTS);
-    return i < 0 ? -1 : counts[i];
-}
-
-API int fake_cuda_fail(const char *what, long n) {
-    LOCK;
-    int i = named(what, fault_names, FAULTS);
-    if (i >= 0) armed[i] = n;
-    return i < 0 ? -1 : 0;
-}
-
-API void fake_cuda_reset_counts(void) {  // what counts live things stays
-    LOCK;
-    for (int i = 0; i < COUNTS; i++) {
-        bool live = !strncmp(count_names[i], "live_", 5) || i == DEVICE_BYTES || i == PINNED_BYTES || i == PENDING;
-        if (!live) counts[i] = 0;
-    }
-}
-
-API void *fake_cuda_backing(uintptr_t address) {
-    LOCK;
-    struct area *area = area_at(address, 0);
-    return area ? area->backing + (address - area->base) : NULL;
-}
-
-bool fails(enum fault what) { return armed[what] > 0 && --armed[what] == 0; }
-
-#define GOLDEN 0x9E3779B97F4A7C15u
-
-uint64_t mix(uint64_t z) {
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-uint64_t draw(void) { return mix(state += GOLDEN); }
-bool chance(unsigned of256) { return (draw() & 255) < of256; }
+static uint64_t now, host_now;  // ns: when the device is done with what it has executed, when the host makes its call
 
 struct handle *handles;
 void *handle_create(enum type type, size_t bytes) {
@@ -161,7 +100,8 @@ void push(struct stream *stream, const struct op *op) {
     struct op *entry = malloc(sizeof *entry);
     *entry = *op, entry->next = NULL;
     *stream->tail = entry, stream->tail = &entry->next;
-    counts[PENDING]++;
+    stream->queued++, counts[PENDING]++;
+    if (host_ns) host_now += (uint64_t)host_ns, execute_all();
 }
 
 static void memory_set(char *to, const struct op *op) {
@@ -170,6 +110,7 @@ static void memory_set(char *to, const struct op *op) {
 
 static void perform(struct op *op) {
     bool done = true;
+    if (now < host_now) now = host_now;
     if (op->kind <= LAUNCH && fails(FAIL_CONTEXT)) {
         ruined = LAUNCH_FAILED;
         return;
@@ -200,6 +141,12 @@ static void perform(struct op *op) {
     } else if (op->kind == FREE) {
         struct area *area = area_at(op->to, 0);
         if ((done = area)) area_destroy(area);
+    } else if (op->kind == STORE) {
+        char *to = reach(op->to, op->width);
+        if ((done = to)) memcpy(to, op->words, op->width);
+        now += 10;
+    } else if (op->kind == GATE) {
+        done = reach(op->to, op->width);
     }
     if (!done) *(sticky ? &ruined : &failure) = ILLEGAL_ADDRESS;
 }
@@ -211,6 +158,17 @@ static const struct record *blocker(const struct stream *stream) {  // what the 
     return record && !record->done ? record : NULL;
 }
 
+static bool shut(const struct op *op) {  // a gate whose value in memory is not the one that opens it
+    const void *at = op->kind == GATE ? reach(op->to, op->width) : NULL;
+    uint64_t found = 0, wanted = op->words[0];
+    if (!at) return false;
+    memcpy(&found, at, op->width);
+    int64_t ahead = op->width == 8 ? (int64_t)(found - wanted) : (int32_t)((uint32_t)found - (uint32_t)wanted);
+    uint64_t neither = op->width == 8 ? ~(found | wanted) : (uint32_t)~(found | wanted);
+    const bool open[] = {ahead >= 0, found == wanted, found & wanted, neither};
+    return !open[op->value & 3];
+}
+
 static void execute_head(struct stream *stream) {
     struct op *op = stream->head;
     if (op->kind == RUN && !run_step(op->run, perform)) return;
@@ -220,7 +178,7 @@ static void execute_head(struct stream *stream) {
     if (!stream->head) stream->tail = &stream->head;
     record_release(op->record);
     free(op);
-    counts[PENDING]--;
+    stream->queued--, counts[PENDING]--;
 }
 
 static void forget_streams(void) {  // the destroyed ones that have run dry
@@ -236,7 +194,7 @@ static void drop(struct stream *stream) {  // what is queued, because it can nev
         if (op->kind == RUN) run_drop(op->run);
         record_release(op->record);
         stream->head = op->next;
-        counts[PENDING]--;
+        stream->queued--, counts[PENDING]--;
     }
     stream->tail = &stream->head;
 }
@@ -257,7 +215,7 @@ static bool random_step(void) {
     struct stream *best = NULL;
     uint64_t most = 0;
     for (struct stream *s = streams; s; s = s->next) {
-        if (!s->head || blocker(s)) continue;
+        if (!s->head || blocker(s) || shut(s->head)) continue;
         uint64_t urgency = even ? draw() : s->urgency;
         if (!best || urgency > most) best = s, most = urgency;
     }
@@ -265,23 +223,46 @@ static bool random_step(void) {
     return best;
 }
 
-static void needed_step(struct stream *stream) {
-    for (const struct record *record; (record = blocker(stream));) stream = record->stream;
-    execute_head(stream);
+static CUresult stuck(const struct stream *stream) {
+    fprintf(stderr, "fake cuda: stream %p waits for a value that nobody writes\n", (const void *)stream);
+    return LAUNCH_TIMEOUT;
 }
 
-void finish(struct stream *stream, const struct record *record) {
+static CUresult needed_step(struct stream *stream) {
+    for (const struct record *record; (record = blocker(stream));) stream = record->stream;
+    if (!shut(stream->head)) return execute_head(stream), SUCCESS;
+    return random_step() ? SUCCESS : stuck(stream);  // the others may write what it waits for
+}
+
+CUresult room(struct stream *stream) {
+    CUresult result = ruined;
+    while (queue_length && !stream->capture && stream->queued >= queue_length && !result) {
+        result = needed_step(stream);
+        if (ruined) result = ruined;
+    }
+    return clean_up(), result;
+}
+
+CUresult finish(struct stream *stream, struct record *record) {
     static const unsigned shares[] = {0, 8, 128, 240, 255};
     unsigned share = shares[draw() % 5];
-    while (!ruined && (record ? !record->done : !!stream->head))
-        if (!chance(share) || !random_step()) needed_step(stream);
+    CUresult result = SUCCESS;
+    while (!ruined && !result && (record ? !record->done : !!stream->head))
+        if (!chance(share) || !random_step()) result = needed_step(stream);
     while (!ruined && chance(share) && random_step());
+    return clean_up(), result;
+}
+
+void execute_all(void) {
+    while (!ruined && random_step());
     clean_up();
 }
 
-void finish_all(void) {
-    while (!ruined && random_step());
-    clean_up();
+CUresult finish_all(void) {
+    execute_all();
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->head) return stuck(s);
+    return SUCCESS;
 }
 
 void poke(void) {
@@ -291,6 +272,7 @@ void poke(void) {
 
 CUresult settle(const struct stream *stream) {
     counts[SYNCS]++;
+    if (host_now < now) host_now = now;
     TRY(ruined);
     CUresult result = stream && failed_on != stream ? SUCCESS : failure;
     if (result) failure = SUCCESS, failed_on = NULL;
@@ -310,16 +292,4 @@ API void fake_cuda_revive(void) {
     }
     area_destroy_all(), forget_streams();
     ruined = failure = SUCCESS, failed_on = NULL;
-}
-
-API void fake_cuda_seed(uint64_t seed) {
-    LOCK;
-    state = mix(seed + 1), spell = 0;
-}
-
-__attribute__((constructor)) static void start(void) {
-    const char *given = getenv("FAKE_CUDA_STICKY");
-    sticky = given && *given && strcmp(given, "0");
-    const char *seed = getenv("FAKE_CUDA_SEED");
-    fake_cuda_seed(seed ? strtoull(seed, NULL, 0) : 0);
 }

@@ -12,7 +12,7 @@
 typedef enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    LAUNCH_FAILED = 719, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
+    LAUNCH_TIMEOUT = 702, LAUNCH_FAILED = 719, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
     CAPTURE_ISOLATION = 905, CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, UNKNOWN = 999,
 } CUresult;
@@ -27,6 +27,9 @@ static inline int take(void) { return pthread_mutex_lock(&lock); }
 CUresult inside(void);    // whether calls are allowed here: initialised, a context, no host callback
 extern CUresult ruined;   // SUCCESS, or the failure of queued work that ruined the context: from then on all calls return it
 #define ENTER LOCK; TRY(inside()); TRY(ruined)
+#define ROOM_IN(handle) \
+    STREAM_OF(handle); \
+    TRY(room(stream))
 #define STREAM_OF(handle) \
     struct stream *stream = stream_of(handle); \
     if (!stream) return INVALID_HANDLE
@@ -41,6 +44,11 @@ enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAI
              FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAULTS };
 bool fails(enum fault what);  // whether this is the call that was told to fail
 
+extern bool sticky;                // illegal addresses ruin the context
+extern long host_ns;               // how long the host takes for a call that enqueues, while the device runs at once; 0: it does not
+extern long queue_length;          // how many entries a stream can hold; 0: any number
+
+#define GOLDEN 0x9E3779B97F4A7C15u
 uint64_t mix(uint64_t z);
 uint64_t draw(void);
 bool chance(unsigned of256);
@@ -93,15 +101,15 @@ struct function {
 const struct builtin *builtin_find(const char *name);
 int builtin_words(const struct builtin *builtin);
 
-enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN };
+enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN, GATE, STORE };
 struct op {
     enum kind kind;
-    uintptr_t to, from;          // COPY, SET, FREE
+    uintptr_t to, from;          // COPY, SET, FREE, GATE, STORE
     size_t bytes;
     bool pageable;               // COPY: host memory that is not pinned is accepted, as the caller waits
-    unsigned value, width;       // SET
+    unsigned value, width;       // SET; GATE, STORE: the flags, and the bytes of the value
     const struct function *function;
-    uint64_t words[MAX_WORDS];   // LAUNCH
+    uint64_t words[MAX_WORDS];   // LAUNCH; the value of GATE, STORE
     void (*call)(void *);        // CALL
     void *data;
     struct record *record;       // RECORD, WAIT
@@ -126,6 +134,7 @@ struct stream {
     int priority;
     uint64_t urgency;            // the scheduler's, random
     struct op *head, **tail;
+    long queued;                 // entries
     struct capture *capture;
     struct set frontier;         // what the next captured node depends on
     struct stream *next;
@@ -162,10 +171,13 @@ struct capture {
 
 extern struct stream *streams, legacy, per_thread;
 struct stream *stream_of(void *handle);  // NULL where it is none
+CUresult room(struct stream *stream);    // have room for one more entry; LAUNCH_TIMEOUT where the head never goes
 void push(struct stream *stream, const struct op *op);
-void finish(struct stream *stream, const struct record *record);  // until the stream is empty or the record is made
-void finish_all(void);
+CUresult finish(struct stream *stream, struct record *record);  // until the stream is empty, or the record is made
+CUresult finish_all(void);               // all streams
+void execute_all(void);                  // what can be executed
 void poke(void);                         // execute a few entries, or none
+extern unsigned spell;
 extern bool calling;                     // a host callback is running: it must not use the driver
 CUresult settle(const struct stream *stream);  // a host synchronisation ends: an asynchronous failure comes out here
 

@@ -312,8 +312,8 @@ API CUresult cuGraphUpload(struct graph *exec, void *handle) {
 API CUresult cuGraphLaunch(struct graph *exec, void *handle) {
     LOCK;
     TRY(ruined);
-    struct stream *stream = stream_of(handle);
-    if (!is(exec, EXEC) || !stream) return INVALID_HANDLE;
+    ROOM_IN(handle);
+    if (!is(exec, EXEC)) return INVALID_HANDLE;
     if (stream->capture) return NOT_SUPPORTED;
     if (fails(FAIL_GRAPH)) return LAUNCH_FAILED;
     struct run *run = calloc(1, sizeof *run);

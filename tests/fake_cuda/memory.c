@@ -84,7 +84,7 @@ static CUresult release(uintptr_t address, bool device) {
     struct area *area = area_at(address, 0);
     if (!area || area->base != address || area->device != device || !area->owned || area->dying) return INVALID_VALUE;
     if (!ruined) TRY(capture_forbids_unsafe(false));
-    finish_all();  // a failure of queued work is left to the next synchronisation proper
+    TRY(finish_all());  // a failure of queued work is left to the next synchronisation proper
     area_destroy(area_at(address, 0));
     return ruined;
 }
@@ -120,7 +120,7 @@ API CUresult cuMemHostUnregister(void *address) {
     LOCK;
     struct area *area = area_at((uintptr_t)address, 0);
     if (!area || area->owned || area->base != (uintptr_t)address) return INVALID_VALUE;
-    finish_all();
+    TRY(finish_all());
     area_destroy(area);
     return ruined;
 }
@@ -197,18 +197,18 @@ static CUresult end_of_copy(uintptr_t address, size_t bytes, int device, bool wa
 static CUresult copy(uintptr_t to, int to_device, uintptr_t from, int from_device, size_t bytes, void *handle,
                      bool waits) {
     ENTER;
-    STREAM_OF(handle);
+    ROOM_IN(handle);
     if (fails(FAIL_COPY)) return LAUNCH_FAILED;
     if (!bytes) return SUCCESS;
     TRY(end_of_copy(to, bytes, to_device, waits));
     TRY(end_of_copy(from, bytes, from_device, waits));
     if (waits) TRY(capture_forbids_unsafe(true));
     for (struct stream *s = waits ? streams : NULL; s; s = s->next)
-        if (!(s->flags & 1)) finish(s, NULL);  // as CUDA: not those with CU_STREAM_NON_BLOCKING
+        if (!(s->flags & 1)) TRY(finish(s, NULL));  // as CUDA: not those with CU_STREAM_NON_BLOCKING
     TRY(enqueue(stream, &(struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes, .pageable = waits}));
     counts[COPIES]++;
     if (!waits) return SUCCESS;
-    finish(stream, NULL);
+    TRY(finish(stream, NULL));
     return settle(stream);
 }
 API CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
@@ -236,7 +236,7 @@ API CUresult cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) {
 
 static CUresult set(uint64_t to, unsigned value, unsigned width, size_t count, void *handle) {
     ENTER;
-    STREAM_OF(handle);
+    ROOM_IN(handle);
     if (fails(FAIL_SET)) return LAUNCH_FAILED;
     if (!count) return SUCCESS;
     struct area *area = area_at(to, count * width);

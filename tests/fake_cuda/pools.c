@@ -59,7 +59,7 @@ API CUresult cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, struct poo
     STREAM_OF(handle);
     if (!is(pool, POOL)) return INVALID_VALUE;
     if (stream->capture) return NOT_SUPPORTED;
-    if (!pool->host && bytes > memory_total() - (uint64_t)counts[DEVICE_BYTES]) finish_all();  // frees may be queued
+    if (!pool->host && bytes > memory_total() - (uint64_t)counts[DEVICE_BYTES]) execute_all();  // frees may be queued
     return area_create(!pool->host, bytes, address);
 }
 API CUresult cuMemAllocAsync(uint64_t *address, size_t bytes, void *handle) {
@@ -68,6 +68,7 @@ API CUresult cuMemAllocAsync(uint64_t *address, size_t bytes, void *handle) {
 API CUresult cuMemFreeAsync(uint64_t address, void *handle) {
     LOCK;
     STREAM_OF(handle);
+    if (!ruined) TRY(room(stream));
     struct area *area = area_at(address, 0);
     if (!area || area->base != address || !area->owned || area->dying) return INVALID_VALUE;
     if (stream->capture) return NOT_SUPPORTED;

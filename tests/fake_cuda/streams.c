@@ -29,7 +29,7 @@ API CUresult cuStreamSynchronize(void *handle) {
     ENTER;
     STREAM_OF(handle);
     TRY(capture_forbids(stream));
-    finish(stream, NULL);
+    TRY(finish(stream, NULL));
     return settle(stream);
 }
 API CUresult cuStreamQuery(void *handle) {
@@ -41,7 +41,7 @@ API CUresult cuStreamQuery(void *handle) {
 }
 API CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
     ENTER;
-    STREAM_OF(handle);
+    ROOM_IN(handle);
     if (!is(event, EVENT)) return INVALID_HANDLE;
     if (flags) return NOT_SUPPORTED;
     if (fails(FAIL_WAIT)) return UNKNOWN;
@@ -49,9 +49,33 @@ API CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags
     else if (event->record) push(stream, &(struct op){.kind = WAIT, .record = record_share(event->record)});
     return counts[WAITS]++, SUCCESS;
 }
+
+// Waiting for a value in memory, and writing one.
+static CUresult value(enum kind kind, void *handle, uint64_t to, uint64_t number, unsigned width, unsigned flags) {
+    ENTER;
+    ROOM_IN(handle);
+    struct area *area = area_at(to, width);
+    if (!area || area->dying || to % width) return INVALID_VALUE;
+    if (stream->capture) return NOT_SUPPORTED;
+    push(stream, &(struct op){.kind = kind, .to = to, .words = {number}, .value = flags, .width = width});
+    return SUCCESS;
+}
+API CUresult cuStreamWaitValue32_v2(void *stream, uint64_t at, uint32_t number, unsigned flags) {
+    return value(GATE, stream, at, number, 4, flags);
+}
+API CUresult cuStreamWaitValue64_v2(void *stream, uint64_t at, uint64_t number, unsigned flags) {
+    return value(GATE, stream, at, number, 8, flags);
+}
+API CUresult cuStreamWriteValue32_v2(void *stream, uint64_t to, uint32_t number, unsigned flags) {
+    return value(STORE, stream, to, number, 4, flags);
+}
+API CUresult cuStreamWriteValue64_v2(void *stream, uint64_t to, uint64_t number, unsigned flags) {
+    return value(STORE, stream, to, number, 8, flags);
+}
+
 API CUresult cuLaunchHostFunc(void *handle, void (*call)(void *), void *data) {
     ENTER;
-    STREAM_OF(handle);
+    ROOM_IN(handle);
     return enqueue(stream, &(struct op){.kind = CALL, .call = call, .data = data});
 }
 API CUresult cuStreamGetFlags(void *handle, unsigned *flags) {
@@ -103,7 +127,7 @@ API CUresult cuEventDestroy_v2(struct event *event) {
 }
 API CUresult cuEventRecordWithFlags(struct event *event, void *handle, unsigned flags) {  // 1: external to a capture
     ENTER;
-    STREAM_OF(handle);
+    ROOM_IN(handle);
     if (!is(event, EVENT)) return INVALID_HANDLE;
     if (fails(FAIL_RECORD)) return UNKNOWN;
     if (stream->capture && flags) {
@@ -128,7 +152,7 @@ API CUresult cuEventSynchronize(struct event *event) {
     ENTER;
     if (!is(event, EVENT)) return INVALID_HANDLE;
     TRY(captured(event));
-    if (event->record && !event->record->done) finish(event->record->stream, event->record);
+    if (event->record && !event->record->done) TRY(finish(event->record->stream, event->record));
     return settle(event->record ? event->record->stream : NULL);
 }
 API CUresult cuEventQuery(struct event *event) {

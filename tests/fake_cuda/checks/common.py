@@ -63,6 +63,12 @@ def kernel(name):
     return ObjectCode.from_cubin(b"anything").get_kernel(name)
 
 
+def capture(stream, mode="GLOBAL"):
+    """Begin a capture."""
+    mode = getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode}")
+    assert driver.cuStreamBeginCapture(stream.handle, mode)[0] == E.CUDA_SUCCESS
+
+
 def sync():
     """All of the device. `Device.sync` goes through the CUDA runtime, which does not start on the fake driver."""
     ok(driver.cuCtxSynchronize())

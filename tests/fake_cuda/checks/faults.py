@@ -7,7 +7,7 @@ from cuda.bindings import driver
 from cuda.core import Device, ObjectCode, launch
 
 from fake_cuda import control
-from fake_cuda.checks.common import ONE, E, device, fails, kernel, ok, pinned, says, streams, sync, view
+from fake_cuda.checks.common import ONE, E, capture, device, fails, kernel, ok, pinned, says, streams, sync, view
 
 
 def check_calls_fail_when_told():
@@ -86,10 +86,6 @@ def check_unknown_names():
 # --- what ruins the context
 
 
-def capture(stream):
-    ok(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-
-
 def live():
     """What is there; queued entries too."""
     kinds = ("live_device", "live_pinned", "live_streams", "live_events", "live_graphs", "live_execs", "pending")
@@ -132,7 +128,7 @@ def check_a_ruined_context_fails_all_calls_and_frees_all_the_same():
     cell, source, event = device(8), pinned(8, 1), a.record()
     raw, host = int(ok(driver.cuMemAlloc(8))), int(ok(driver.cuMemHostAlloc(8, 0)))
     ordered, handle = int(ok(driver.cuMemAllocAsync(8, a.handle))), ok(driver.cuEventCreate(0))
-    capture(a)
+    capture(a, "RELAXED")
     cell.fill(1, stream=a)
     captured = ok(driver.cuStreamEndCapture(a.handle))
     graph = ok(driver.cuGraphInstantiate(captured, 0))
@@ -178,7 +174,7 @@ def check_a_context_is_ruined_in_a_graph_and_in_a_capture():
         control.revive()
         (a, b) = streams(2)
         cell = device(8)
-        capture(a)
+        capture(a, "RELAXED")
         cell.fill(1, stream=a)
         control.fail("context", 1)
         cell.fill(1, stream=b)
@@ -192,7 +188,7 @@ def check_a_context_is_ruined_in_a_graph_and_in_a_capture():
 def check_a_reset_takes_everything_away():
     (a,) = streams(1)
     memory, host, event = device(8), pinned(8), a.record()
-    capture(a)
+    capture(a, "RELAXED")
     memory.fill(1, stream=a)
     raw = int(ok(driver.cuMemAlloc(8)))
     ok(driver.cuDevicePrimaryCtxReset(0))

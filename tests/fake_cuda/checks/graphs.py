@@ -7,7 +7,22 @@ from cuda.bindings import driver
 from cuda.core import Device, launch
 
 from fake_cuda import control
-from fake_cuda.checks.common import MASK, ONE, E, device, fails, kernel, ok, part, pinned, streams, sync, view, weight
+from fake_cuda.checks.common import (
+    MASK,
+    ONE,
+    E,
+    capture,
+    device,
+    fails,
+    kernel,
+    ok,
+    part,
+    pinned,
+    streams,
+    sync,
+    view,
+    weight,
+)
 
 
 def three_streams(a, b, c, cells, target):
@@ -160,11 +175,6 @@ def check_split_join_and_callbacks():
     for _ in range(3):  # cuda.core lets go of such things at its next call
         gc.collect(), a.sync(), streams(1)
     assert alive() is None
-
-
-def capture(stream, mode="GLOBAL"):
-    mode = getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode}")
-    assert driver.cuStreamBeginCapture(stream.handle, mode)[0] == E.CUDA_SUCCESS
 
 
 def check_what_a_capture_forbids():
