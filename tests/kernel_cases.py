@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 
 from gpumem.kernels import reference
 
+LONG = 9 if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1" else 150  # more than a block's threads, where that is quick
 Array = np.ndarray[Any, Any]
 
 
@@ -126,6 +128,31 @@ def batch_norm_gradient(pick: Pick) -> Arguments:
     return case | {"dx": forward["out"], "dgamma": pick.floats(len(forward["beta"])), "dbeta": forward["beta"]}
 
 
+def layer_norm(pick: Pick) -> Arguments:
+    x = pick.floats(pick.integer(1, LONG), pick.integer(1, LONG))
+    gamma, beta, saved = pick.floats(x.shape[1]), pick.floats(x.shape[1]), [pick.floats(len(x)) for _ in range(2)]
+    case = {"x": x, "gamma": gamma, "beta": beta, "out": pick.floats(*x.shape)}
+    return case | dict(zip(("mean", "inverse_std"), saved)) | {"epsilon": 1e-2}
+
+
+def layer_norm_gradient(pick: Pick) -> Arguments:
+    forward = layer_norm(pick)
+    dy = forward["out"].copy()
+    reference.layer_norm(None, **forward)
+    case = {"dy": dy} | {name: forward[name] for name in ("x", "gamma", "mean", "inverse_std")}
+    return case | {"dx": forward["out"], "dgamma": pick.floats(len(forward["beta"])), "dbeta": forward["beta"]}
+
+
+def softmax(pick: Pick) -> Arguments:
+    x = pick.floats(pick.integer(1, 2), pick.integer(1, 5), pick.integer(1, LONG)) * 9
+    return {"x": x, "out": pick.floats(*x.shape), "scale": 0.5, "causal": bool(pick.integer(0, 1))}
+
+
+def softmax_gradient(pick: Pick) -> Arguments:
+    case = softmax(pick)
+    return {"y": case["x"], "dy": case["out"], "dx": pick.floats(*case["x"].shape), "scale": 0.5}
+
+
 def dropout(pick: Pick) -> Arguments:
     case: Arguments = alike("x", "out")(pick)
     mask = pick.bytes(case["x"].size).reshape(case["x"].shape)
@@ -152,6 +179,17 @@ def max_pool_gradient(pick: Pick) -> Arguments:
     reference.max_pool(None, **forward)
     dy, index, dx = pick.floats(*forward["out"].shape), forward["index"], pick.floats(*forward["x"].shape)
     return {"dy": dy, "index": index, "dx": dx, "size": forward["size"], "stride": forward["stride"]}
+
+
+def average_pool(pick: Pick) -> Arguments:
+    case = max_pool(pick)
+    del case["index"]
+    return case
+
+
+def average_pool_gradient(pick: Pick) -> Arguments:
+    case = max_pool(pick)
+    return {"dy": case["out"], "dx": case["x"], "size": case["size"], "stride": case["stride"]}
 
 
 def cross_entropy(pick: Pick) -> Arguments:
@@ -214,6 +252,8 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "adam": adam,
     "add": alike("a", "b", "out"),
     "advance": lambda pick: {"counter": pick.word()},
+    "average_pool": average_pool,
+    "average_pool_gradient": average_pool_gradient,
     "batch_norm": batch_norm,
     "batch_norm_gradient": batch_norm_gradient,
     "bias": bias,
@@ -231,6 +271,10 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "dropout": dropout,
     "dropout_gradient": dropout_gradient,
     "fill": fill,
+    "gelu": alike("x", "out"),
+    "gelu_gradient": alike("x", "dy", "dx"),
+    "layer_norm": layer_norm,
+    "layer_norm_gradient": layer_norm_gradient,
     "load_profile": load_profile,
     "matmul": matmul,
     "max_pool": max_pool,
@@ -241,7 +285,9 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "relu": alike("x", "out"),
     "relu_gradient": alike("y", "dy", "dx"),
     "sgd": sgd,
+    "softmax": softmax,
     "softmax_cross_entropy": cross_entropy,
     "softmax_cross_entropy_gradient": cross_entropy_gradient,
+    "softmax_gradient": softmax_gradient,
     "tick": lambda pick: {"step": pick.floats(1)},
 }

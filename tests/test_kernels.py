@@ -36,10 +36,14 @@ BARRIERS = {
     "batch_norm_gradient",
     "bias_gradient",
     "checksum",
+    "layer_norm",
+    "layer_norm_gradient",
     "load_profile",
     "matmul",
     "mean",
+    "softmax",
     "softmax_cross_entropy",
+    "softmax_gradient",
     "conv2d_weight_gradient",
 }
 BARRIERS |= {name for name in CASES if name.endswith("im2col")}
@@ -141,6 +145,14 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
     compare(device, "load_profile", arcs | {"out": np.full(3, -7)})
 
 
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_gradient", "softmax", "softmax_gradient"])
+def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("_numba", name.removesuffix("_gradient")):
+        monkeypatch.setattr(f"gpumem.kernels.{module}.THREADS", 2)
+    monkeypatch.setattr("gpumem.kernels._numba._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
+    compare(device, name, CASES[name](Pick(largest)))
+
+
 @pytest.mark.parametrize(
     ("name", "result", "source"),
     [
@@ -153,6 +165,12 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
         ("batch_norm_gradient", "dx", "dy"),
         ("dropout", "out", "x"),
         ("dropout_gradient", "dx", "dy"),
+        ("gelu", "out", "x"),
+        ("gelu_gradient", "dx", "dy"),
+        ("layer_norm", "out", "x"),
+        ("layer_norm_gradient", "dx", "dy"),
+        ("softmax", "out", "x"),
+        ("softmax_gradient", "dx", "dy"),
     ],
 )
 def test_results_may_replace_arguments(device: ModuleType, name: str, result: str, source: str) -> None:
@@ -246,6 +264,13 @@ def zeros(*shape: int, dtype: type = np.float32) -> Array:
         ("batch_norm", (zeros(0, 2), *[zeros(2)] * 2, zeros(0, 2), *[zeros(2)] * 2), "at least one element for each"),
         ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 3), "one is given without the other"),
         ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 4, 0, -1), "epsilon is -1"),
+        ("layer_norm", (zeros(2, 0), *[zeros(0)] * 2, zeros(2, 0), *[zeros(2)] * 2), "at least one element in a row"),
+        ("layer_norm", (zeros(2, 3), *[zeros(2)] * 2, zeros(2, 3), *[zeros(2)] * 2), r"gamma .* expected \(3,\)"),
+        ("layer_norm", (zeros(2, 3), *[zeros(3)] * 2, zeros(2, 3), *[zeros(3)] * 2), r"mean .* expected \(2,\)"),
+        ("layer_norm", (zeros(2, 3), *[zeros(3)] * 2, zeros(2, 3), *[zeros(2)] * 2, -1), "epsilon is -1"),
+        ("softmax", (zeros(2, 0), zeros(2, 0)), "at least one element in a row"),
+        ("softmax", (zeros(3), zeros(3), 1, True), r"x has the shape \(3,\), expected \(..., T, S\)"),
+        ("average_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 3)), r"out .* expected \(1, 1, 2, 2\)"),
         ("dropout", (*[zeros(2)] * 3, zeros(1), 0, 1), "p is 1, expected at least 0 and less than 1"),
         ("dropout", (*[zeros(2)] * 3, zeros(2), 0), r"counter has the shape \(2,\), expected \(1,\)"),
         ("max_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 2), zeros(1, 1, 2, 3)), r"index .* expected \(1, 1, 2, 2\)"),

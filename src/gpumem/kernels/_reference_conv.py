@@ -125,3 +125,21 @@ def max_pool_gradient(
     flat[...] = 0
     planes = np.arange(flat.shape[0])[:, None]
     np.add.at(flat, (planes, index.reshape(flat.shape[0], -1)), dy.reshape(flat.shape[0], -1))
+
+
+def average_pool(stream: object, x: Array, out: Array, size: int = 2, stride: int = 2) -> None:
+    """Set out (N, C, P, Q) to the mean of each window of x (N, C, H, W), P = (H - size) // stride + 1."""
+    _shapes.average_pool("x", x, "out", out, size, stride)
+    out[...] = 0
+    for _, _, part in _taps(x, (size, size), out.shape[2:], stride):
+        out += part
+    out /= np.float32(size * size)
+
+
+def average_pool_gradient(stream: object, dy: Array, dx: Array, size: int = 2, stride: int = 2) -> None:
+    """Set each element of dx (N, C, H, W) to its share of dy (N, C, P, Q), summed over the windows that cover it."""
+    _shapes.average_pool("dx", dx, "dy", dy, size, stride)
+    dx[...] = 0
+    for _, _, part in _taps(dx, (size, size), dy.shape[2:], stride):
+        part += dy
+    dx /= np.float32(size * size)

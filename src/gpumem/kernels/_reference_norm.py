@@ -1,4 +1,4 @@
-"""Batch norm and dropout in NumPy; see `reference`."""
+"""Batch norm, layer norm and dropout in NumPy; see `reference`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,57 @@ def batch_norm_gradient(
     np.sum(slope * normal, axis=(0, 2), out=dgamma)
     along = (dbeta[:, None] + normal * dgamma[:, None]) / count
     dx.reshape(shape)[...] = (gamma * inverse_std)[:, None] * (slope - along)
+
+
+def layer_norm(
+    stream: object,
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    out: Array,
+    mean: Array,
+    inverse_std: Array,
+    epsilon: float = 1e-5,
+) -> None:
+    """Normalise each row of x (N, D): out = (x - mean) * inverse_std * gamma + beta, with gamma (D,) and beta (D,).
+
+    mean (N,) and inverse_std (N,), 1 / sqrt(var + epsilon), are the row's; out may be x.
+
+    >>> x, gamma, beta = np.array([[1, 3]], np.float32), np.ones(2, np.float32), np.zeros(2, np.float32)
+    >>> out, mean, inverse_std = np.zeros_like(x), np.zeros(1, np.float32), np.zeros(1, np.float32)
+    >>> layer_norm(None, x, gamma, beta, out, mean, inverse_std, epsilon=0)
+    >>> out.tolist(), mean.tolist(), inverse_std.tolist()
+    ([[-1.0, 1.0]], [2.0], [1.0])
+    """
+    columns, saved = {"gamma": gamma, "beta": beta}, {"mean": mean, "inverse_std": inverse_std}
+    _, count = _shapes.layer_norm({"x": x, "out": out}, columns, saved, epsilon)
+    np.mean(x, axis=1, out=mean)
+    centred = x - mean[:, None]
+    var = np.sum(centred * centred, axis=1) / np.float32(count)
+    np.divide(np.float32(1), np.sqrt(var + np.float32(epsilon)), out=inverse_std)
+    out[...] = centred * inverse_std[:, None] * gamma + beta
+
+
+def layer_norm_gradient(
+    stream: object,
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    inverse_std: Array,
+    dx: Array,
+    dgamma: Array,
+    dbeta: Array,
+) -> None:
+    """Set dx, dgamma (D,) and dbeta (D,) from dy, the forward INPUT x, and what the forward op saved; dx may be dy."""
+    columns, saved = {"gamma": gamma, "dgamma": dgamma, "dbeta": dbeta}, {"mean": mean, "inverse_std": inverse_std}
+    _, count = _shapes.layer_norm({"dy": dy, "x": x, "dx": dx}, columns, saved)
+    normal = (x - mean[:, None]) * inverse_std[:, None]
+    np.sum(dy, axis=0, out=dbeta)
+    np.sum(dy * normal, axis=0, out=dgamma)
+    slope = dy * gamma
+    plain, weighted = slope.sum(axis=1, keepdims=True), (slope * normal).sum(axis=1, keepdims=True)
+    dx[...] = inverse_std[:, None] * (slope - (plain + normal * weighted) / np.float32(count))
 
 
 def dropout(

@@ -114,6 +114,23 @@ def batch_norm(
     return shape
 
 
+def layer_norm(
+    rows: Mapping[str, Shaped], columns: Mapping[str, Shaped], saved: Mapping[str, Shaped], epsilon: float = 0
+) -> tuple[int, int]:
+    """Check arrays (N, D) of one shape, numbers for each column (D,) and for each row (N,); return (N, D)."""
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon is {epsilon}, expected at least 0")
+    name, x = next(iter(rows.items()))
+    shape = axes(name, x, "ND")
+    if not shape[1]:
+        raise ValueError(f"{name} has the shape {shape}, expected at least one element in a row")
+    same(**rows)
+    for length, arrays in ((shape[1:], columns), (shape[:1], saved)):
+        for name, array in arrays.items():
+            expect(name, array, length)
+    return shape[0], shape[1]
+
+
 def dropout(p: float, counter: Shaped | None = None, **arrays: Shaped) -> int:
     """Check that p is a share below 1, and all else as `same` does; return the number of elements."""
     if not 0 <= p < 1:
@@ -155,15 +172,29 @@ def conv2d(x: Shaped, w: Shaped, y: Shaped, padding: int, stride: int, names: tu
     expect(names[2], y, conv_output(image, kernel, padding, stride))
 
 
+def average_pool(name: str, x: Shaped, y: str, out: Shaped, window: int, stride: int) -> None:
+    """Check x (N, C, H, W) and an array with one element for each window; `name` and `y` are the caller's names."""
+    image = axes(name, x, "NCHW")
+    expect(y, out, conv_output(image, (image[1], 1, window, window), 0, stride))
+
+
 def max_pool(name: str, x: Shaped, y: str, out: Shaped, index: Shaped, window: int, stride: int) -> None:
     """Check x (N, C, H, W) and two arrays with one element for each window; `name` and `y` are the caller's names."""
-    image = axes(name, x, "NCHW")
-    shape = conv_output(image, (image[1], 1, window, window), 0, stride)
-    expect(y, out, shape)
-    expect("index", index, shape)
+    average_pool(name, x, y, out, window, stride)
+    expect("index", index, tuple(out.shape))
 
 
-def softmax(logits: Shaped, labels: Shaped, probs: Shaped, loss: Shaped) -> tuple[int, int]:
+def softmax(causal: bool = False, **arrays: Shaped) -> tuple[int, int]:
+    """Check arrays (..., S) of one shape; return how many rows they have, and of what length, at least one."""
+    name, x = next(iter(arrays.items()))
+    shape = tuple(x.shape)
+    if len(shape) < 1 + causal or not shape[-1]:
+        wanted = "(..., T, S)" if causal else "(..., S)"
+        raise ValueError(f"{name} has the shape {shape}, expected {wanted} with at least one element in a row")
+    return same(**arrays) // shape[-1], shape[-1]
+
+
+def cross_entropy(logits: Shaped, labels: Shaped, probs: Shaped, loss: Shaped) -> tuple[int, int]:
     """Return rows and classes."""
     rows, classes = axes("logits", logits, "NC")
     if not classes:

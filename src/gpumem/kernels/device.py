@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gpumem.kernels._prebound import prebinding
 from gpumem.kernels._shapes import im2col_floats as im2col_floats
+from gpumem.kernels.average_pool import average_pool as average_pool, average_pool_gradient as average_pool_gradient
 from gpumem.kernels.batch_norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
 from gpumem.kernels.bias import bias as bias, bias_gradient as bias_gradient
 from gpumem.kernels.conv2d import (
@@ -24,11 +25,13 @@ from gpumem.kernels.elementwise import (
     sgd as sgd,
     tick as tick,
 )
+from gpumem.kernels.gelu import gelu as gelu, gelu_gradient as gelu_gradient
 from gpumem.kernels.im2col import (
     conv2d_im2col as conv2d_im2col,
     conv2d_input_gradient_im2col as conv2d_input_gradient_im2col,
     conv2d_weight_gradient_im2col as conv2d_weight_gradient_im2col,
 )
+from gpumem.kernels.layer_norm import layer_norm as layer_norm, layer_norm_gradient as layer_norm_gradient
 from gpumem.kernels.loss import (
     mean as mean,
     softmax_cross_entropy as softmax_cross_entropy,
@@ -38,6 +41,7 @@ from gpumem.kernels.matmul import matmul as matmul
 from gpumem.kernels.max_pool import max_pool as max_pool, max_pool_gradient as max_pool_gradient
 from gpumem.kernels.placement import load_profile as load_profile, overlap as overlap, placement as placement
 from gpumem.kernels.reference import __all__ as __all__
+from gpumem.kernels.softmax import softmax as softmax, softmax_gradient as softmax_gradient
 from gpumem.kernels.words import (
     advance as advance,
     checksum as checksum,

@@ -54,7 +54,7 @@ def _mean(x: Any, out: Any) -> None:
 
 def softmax_cross_entropy(stream: object, logits: Any, labels: Any, probs: Any, loss: Any) -> None:
     """As in `reference`; a block for each row."""
-    rows, _ = _shapes.softmax(logits, labels, probs, loss)
+    rows, _ = _shapes.cross_entropy(logits, labels, probs, loss)
     launch(_cross_entropy, rows, THREADS, stream, logits, labels, probs, loss)
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from gpumem.kernels import _hash, _shapes
 from gpumem.kernels._reference_conv import (
+    average_pool,
+    average_pool_gradient,
     conv2d,
     conv2d_im2col,
     conv2d_input_gradient,
@@ -26,14 +28,24 @@ from gpumem.kernels._reference_conv import (
     max_pool,
     max_pool_gradient,
 )
-from gpumem.kernels._reference_norm import batch_norm, batch_norm_gradient, dropout, dropout_gradient
+from gpumem.kernels._reference_norm import (
+    batch_norm,
+    batch_norm_gradient,
+    dropout,
+    dropout_gradient,
+    layer_norm,
+    layer_norm_gradient,
+)
 from gpumem.kernels._reference_placement import load_profile, overlap, placement
+from gpumem.kernels._reference_transformer import gelu, gelu_gradient, softmax, softmax_gradient
 from gpumem.kernels._shapes import im2col_floats
 
 __all__ = [
     "adam",
     "add",
     "advance",
+    "average_pool",
+    "average_pool_gradient",
     "batch_norm",
     "batch_norm_gradient",
     "bias",
@@ -51,7 +63,11 @@ __all__ = [
     "dropout",
     "dropout_gradient",
     "fill",
+    "gelu",
+    "gelu_gradient",
     "im2col_floats",
+    "layer_norm",
+    "layer_norm_gradient",
     "load_profile",
     "matmul",
     "max_pool",
@@ -62,8 +78,10 @@ __all__ = [
     "relu",
     "relu_gradient",
     "sgd",
+    "softmax",
     "softmax_cross_entropy",
     "softmax_cross_entropy_gradient",
+    "softmax_gradient",
     "tick",
 ]
 
@@ -192,7 +210,7 @@ def softmax_cross_entropy(stream: object, logits: Array, labels: NDArray[np.int3
     >>> probs.tolist(), loss.round(3).tolist()
     ([[0.5, 0.5]], [0.6930000185966492])
     """
-    rows, classes = _shapes.softmax(logits, labels, probs, loss)
+    rows, classes = _shapes.cross_entropy(logits, labels, probs, loss)
     shifted = logits - logits.max(axis=1, keepdims=True)
     np.exp(shifted, out=probs)
     total = probs.sum(axis=1, keepdims=True)

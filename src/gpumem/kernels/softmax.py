@@ -1,0 +1,59 @@
+"""Softmax of each row, scaled and masked as attention wants it, and its gradient: a block for each row."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gpumem.kernels import _shapes
+from gpumem.kernels._numba import THREADS, block_max, block_sum, cuda, kernel, launch
+
+_ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
+
+
+@kernel
+def _softmax(x: Any, out: Any, scale: Any, first: Any, period: Any) -> None:
+    rows, columns = x.shape
+    for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
+        seen = min(first + row % period, columns)
+        top = _LEAST
+        for c in range(cuda.threadIdx.x, seen, THREADS):
+            top = x[row, c] * scale if x[row, c] * scale > top else top
+        top = block_max(top)
+        total = _ZERO
+        for c in range(cuda.threadIdx.x, seen, THREADS):
+            total += math.exp(x[row, c] * scale - top)
+        total = block_sum(total)
+        for c in range(cuda.threadIdx.x, columns, THREADS):
+            out[row, c] = math.exp(x[row, c] * scale - top) / total if c < seen else _ZERO
+
+
+@kernel
+def _softmax_gradient(y: Any, dy: Any, dx: Any, scale: Any) -> None:
+    rows, columns = y.shape
+    for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
+        total = _ZERO
+        for c in range(cuda.threadIdx.x, columns, THREADS):
+            total += y[row, c] * dy[row, c]
+        total = block_sum(total)
+        for c in range(cuda.threadIdx.x, columns, THREADS):
+            dx[row, c] = scale * y[row, c] * (dy[row, c] - total)
+
+
+def softmax(stream: object, x: Any, out: Any, scale: float = 1.0, causal: bool = False) -> None:
+    """As in `reference`; out may be x."""
+    shape = _shapes.softmax(causal, x=x, out=out)
+    first, period = (
+        (1, x.shape[len(x.shape) - 2]) if causal else (shape[1], 1)
+    )  # columns that a row sees, and which rows see more
+    numbers = np.float32(scale), np.int64(first), np.int64(period)
+    launch(_softmax, shape[0], THREADS, stream, x.reshape(shape), out.reshape(shape), *numbers)
+
+
+def softmax_gradient(stream: object, y: Any, dy: Any, dx: Any, scale: float = 1.0) -> None:
+    """As in `reference`; dx may be dy."""
+    shape = _shapes.softmax(y=y, dy=dy, dx=dx)
+    arrays = y.reshape(shape), dy.reshape(shape), dx.reshape(shape)
+    launch(_softmax_gradient, shape[0], THREADS, stream, *arrays, np.float32(scale))
