@@ -94,7 +94,7 @@ for expression in ("slow", "gpu"):
     assert done.returncode == 0, done.stderr
     silent, told = done.stdout.splitlines()
     assert silent == "[]"
-    assert ("Fake GPU (9.0" in told and "emulated" in told) or "gpu: none: compiler: " in told
+    assert ("Fake GPU (9.0" in told and "emulated" in told) or "gpu: none: nv" in told
 
 
 @pytest.mark.parametrize("there", ["", "0", "1"])

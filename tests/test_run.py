@@ -1,11 +1,10 @@
-"""`gpumem run` and `gpumem doctor`."""
+"""`gpumem run`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpumem import autoswap
@@ -125,24 +124,3 @@ def test_a_backend_that_forgets_a_copy_is_found_out() -> None:
         )  # fmt: skip
         assert found.row()["identical"] is same
         assert same or ("loss" in found.differing and "DIFFER: " in found.table())
-
-
-def test_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = gpumem(capsys, "doctor", "--json")
-    found = json.loads(out)
-    assert status == 0
-    assert found["found"]["numpy"]["ok"] and found["found"]["numpy"]["what"] == np.__version__
-    assert {"driver", "device", "compiler", "simulator", "cuda-core", "numba-cuda"} <= set(found["found"])
-    assert found["cuda"] is (found["why"] == "")
-    status, out, _ = gpumem(capsys, "doctor")
-    assert status == 0 and "gpumem run works on" in out
-
-
-def test_the_doctor_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise doctor.importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(doctor.importlib.metadata, "version", absent)
-    found = doctor.examine()
-    assert not found["cuda"] and "pip install 'gpumem[cu13]'" in found["why"]
-    assert found["found"]["matplotlib"] == {"ok": False, "what": "not installed", "hint": "pip install 'gpumem[plot]'"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -12,37 +13,60 @@ from typing import Any
 from gpumem.commands.parser import Commands
 
 CUDA = "pip install 'gpumem[cu13]' (or [cu12], by the driver)"
+DRIVER = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"
 PACKAGES = {
     "numpy": "pip install gpumem",
     "numba": "pip install gpumem",
+    "scipy": "pip install gpumem",
     "msgspec": "pip install gpumem",
     "rich": "pip install gpumem",
     "numba-cuda": CUDA,
     "cuda-core": CUDA,
     "cuda-bindings": CUDA,
-    "matplotlib": "pip install 'gpumem[plot]'",
-    "torch": "pip install 'gpumem[torch]'",
-    "hypothesis": "pip install 'gpumem[test]'",
-    "pytest": "pip install 'gpumem[test]'",
 }
+EXTRAS = {  # as in pyproject.toml: extra -> its packages, with the major version where it matters
+    "cu12": ("numba-cuda", "cuda-python 12", "cuda-core"),
+    "cu13": ("numba-cuda", "cuda-python 13", "cuda-core"),
+    "plot": ("matplotlib",),
+    "pandas": ("pandas",),
+    "torch": ("torch",),
+    "zoo": ("torch", "torchvision", "timm", "transformers", "diffusers", "torchaudio"),
+    "latency": ("scikit-learn",),
+    "sat": ("ortools",),
+    "dask": ("distributed",),
+    "docs": (
+        *("sphinx", "myst-parser", "numpydoc", "pydata-sphinx-theme", "sphinx-design", "sphinx-copybutton"),
+        *("matplotlib", "hypothesis"),
+    ),
+    "test": (
+        *("pytest", "pytest-xdist", "hypothesis", "matplotlib", "pandas", "numba-cuda", "cuda-core", "cuda-bindings"),
+        "scikit-learn",
+    ),
+    "lint": ("ruff", "mypy"),
+}
+NEEDED = ("cuda-bindings", "cuda-core", "numba-cuda", "driver", "device", "nvvm", "nvrtc", "nvJitLink")  # by programs
+Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
     """Add the command's arguments."""
     p = commands.add_parser("doctor", help="say what is here and what is missing", description=run.__doc__)
+    p.add_argument("--no-measure", action="store_true", help="leave the device alone: do not measure its link")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look for the packages, the driver, the devices and the compiler that CUDA needs, and for optional packages."""
+    """Look for what CUDA needs and for the extras of gpumem; time pinned copies where there is a device."""
     found = examine()
+    if found["cuda"] and not args.no_measure:
+        found["found"]["link"] = _link()
     print(json.dumps(found) if args.json else _text(found))
     return 0
 
 
 def examine() -> dict[str, Any]:
-    """Return what was found: name -> `ok` (found), `what` (version or reason), `hint` (what installs it)."""
+    """Return what was found: `found` and `extras`: name -> `ok` (found), `what` (version or reason), `hint`."""
     rows = _found()
     kernels = rows["numba-cuda"]["ok"]
     rows["simulator"] = _row(kernels, "NUMBA_ENABLE_CUDASIM=1 runs kernels on the CPU" if kernels else "none", CUDA)
@@ -53,54 +77,107 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "found": rows,
+        "extras": {name: _extra(name, packages) for name, packages in EXTRAS.items()},
+        "devices": [dataclasses.asdict(device) for device in _devices(rows)],
         "cuda": not missing,
         "why": missing,
     }
 
 
-def why_no_cuda(rows: dict[str, dict[str, Any]] | None = None) -> str:
+def why_no_cuda(rows: dict[str, Row] | None = None) -> str:
     """Return why programs cannot run on CUDA here, or nothing if they can."""
     rows = _found() if rows is None else rows
-    for name in ("cuda-bindings", "cuda-core", "numba-cuda", "driver", "device", "compiler"):
+    for name in NEEDED:
         if not rows[name]["ok"]:
             return f"{name}: {rows[name]['what']}; {rows[name]['hint']}"
     return ""
 
 
-def _row(ok: bool, what: str, hint: str) -> dict[str, Any]:
+def _row(ok: bool, what: str, hint: str) -> Row:
     return {"ok": ok, "what": what, "hint": "" if ok else hint}
 
 
-def _package(name: str, hint: str) -> dict[str, Any]:
+def _version(name: str) -> str:
+    """The version of a package, or nothing."""
     try:
-        return _row(True, importlib.metadata.version(name), hint)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return _row(False, "not installed", hint)
+        return ""
 
 
-def _found() -> dict[str, dict[str, Any]]:
-    """Packages, driver, device, compiler."""
+def _package(name: str, hint: str) -> Row:
+    version = _version(name)
+    return _row(bool(version), version or "not installed", hint)
+
+
+def _extra(name: str, packages: tuple[str, ...]) -> Row:
+    """A row of an extra: what of it is here, and what is not."""
+    here: list[str] = []
+    lacking: list[str] = []
+    for package, _, major in (entry.partition(" ") for entry in packages):
+        version = _version(package)
+        right = version and (not major or version.split(".")[0] == major)
+        (here if right else lacking).append(f"{package} {version if right else major}".rstrip())
+    what = ", ".join([*here, *([f"no {', '.join(lacking)}"] if lacking else [])])
+    return _row(not lacking, what, f"pip install 'gpumem[{name}]'")
+
+
+def _found() -> dict[str, Row]:
+    """Packages, driver, devices, libraries."""
     rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
     try:
-        from gpumem.execute import cuda
+        from gpumem.execute.cuda import probe
     except ImportError:
-        return rows | dict.fromkeys(("driver", "device", "compiler"), _row(False, "unknown without cuda-core", CUDA))
-    version, why = cuda.driver()
-    hint = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"
-    rows["driver"] = _row(not why, version or why, hint)
-    devices = cuda.devices() if not why else []
-    rows["device"] = _row(bool(devices), "; ".join(devices) or "none", "a CUDA device that the driver can see")
-    lacking = cuda.compiler()
-    rows["compiler"] = _row(not lacking, lacking or "nvrtc, nvvm, nvjitlink", CUDA)
+        names = ("driver", "device", "nvvm", "nvrtc", "nvJitLink", "toolkit")
+        return rows | dict.fromkeys(names, _row(False, "unknown without cuda-core", CUDA))
+    version, why = probe.driver()
+    rows["driver"] = _row(not why, version or why, DRIVER)
+    devices = _devices(rows)
+    listed = "; ".join(map(str, devices))
+    rows["device"] = _row(bool(devices), listed or "none", "a CUDA device that the driver can see")
+    if devices:
+        rows["copy engines"] = _row(True, "; ".join(str(device.copy_engines) for device in devices), "")
+        able = all(device.memory_operations for device in devices)
+        rows["stream waits"] = _row(able, "on words in memory" if able else "no", "an older device or driver")
+    rows["connections"] = _row(True, probe.connections(), "")
+    for name, (what, lacking) in {**probe.libraries(), "toolkit": probe.toolkit()}.items():
+        rows[name] = _row(not lacking, what or lacking, CUDA)
     return rows
+
+
+def _devices(rows: dict[str, Row]) -> list[Any]:
+    if not rows["driver"]["ok"]:
+        return []
+    from gpumem.execute.cuda import probe
+
+    return probe.facts()
+
+
+def _link() -> Row:
+    """What pinned copies take, on the first device."""
+    from gpumem.execute.cuda import Cuda
+    from gpumem.machine import Machine
+    from gpumem.models import measured_machine
+
+    try:
+        with Cuda(timing=True) as backend:
+            machine = measured_machine(Machine.named("h100"), backend)
+    except Exception as error:
+        return _row(False, f"not measured: {error}", "gpumem doctor --no-measure leaves the device alone")
+    ways = {"out": machine.out, "in": machine.into}
+    rates = (f"{way} {1 / max(link.ns_per_byte, 1e-9):.1f} GB/s" for way, link in ways.items())
+    return _row(True, f"{', '.join(rates)} (pinned, 64 MiB)", "")
 
 
 def _text(found: dict[str, Any]) -> str:
     from gpumem._version import __version__
 
-    lines = [f"gpumem {__version__}, Python {found['python']}, {found['system']}", ""]
-    for name, row in found["found"].items():
-        mark = "ok" if row["ok"] else "missing"
-        lines.append(f"{name:14}{mark:9}{row['what']}" + (f"  ->  {row['hint']}" if row["hint"] else ""))
+    lines = [f"gpumem {__version__}, Python {found['python']}, {found['system']}", "", *_lines(found["found"])]
     where = "on CUDA" if found["cuda"] else f"on the emulator: {found['why']}"
-    return "\n".join([*lines, "", f"gpumem run works {where}"])
+    return "\n".join([*lines, "", "extras", *_lines(found["extras"]), "", f"gpumem run works {where}"])
+
+
+def _lines(rows: dict[str, Row]) -> list[str]:
+    marks = {True: "ok", False: "missing"}
+    hints = {name: f"  ->  {row['hint']}" if row["hint"] else "" for name, row in rows.items()}
+    return [f"{name:14}{marks[row['ok']]:9}{row['what']}{hints[name]}" for name, row in rows.items()]

@@ -7,6 +7,6 @@ except ImportError as error:
 
 from gpumem.execute.cuda.backend import Cuda
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
-from gpumem.execute.cuda.probe import compiler, devices, driver
+from gpumem.execute.cuda.probe import devices, driver
 
-__all__ = ["Cuda", "CudaMemory", "DeviceArray", "compiler", "devices", "driver", "for_numba"]
+__all__ = ["Cuda", "CudaMemory", "DeviceArray", "devices", "driver", "for_numba"]
