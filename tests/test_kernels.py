@@ -590,6 +590,20 @@ def test_without_numba_cuda_the_error_says_what_to_install() -> None:
     assert "pip install 'gpumem[cu13]'" in run(code)
 
 
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [
+        ("numba-cuda-mlir", "gpumem.kernels.device needs numba-cuda-mlir: pip install numba-cuda-mlir"),
+        ("nvcc", "GPUMEM_KERNEL_COMPILER: 'nvcc'"),
+    ],
+)
+def test_another_compiler_must_be_known_and_there(compiler: str, message: str) -> None:
+    code = "import os, sys; sys.modules['numba_cuda_mlir'] = None\n"
+    code += f"os.environ['GPUMEM_KERNEL_COMPILER'] = {compiler!r}\ntry: import gpumem.kernels.device\n"
+    code += "except (ImportError, ValueError) as error: print(error)"
+    assert message in run(code)
+
+
 COMPILE = """
 import json
 from types import SimpleNamespace

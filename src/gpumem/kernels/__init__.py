@@ -10,6 +10,7 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.kernels import device as device, reference as reference
+    from gpumem.kernels._numba import launch as launch
     from gpumem.kernels._prebound import in_turn as in_turn, prebinding as prebinding, prebound as prebound
 
 face(__name__)

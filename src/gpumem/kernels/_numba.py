@@ -4,11 +4,12 @@ Numba is a compiler here: it makes PTX, and `cuda.core` loads and launches it (`
 
 Kernels keep to a plain subset (no cooperative groups, no float atomics, no dynamic shared memory), so that a successor
 of numba-cuda means a change here only. `NUMBA_ENABLE_CUDASIM=1` in the environment before the first import selects the
-simulator.
+simulator, `GPUMEM_KERNEL_COMPILER=numba-cuda-mlir` that successor, which has none.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,23 +17,32 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from gpumem.kernels._prebound import Script, Start
+from gpumem.names import one_of
 
 # numba-cuda 0.30 looks up np.row_stack when it first compiles, and NumPy 2.5 has removed it.
 vars(np).setdefault("row_stack", np.vstack)
+
+COMPILERS = {"numba-cuda": "pip install 'gpumem[cu13]' (or [cu12])", "numba-cuda-mlir": "pip install numba-cuda-mlir"}
+COMPILER = os.environ.get("GPUMEM_KERNEL_COMPILER", "numba-cuda")
+one_of("GPUMEM_KERNEL_COMPILER", COMPILER, COMPILERS)
 
 if TYPE_CHECKING:
     cuda: Any  # what kernels use of it exists on the device only
     config: Any
 else:
     try:
-        import numba_cuda  # noqa: F401  (without it, `numba.cuda` would be Numba's own outdated copy)
-        from numba import cuda
-        from numba.cuda.core import config
+        if COMPILER == "numba-cuda-mlir":
+            from numba_cuda_mlir import cuda
+            from numba_cuda_mlir.cuda import config
+        else:
+            import numba_cuda  # noqa: F401  (without it, `numba.cuda` would be Numba's own outdated copy)
+            from numba import cuda
+            from numba.cuda.core import config
     except ImportError as error:
-        raise ImportError("gpumem.kernels.device needs numba-cuda: pip install 'gpumem[cu13]' (or [cu12])") from error
+        raise ImportError(f"gpumem.kernels.device needs {COMPILER}: {COMPILERS[COMPILER]}") from error
 
 F = TypeVar("F", bound=Callable[..., Any])
-SIMULATOR = bool(config.ENABLE_CUDASIM)
+SIMULATOR = bool(getattr(config, "ENABLE_CUDASIM", 0))  # the successor has none
 TILE = 16  # blocks of TILE x TILE threads for matrices
 THREADS = 64  # of a 1-D block: enough to fill a GPU, few enough for the simulator
 _BLOCKS = 1 << 16  # at most; kernels loop over the rest
