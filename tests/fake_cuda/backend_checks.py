@@ -22,7 +22,7 @@ from gpumem import Machine, Trace, autoswap, best_fit
 from gpumem.columns import Buffers, Ops
 from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
-from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver
+from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
 from gpumem.execute.layout import Layout
 from gpumem.kernels import reference
 from gpumem.models import MODELS, mlp
@@ -177,7 +177,7 @@ def check_no_more_events_than_hazards_and_no_host_synchronisation() -> None:
 
 
 def check_nothing_is_made_and_nothing_waited_for_inside_an_iteration() -> None:
-    p, kinds = plan(), ("allocations", "syncs", "live_events", "live_streams", "live_graphs")
+    p, kinds = plan(), ("allocations", "syncs", "events_created", "streams_created", "loads", "live_graphs")
     issue, inside = Program._issue, []
 
     def counted(self: Program, before: Any, runs: Any = None) -> Any:
@@ -415,6 +415,52 @@ def check_timing_shows_every_op() -> None:
         short = ready(p, backend).run(4)
     assert (short.start == -1).all() and short.makespan > 0
     assert "timing or graph" in raised(ValueError, lambda: cuda(timing=True, graph=True))
+
+
+def check_durations_are_the_device_s_where_the_host_is_the_slower() -> None:
+    p, told = plan(), []
+    for host_ns, held_ops in ((0, gate.HELD), (20_000, gate.HELD), (20_000, 7)):
+        control.eager(host_ns)
+        with cuda(timing=True) as backend, patch.object(gate, "HELD", held_ops):
+            told.append(measured(p.whole, backend, GenericOp(p.whole, library), state=p.state).ops.duration)
+    control.eager(0)
+    assert p.whole.n > 2 * 7 and all(np.array_equal(told[0], other) for other in told[1:]), told
+
+
+def check_a_gate_is_no_place_to_hang() -> None:
+    p = plan()
+    control.queue(1000)  # entries of a stream, as on hardware: then the host waits
+    with cuda(timing=True) as backend:
+        program = ready(p, backend)
+        program.run(5)
+        control.fail("launch", 7)
+        raised(ExecutionError, lambda: program.run(5))
+        p.write(program)
+        program.run(ITERATIONS)
+        assert p.right(program)
+    control.queue(0)
+
+
+def check_a_context_that_is_ruined_is_told_of_with_an_op_and_nothing_leaks() -> None:
+    p = plan()
+    for options in ({}, {"timing": True}, {"graph": True}):
+        for n in (1, 2, 40, 90, 300):
+            control.reset_counts()
+            with cuda(**options) as backend:
+                program = ready(p, backend)
+                control.fail("context", n)
+                text = raised(ExecutionError, lambda program=program: program.run(20))
+                assert re.match(
+                    r"op \d+ \(\w+\): (could not be started|did not end).*CUDA_ERROR_LAUNCH_FAILED", text
+                ), text
+                for again in (program.run, lambda backend=backend: ready(p, backend)):
+                    assert "CUDA" in raised(Exception, again)
+            assert not any(held().values()), (options, n, held())
+            control.revive()
+            with cuda(**options) as backend:
+                program = ready(p, backend)
+                program.run(ITERATIONS)
+                assert p.right(program)
 
 
 def check_measured_durations() -> None:

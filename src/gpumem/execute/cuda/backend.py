@@ -57,7 +57,7 @@ class Cuda(CudaMemory):
     array : callable
         What a `DeviceArray` is turned into for the launches, once for each view; by default a Numba array.
     pinned : MemoryResource, optional
-        Where the host slab comes from; page-locked memory only.
+        Where the host slab comes from, by default the driver itself; page-locked memory only.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as api
-from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
+from cuda.core import Buffer, Device
 from numpy.typing import DTypeLike
 
 from gpumem.execute.backend import Backend, Bytes, Call, nbytes
@@ -66,7 +66,7 @@ class CudaMemory(Backend):
         self.array = array
         self.device = Device(device)
         self.device.set_current()
-        self.pinned = LegacyPinnedMemoryResource() if pinned is None else pinned
+        self.pinned = pinned
         self._held = ExitStack()
         self._slabs: dict[str, tuple[Any, ExitStack]] = {}
         self.streams = []
@@ -135,6 +135,12 @@ class CudaMemory(Backend):
         """Take host memory, which the driver must know to be page-locked."""
         if not size:
             return Buffer.from_handle(0, 0)
+        if self.pinned is None:
+            status, address = api.cuMemAllocHost(size)
+            if status:
+                raise MemoryError(f"{size} bytes of pinned memory: {status.name}")
+            held.callback(_quietly, api.cuMemFreeHost, address)
+            return Buffer.from_handle(int(address), size)
         try:
             buffer = self.pinned.allocate(size, stream=self.streams[0])
         except Exception as error:
