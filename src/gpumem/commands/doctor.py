@@ -34,6 +34,7 @@ EXTRAS = {  # as in pyproject.toml: extra -> its packages, with the major versio
     "latency": ("scikit-learn",),
     "sat": ("ortools",),
     "dask": ("distributed",),
+    "nvtx": ("nvtx",),
     "docs": (
         *("sphinx", "myst-parser", "numpydoc", "pydata-sphinx-theme", "sphinx-design", "sphinx-copybutton"),
         *("matplotlib", "hypothesis"),

@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import gpumem
@@ -39,6 +40,7 @@ def add(commands: Commands) -> None:
     where.add_argument("--device", default="auto", metavar="NAME", help="auto, emulate or cuda (default: %(default)s)")
     where.add_argument("--iterations", type=int, default=20, metavar="N", help="how many to run (default: %(default)s)")
     where.add_argument("--graph", action="store_true", help="on CUDA: capture the iteration into a graph and replay it")
+    where.add_argument("--ranges", action="store_true", help="on CUDA: name ops and copies for a profiler (NVTX)")
     add_options(p, seed="of the emulator's order, and of planners that draw random numbers")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")
     p.set_defaults(run=run, limit="70%")
@@ -67,8 +69,11 @@ def _device(args: argparse.Namespace) -> str:
     missing = "not asked for" if args.device == "emulate" else doctor.why_no_cuda()
     if missing and args.device == "cuda":
         raise ValueError(f"--device: no CUDA here: {missing} (see gpumem doctor)")
-    if missing and args.graph:
-        raise ValueError(f"--graph: it needs CUDA: {missing}")
+    for option in ("graph", "ranges"):
+        if missing and getattr(args, option):
+            raise ValueError(f"--{option}: it needs CUDA: {missing}")
+    if args.ranges and find_spec("nvtx") is None:
+        raise ValueError("--ranges: it needs the package nvtx: pip install 'gpumem[nvtx]'")
     return "emulate" if missing else "cuda"
 
 
@@ -93,7 +98,7 @@ class _Room:
         if self.cuda:
             from gpumem.execute.cuda import Cuda
 
-            return Cuda(timing=timing, graph=self.args.graph and not timing)
+            return Cuda(timing=timing, graph=self.args.graph and not timing, ranges=self.args.ranges and not timing)
         return execute.Emulator(self.args.seed or 0)
 
 

@@ -20,6 +20,7 @@ from gpumem.execute.backend import Token, Work
 from gpumem.execute.cuda.clocks import Clocks
 from gpumem.execute.cuda.gate import Gate
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
+from gpumem.execute.cuda.ranges import ranged
 from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
 
@@ -58,6 +59,9 @@ class Cuda(CudaMemory):
         What a `DeviceArray` is turned into for the launches, once for each view; by default a Numba array.
     pinned : MemoryResource, optional
         Where the host slab comes from, by default the driver itself; page-locked memory only.
+    ranges : bool
+        Put NVTX ranges around what is issued, for a profiler: each op's name, each copy's bytes. Needs `nvtx`. Of a
+        graph there are those of its capture.
 
     Raises
     ------
@@ -82,10 +86,13 @@ class Cuda(CudaMemory):
         graph: bool = False,
         array: Callable[[DeviceArray], Any] = for_numba,
         pinned: Any = None,
+        ranges: bool = False,
     ) -> None:
         if timing and graph:
             raise ValueError("Cuda: the ops of a graph cannot be timed one by one; choose timing or graph")
         self.timing, self.graph = timing, graph
+        if ranges:
+            self.submit = ranged(self.submit)  # type: ignore[assignment, method-assign]  # others pay nothing for it
         super().__init__(device, array, pinned)
 
     def open(self, layout: Layout) -> None:
