@@ -69,6 +69,42 @@ def matmul(pick: Pick) -> Arguments:
     return {"a": a, "b": b, "out": pick.floats(rows, columns), "transpose_a": flip[0], "transpose_b": flip[1]}
 
 
+def batched_matmul(pick: Pick) -> Arguments:
+    """One of the arrays, or none, has no batches."""
+    case, batches, single = matmul(pick), pick.integer(1, 2), pick.integer(0, 3)
+    for k, name in enumerate(("a", "b", "out")):
+        if k != single:
+            case[name] = pick.floats(batches, *case[name].shape)
+    return case
+
+
+def attention(pick: Pick) -> Arguments:
+    groups, rows, columns, width = pick.integer(1, 2), pick.integer(1, LONG), pick.integer(1, LONG), pick.integer(1, 9)
+    names = {"q": rows, "k": columns, "v": columns, "out": rows}
+    case: Arguments = {name: pick.floats(groups, length, width) for name, length in names.items()}
+    return case | {"probs": pick.floats(groups, rows, columns), "causal": bool(pick.integer(0, 1))}
+
+
+def attention_gradient(pick: Pick) -> Arguments:
+    forward = attention(pick)
+    dy = forward["out"].copy()
+    reference.attention(None, **forward)
+    case = {"dy": dy} | {name: forward[name] for name in ("q", "k", "v", "probs")}
+    case |= {f"d{name}": pick.floats(*forward[name].shape) for name in "qkv"}
+    return case | {"workspace": pick.floats(forward["probs"].size + pick.integer(0, 1))}
+
+
+def embedding(pick: Pick) -> Arguments:
+    table = pick.floats(pick.integer(1, 9), pick.integer(1, LONG))
+    ids = pick.rng.integers(-1, len(table) + 1, pick.integer(0, 2 * LONG)).astype(np.int32)  # two of them are no row
+    return {"table": table, "ids": ids, "out": pick.floats(len(ids), table.shape[1])}
+
+
+def embedding_gradient(pick: Pick) -> Arguments:
+    case = embedding(pick)
+    return {"dy": case["out"], "ids": case["ids"], "dtable": case["table"]}
+
+
 def image(pick: Pick) -> Array:
     shape = pick.integer(1, 3), pick.integer(1, 3), pick.integer(1, 6), pick.integer(1, 6)
     return pick.floats(*shape[: 4 if pick.integer(0, 1) else 2])
@@ -252,10 +288,13 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "adam": adam,
     "add": alike("a", "b", "out"),
     "advance": lambda pick: {"counter": pick.word()},
+    "attention": attention,
+    "attention_gradient": attention_gradient,
     "average_pool": average_pool,
     "average_pool_gradient": average_pool_gradient,
     "batch_norm": batch_norm,
     "batch_norm_gradient": batch_norm_gradient,
+    "batched_matmul": batched_matmul,
     "bias": bias,
     "bias_gradient": bias_gradient,
     "checksum": checksum,
@@ -270,6 +309,8 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "delay": lambda pick: {"steps": pick.integer(0, 200), "out": pick.word()},
     "dropout": dropout,
     "dropout_gradient": dropout_gradient,
+    "embedding": embedding,
+    "embedding_gradient": embedding_gradient,
     "fill": fill,
     "gelu": alike("x", "out"),
     "gelu_gradient": alike("x", "dy", "dx"),

@@ -32,8 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
 # Barriers cost the simulator up to 50 ms each, so these get few examples beside the smallest and the largest sizes.
 BARRIERS = {
+    "attention",
+    "attention_gradient",
     "batch_norm",
     "batch_norm_gradient",
+    "batched_matmul",
     "bias_gradient",
     "checksum",
     "layer_norm",
@@ -145,7 +148,9 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
     compare(device, "load_profile", arcs | {"out": np.full(3, -7)})
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_gradient", "softmax", "softmax_gradient"])
+@pytest.mark.parametrize(
+    "name", ["embedding_gradient", "layer_norm", "layer_norm_gradient", "softmax", "softmax_gradient"]
+)
 def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("_numba", name.removesuffix("_gradient")):
         monkeypatch.setattr(f"gpumem.kernels.{module}.THREADS", 2)
@@ -270,6 +275,14 @@ def zeros(*shape: int, dtype: type = np.float32) -> Array:
         ("layer_norm", (zeros(2, 3), *[zeros(3)] * 2, zeros(2, 3), *[zeros(2)] * 2, -1), "epsilon is -1"),
         ("softmax", (zeros(2, 0), zeros(2, 0)), "at least one element in a row"),
         ("softmax", (zeros(3), zeros(3), 1, True), r"x has the shape \(3,\), expected \(..., T, S\)"),
+        ("batched_matmul", (zeros(2, 3), zeros(3, 5), zeros(4, 2, 5)), r"a .* expected \(G, ..., ...\), as b is one"),
+        ("batched_matmul", (zeros(4, 2, 3), zeros(5, 3, 6), zeros(4, 2, 6)), r"b .* expected \(4, 3, 6\)"),
+        ("batched_matmul", (zeros(4, 2, 3), zeros(3, 6), zeros(6, 2)), r"out .* expected \(2, 6\)"),
+        ("attention", (zeros(1, 2, 3), *[zeros(1, 4, 2)] * 2, zeros(1, 2, 3), zeros(1, 2, 4)), r"k .* \(1, 4, 3\)"),
+        ("attention", (zeros(1, 2, 3), *[zeros(1, 0, 3)] * 2, zeros(1, 2, 3), zeros(1, 2, 0)), "at least one place"),
+        ("attention_gradient", (*[zeros(2, 2, 2)] * 8, zeros(7)), r"workspace .* at least \(8,\)"),
+        ("embedding", (zeros(5, 2), zeros(3), zeros(3, 3)), r"out .* expected \(3, 2\)"),
+        ("embedding_gradient", (zeros(3, 3), zeros(3), zeros(5, 2)), r"dy .* expected \(3, 2\)"),
         ("average_pool", (zeros(1, 1, 4, 4), zeros(1, 1, 2, 3)), r"out .* expected \(1, 1, 2, 2\)"),
         ("dropout", (*[zeros(2)] * 3, zeros(1), 0, 1), "p is 1, expected at least 0 and less than 1"),
         ("dropout", (*[zeros(2)] * 3, zeros(2), 0), r"counter has the shape \(2,\), expected \(1,\)"),

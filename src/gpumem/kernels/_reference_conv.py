@@ -55,7 +55,7 @@ def conv2d_weight_gradient(stream: object, x: Array, dy: Array, dw: Array, paddi
 
 def _matrices(workspace: Array, x: Array, w: Array, padding: int, stride: int) -> Array:
     """Return the workspace as (N, C*R*S, P*Q) matrices."""
-    floats = _shapes.workspace(workspace, x, w, padding, stride)
+    floats = _shapes.im2col(workspace, x, w, padding, stride)
     _, _, rows, columns = _shapes.conv_output(x.shape, w.shape, padding, stride)
     return workspace[:floats].reshape(x.shape[0], w.size // w.shape[0], rows * columns)
 

@@ -88,6 +88,44 @@ def matmul(a: Shaped, b: Shaped, out: Shaped, transpose_a: bool, transpose_b: bo
     return rows, columns, inner
 
 
+def batched_matmul(
+    a: Shaped, b: Shaped, out: Shaped, transpose_a: bool, transpose_b: bool
+) -> tuple[int, int, int, int]:
+    """Return batches, rows, columns and the length of the inner sum; each array is a matrix, or one for each batch."""
+    for name, array in (("a", a), ("b", b), ("out", out)):
+        if len(array.shape) not in (2, 3):
+            raise ValueError(f"{name} has the shape {tuple(array.shape)}, expected (..., ...) or (G, ..., ...)")
+    batches = next((tuple(array.shape)[:1] for array in (a, b) if len(array.shape) == 3), None)
+    if batches is None:
+        raise ValueError(f"a has the shape {tuple(a.shape)}, expected (G, ..., ...), as b is one matrix too")
+    rows, inner = tuple(a.shape)[-2:][:: -1 if transpose_a else 1]
+    columns = tuple(b.shape)[-2 if transpose_b else -1]
+    wanted = (inner, rows) if transpose_a else (rows, inner), (columns, inner) if transpose_b else (inner, columns)
+    for name, array, matrix in (("a", a, wanted[0]), ("b", b, wanted[1]), ("out", out, (rows, columns))):
+        expect(name, array, batches + matrix if len(array.shape) == 3 else matrix)
+    return batches[0], rows, columns, inner
+
+
+def attention(like_q: Mapping[str, Shaped], like_k: Mapping[str, Shaped], probs: Shaped) -> tuple[int, int, int, int]:
+    """Check arrays (G, T, D) and (G, S, D), and probs (G, T, S); return G, T, S and D."""
+    groups, rows, width = axes("q", like_q["q"], "GTD")
+    _, columns, _ = axes("k", like_k["k"], "GSD")
+    expect("k", like_k["k"], (groups, columns, width))
+    if not columns * width:
+        raise ValueError(f"k has the shape {(groups, columns, width)}, expected at least one place and one number")
+    same(**like_q)
+    same(**like_k)
+    expect("probs", probs, (groups, rows, columns))
+    return groups, rows, columns, width
+
+
+def embedding(name: str, table: Shaped, ids: Shaped, y: str, out: Shaped) -> None:
+    """Check a table (V, D), ids (N,) and a row for each, (N, D); `name` and `y` are the caller's names."""
+    _, columns = axes(name, table, "VD")
+    (rows,) = axes("ids", ids, "N")
+    expect(y, out, (rows, columns))
+
+
 def channels(name: str, x: Shaped) -> tuple[int, int, int]:
     """Return (outer, channels, inner) of (N, C, ...)."""
     if len(x.shape) < 2:
@@ -205,11 +243,16 @@ def cross_entropy(logits: Shaped, labels: Shaped, probs: Shaped, loss: Shaped) -
     return rows, classes
 
 
-def workspace(array: Shaped, x: Shaped, w: Shaped, padding: int, stride: int) -> int:
-    """Check that a workspace is flat and large enough for a convolution; return the floats that it needs."""
-    floats = im2col_floats(x.shape, w.shape, padding, stride)
+def workspace(array: Shaped, floats: int) -> None:
+    """Check that a workspace is flat and large enough."""
     if len(array.shape) != 1 or array.shape[0] < floats:
         raise ValueError(f"workspace has the shape {tuple(array.shape)}, expected at least ({floats},)")
+
+
+def im2col(array: Shaped, x: Shaped, w: Shaped, padding: int, stride: int) -> int:
+    """Check the workspace of a convolution; return the floats that it needs."""
+    floats = im2col_floats(x.shape, w.shape, padding, stride)
+    workspace(array, floats)
     return floats
 
 

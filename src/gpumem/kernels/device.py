@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from gpumem.kernels._prebound import prebinding
 from gpumem.kernels._shapes import im2col_floats as im2col_floats
+from gpumem.kernels.attention import attention as attention, attention_gradient as attention_gradient
 from gpumem.kernels.average_pool import average_pool as average_pool, average_pool_gradient as average_pool_gradient
 from gpumem.kernels.batch_norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
+from gpumem.kernels.batched_matmul import batched_matmul as batched_matmul
 from gpumem.kernels.bias import bias as bias, bias_gradient as bias_gradient
 from gpumem.kernels.conv2d import (
     conv2d as conv2d,
@@ -25,6 +27,7 @@ from gpumem.kernels.elementwise import (
     sgd as sgd,
     tick as tick,
 )
+from gpumem.kernels.embedding import embedding as embedding, embedding_gradient as embedding_gradient
 from gpumem.kernels.gelu import gelu as gelu, gelu_gradient as gelu_gradient
 from gpumem.kernels.im2col import (
     conv2d_im2col as conv2d_im2col,

@@ -54,7 +54,7 @@ def _sizes(w: Any, y: Any) -> tuple[int, int, int, int]:
 def conv2d_im2col(stream: object, x: Any, w: Any, out: Any, workspace: Any, padding: int = 1, stride: int = 1) -> None:
     """Do as `conv2d`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
-    floats = _shapes.workspace(workspace, x, w, padding, stride)
+    floats = _shapes.im2col(workspace, x, w, padding, stride)
     each(_im2col, floats, stream, x, workspace, *_geometry(w, out, padding, stride))
     images, kernels, taps, places = _sizes(w, out)
     left, right = (flat(w), 0, taps, 1), (workspace, taps * places, places, 1)
@@ -66,7 +66,7 @@ def conv2d_input_gradient_im2col(
 ) -> None:
     """Do as `conv2d_input_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
-    _shapes.workspace(workspace, dx, w, padding, stride)
+    _shapes.im2col(workspace, dx, w, padding, stride)
     images, kernels, taps, places = _sizes(w, dy)
     left, right = (flat(w), 0, 1, taps), (flat(dy), kernels * places, places, 1)
     product(stream, left, right, workspace, images, 1, (taps, places, kernels))
@@ -78,7 +78,7 @@ def conv2d_weight_gradient_im2col(
 ) -> None:
     """Do as `conv2d_weight_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
-    floats = _shapes.workspace(workspace, x, dw, padding, stride)
+    floats = _shapes.im2col(workspace, x, dw, padding, stride)
     each(_im2col, floats, stream, x, workspace, *_geometry(dw, dy, padding, stride))
     images, kernels, taps, places = _sizes(dw, dy)
     left, right = (flat(dy), kernels * places, places, 1), (workspace, taps * places, 1, places)

@@ -37,17 +37,30 @@ from gpumem.kernels._reference_norm import (
     layer_norm_gradient,
 )
 from gpumem.kernels._reference_placement import load_profile, overlap, placement
-from gpumem.kernels._reference_transformer import gelu, gelu_gradient, softmax, softmax_gradient
+from gpumem.kernels._reference_transformer import (
+    attention,
+    attention_gradient,
+    batched_matmul,
+    embedding,
+    embedding_gradient,
+    gelu,
+    gelu_gradient,
+    softmax,
+    softmax_gradient,
+)
 from gpumem.kernels._shapes import im2col_floats
 
 __all__ = [
     "adam",
     "add",
     "advance",
+    "attention",
+    "attention_gradient",
     "average_pool",
     "average_pool_gradient",
     "batch_norm",
     "batch_norm_gradient",
+    "batched_matmul",
     "bias",
     "bias_gradient",
     "checksum",
@@ -62,6 +75,8 @@ __all__ = [
     "delay",
     "dropout",
     "dropout_gradient",
+    "embedding",
+    "embedding_gradient",
     "fill",
     "gelu",
     "gelu_gradient",

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpumem.kernels import _shapes
 from gpumem.kernels._numba import THREADS, block_max, block_sum, cuda, kernel, launch
+from gpumem.kernels.matmul import flat
 
 _ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
 
@@ -31,15 +32,15 @@ def _softmax(x: Any, out: Any, scale: Any, first: Any, period: Any) -> None:
 
 
 @kernel
-def _softmax_gradient(y: Any, dy: Any, dx: Any, scale: Any) -> None:
-    rows, columns = y.shape
-    for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
+def _softmax_gradient(y: Any, dy: Any, dx: Any, columns: Any, scale: Any) -> None:
+    for row in range(cuda.blockIdx.x, y.size // columns, cuda.gridDim.x):
+        begin, end = row * columns, row * columns + columns
         total = _ZERO
-        for c in range(cuda.threadIdx.x, columns, THREADS):
-            total += y[row, c] * dy[row, c]
+        for i in range(begin + cuda.threadIdx.x, end, THREADS):
+            total += y[i] * dy[i]
         total = block_sum(total)
-        for c in range(cuda.threadIdx.x, columns, THREADS):
-            dx[row, c] = scale * y[row, c] * (dy[row, c] - total)
+        for i in range(begin + cuda.threadIdx.x, end, THREADS):
+            dx[i] = scale * y[i] * (dy[i] - total)
 
 
 def softmax(stream: object, x: Any, out: Any, scale: float = 1.0, causal: bool = False) -> None:
@@ -54,6 +55,11 @@ def softmax(stream: object, x: Any, out: Any, scale: float = 1.0, causal: bool =
 
 def softmax_gradient(stream: object, y: Any, dy: Any, dx: Any, scale: float = 1.0) -> None:
     """As in `reference`; dx may be dy."""
-    shape = _shapes.softmax(y=y, dy=dy, dx=dx)
-    arrays = y.reshape(shape), dy.reshape(shape), dx.reshape(shape)
-    launch(_softmax_gradient, shape[0], THREADS, stream, *arrays, np.float32(scale))
+    _, columns = _shapes.softmax(y=y, dy=dy, dx=dx)
+    rows_gradient(stream, flat(y), flat(dy), flat(dx), columns, scale)
+
+
+def rows_gradient(stream: object, y: Any, dy: Any, dx: Any, columns: int, scale: float) -> None:
+    """Do as `softmax_gradient` for rows in flat arrays; dy and dx may be longer than y."""
+    numbers = np.int64(columns), np.float32(scale)
+    launch(_softmax_gradient, _shapes.size(y) // columns, THREADS, stream, y, dy, dx, *numbers)
