@@ -11,7 +11,8 @@ static const char *const count_names[COUNTS] = {
     "allocations", "live_device", "live_pinned", "live_streams", "live_events", "live_graphs", "live_execs", "copies",
     "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
     "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending", "loads", "events_created",
-    "streams_created", "host_allocations",
+    "streams_created", "host_allocations", "live_managed", "managed_bytes", "reserved_bytes", "prefetches",
+    "spinning_syncs",
 };
 static long armed[FAULTS];
 static const char *const fault_names[FAULTS] = {
@@ -44,7 +45,7 @@ API int fake_cuda_fail(const char *what, long n) {
 API void fake_cuda_reset_counts(void) {  // what counts live things stays
     LOCK;
     for (int i = 0; i < COUNTS; i++) {
-        bool live = !strncmp(count_names[i], "live_", 5) || i == DEVICE_BYTES || i == PINNED_BYTES || i == PENDING;
+        bool live = !strncmp(count_names[i], "live_", 5) || strstr(count_names[i], "_bytes") || i == PENDING;
         if (!live) counts[i] = 0;
     }
 }

@@ -25,7 +25,8 @@ API CUresult cuGetProcAddress_v2(const char *name, void **call, int version, uin
         {"cuStreamGetCaptureInfo", 12030, "_v3"}, {"cuStreamGetCaptureInfo", 11030, "_v2"},
         {"cuStreamGetCaptureInfo", 0, "_absent"}, {"cuStreamGetCtx", 12050, "_v2"}, {"cuStreamGetCtx", 0, ""},
         {"cuCtxGetDevice", 13000, "_v2"}, {"cuCtxGetDevice", 0, ""}, {"cuCtxSynchronize", 13000, "_v2"},
-        {"cuCtxSynchronize", 0, ""}, {"cuGraphNodeGetDependencies", 12030, "_v2"},
+        {"cuCtxSynchronize", 0, ""}, {"cuMemPrefetchAsync", 12020, "_v2"}, {"cuMemPrefetchAsync", 0, ""}, {"cuMemAdvise", 12020, "_v2"},
+        {"cuMemAdvise", 0, ""}, {"cuGraphNodeGetDependencies", 12030, "_v2"},
         {"cuGraphNodeGetDependencies", 0, "_absent"}, {"cuGraphInstantiate", 12000, "WithFlags"},
         {"cuGraphInstantiate", 0, "_absent"},
     };
@@ -110,6 +111,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
         [75] = 9, [76] = 0, [78] = 1, [79] = 1, [80] = 1, [81] = 228 << 10, [82] = 65536, [90] = 1, [91] = 1,
         [97] = 227 << 10, [99] = 1, [106] = 32, [111] = 1024, [115] = 1,  // memory pools
         [92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,  // stream memory operations
+        [83] = 1, [89] = 1,  // managed memory
         [134] = -1, [130] = 0, [131] = -1,
     };
     *value = attribute > 0 && attribute < 160 ? values[attribute] : 0;
@@ -134,10 +136,10 @@ API CUresult cuDevicePrimaryCtxReset_v2(int device) {
     return fake_cuda_revive(), SUCCESS;
 }
 API CUresult cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
-    return *flags = 0, *active = primary.retained > 0, device ? INVALID_DEVICE : SUCCESS;
+    return *flags = primary.flags, *active = primary.retained > 0, device ? INVALID_DEVICE : SUCCESS;
 }
-API CUresult cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags UNUSED) {
-    return device ? INVALID_DEVICE : SUCCESS;
+API CUresult cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags) {
+    return device ? INVALID_DEVICE : (primary.flags = flags, SUCCESS);
 }
 API CUresult cuCtxGetCurrent(void **context) {
     if (!initialised) return NOT_INITIALIZED;
@@ -170,7 +172,7 @@ API CUresult cuCtxGetDevice(int *device) {
     return *device = 0, SUCCESS;
 }
 API CUresult cuCtxGetId(void *context UNUSED, uint64_t *id) { return *id = 1, SUCCESS; }
-API CUresult cuCtxGetFlags(unsigned *flags) { return *flags = 0, SUCCESS; }
+API CUresult cuCtxGetFlags(unsigned *flags) { return *flags = primary.flags, SUCCESS; }
 API CUresult cuCtxGetApiVersion(void *context UNUSED, unsigned *version) { return *version = 3020, SUCCESS; }
 API CUresult cuCtxGetLimit(size_t *value, int limit UNUSED) { return *value = 1 << 20, SUCCESS; }
 API CUresult cuCtxSetLimit(int limit UNUSED, size_t value UNUSED) { return SUCCESS; }
@@ -182,6 +184,7 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 API CUresult cuCtxSynchronize(void) {
     ENTER;
     TRY(capture_forbids(NULL));
+    spins(false);
     TRY(finish_all());
     return settle(NULL);
 }

@@ -140,11 +140,18 @@ static void perform(struct op *op) {
         op->record->done = true, op->record->time = now += 10;
     } else if (op->kind == FREE) {
         struct area *area = area_at(op->to, 0);
-        if ((done = area)) area_destroy(area);
+        done = reach(op->to, 0);
+        if (area) area_destroy(area);
     } else if (op->kind == STORE) {
         char *to = reach(op->to, op->width);
         if ((done = to)) memcpy(to, op->words, op->width);
         now += 10;
+    } else if (op->kind == MAKE) {
+        op->record->done = true;
+        area_make(op->record, op->to);
+    } else if (op->kind == PREFETCH) {
+        done = reach(op->to, op->bytes);
+        now += 500 + op->bytes / 16;
     } else if (op->kind == GATE) {
         done = reach(op->to, op->width);
     }
@@ -270,9 +277,12 @@ void poke(void) {
     clean_up();
 }
 
+void spins(bool blocking) { counts[SPINNING_SYNCS] += !blocking && !(primary.flags & 4); }
+
 CUresult settle(const struct stream *stream) {
     counts[SYNCS]++;
     if (host_now < now) host_now = now;
+    pools_trim(false);
     TRY(ruined);
     CUresult result = stream && failed_on != stream ? SUCCESS : failure;
     if (result) failure = SUCCESS, failed_on = NULL;
@@ -290,6 +300,6 @@ API void fake_cuda_revive(void) {
         if (is(h, EVENT)) cuEventDestroy_v2((struct event *)h);
         if (is(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
     }
-    area_destroy_all(), forget_streams();
+    area_destroy_all(), pools_trim(true), forget_streams();
     ruined = failure = SUCCESS, failed_on = NULL;
 }

@@ -33,12 +33,13 @@ extern CUresult ruined;   // SUCCESS, or the failure of queued work that ruined 
 #define STREAM_OF(handle) \
     struct stream *stream = stream_of(handle); \
     if (!stream) return INVALID_HANDLE
-extern struct context { int retained; } primary;  // of the only device
+extern struct context { int retained; unsigned flags; } primary;  // of the only device
 
 enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, LIVE_GRAPHS, LIVE_EXECS, COPIES, SETS,
              LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
              GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, LOADS, EVENTS_CREATED, STREAMS_CREATED,
-             HOST_ALLOCATIONS, COUNTS };
+             HOST_ALLOCATIONS, LIVE_MANAGED, MANAGED_BYTES, RESERVED_BYTES, PREFETCHES, SPINNING_SYNCS,
+             COUNTS };
 extern long counts[COUNTS];
 enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
              FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAULTS };
@@ -58,14 +59,22 @@ struct area {
     uintptr_t base;
     size_t bytes;
     char *backing;
-    bool device, owned, dying;  // dying: a free of it is queued
+    bool device, managed, owned, dying;  // dying: a free of it is queued
+    struct pool *pool;
+    struct record *made;  // done when its memory can be used; NULL: at once
     uint64_t id;
     struct area *next;
 };
 uint64_t memory_total(void);
+uint64_t memory_free(void);
+uint64_t pool_spare(const struct pool *pool);  // bytes that are reserved and not used
+uint64_t pools_spare(void);
+void pool_use(struct pool *pool, long bytes);
+void pools_trim(bool all);  // give back what nobody uses, or only what is above the pools' thresholds
 struct area *area_at(uintptr_t address, size_t bytes);
 char *reach(uintptr_t address, size_t bytes);  // where queued work finds the bytes; NULL where it must not
-CUresult area_create(bool device, size_t bytes, uintptr_t *address);
+CUresult area_create(struct area area, uintptr_t *address);
+void area_make(const struct record *made, uintptr_t address);
 CUresult area_register(void *host, size_t bytes);
 void area_destroy(struct area *area);
 void area_destroy_all(void);
@@ -101,10 +110,10 @@ struct function {
 const struct builtin *builtin_find(const char *name);
 int builtin_words(const struct builtin *builtin);
 
-enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN, GATE, STORE };
+enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN, GATE, STORE, MAKE, PREFETCH };
 struct op {
     enum kind kind;
-    uintptr_t to, from;          // COPY, SET, FREE, GATE, STORE
+    uintptr_t to, from;          // COPY, SET, FREE, GATE, STORE, MAKE, PREFETCH
     size_t bytes;
     bool pageable;               // COPY: host memory that is not pinned is accepted, as the caller waits
     unsigned value, width;       // SET; GATE, STORE: the flags, and the bytes of the value
@@ -112,7 +121,7 @@ struct op {
     uint64_t words[MAX_WORDS];   // LAUNCH; the value of GATE, STORE
     void (*call)(void *);        // CALL
     void *data;
-    struct record *record;       // RECORD, WAIT
+    struct record *record;       // RECORD, WAIT, MAKE
     struct event *event;         // RECORD in a graph
     struct run *run;             // RUN
     struct op *next;
@@ -179,6 +188,7 @@ void execute_all(void);                  // what can be executed
 void poke(void);                         // execute a few entries, or none
 extern unsigned spell;
 extern bool calling;                     // a host callback is running: it must not use the driver
+void spins(bool blocking);               // a host synchronisation begins; blocking: the thread sleeps until it ends
 CUresult settle(const struct stream *stream);  // a host synchronisation ends: an asynchronous failure comes out here
 
 CUresult enqueue(struct stream *stream, const struct op *op);  // push, or add to the graph being captured

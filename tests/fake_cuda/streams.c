@@ -29,6 +29,7 @@ API CUresult cuStreamSynchronize(void *handle) {
     ENTER;
     STREAM_OF(handle);
     TRY(capture_forbids(stream));
+    spins(false);
     TRY(finish(stream, NULL));
     return settle(stream);
 }
@@ -152,6 +153,7 @@ API CUresult cuEventSynchronize(struct event *event) {
     ENTER;
     if (!is(event, EVENT)) return INVALID_HANDLE;
     TRY(captured(event));
+    spins(event->flags & 1);
     if (event->record && !event->record->done) TRY(finish(event->record->stream, event->record));
     return settle(event->record ? event->record->stream : NULL);
 }

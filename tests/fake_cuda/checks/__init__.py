@@ -9,14 +9,14 @@ from cuda.bindings import driver
 from cuda.core import Device
 
 from fake_cuda import control
-from fake_cuda.checks import faults, gates, graphs, kernels, memory, order
+from fake_cuda.checks import faults, gates, graphs, kernels, memory, order, pools
 
 
 def main():
     """Run the checks whose names have all of the arguments in them; print what came of each as JSON."""
     Device(0).set_current()
     results = {}
-    for module in (memory, order, gates, kernels, faults, graphs):
+    for module in (memory, pools, order, gates, kernels, faults, graphs):
         for name, check in vars(module).items():
             if name.startswith("check_") and all(part in name for part in sys.argv[1:]):
                 results[name] = outcome(check)

@@ -71,6 +71,7 @@ def check_allocations_are_counted():
 
 def check_stream_ordered_frees_make_room():
     (stream,) = streams(1)
+    ok(driver.cuMemPoolTrimTo(ok(driver.cuDeviceGetDefaultMemPool(0)), 0))
     room = ok(driver.cuMemGetInfo())[0]
     for _ in range(5):
         Device().allocate(room, stream=stream).close(stream)

@@ -4,7 +4,7 @@ import ctypes
 from itertools import pairwise
 
 from cuda.bindings import driver
-from cuda.core import Device
+from cuda.core import Device, EventOptions
 
 from fake_cuda import control
 from fake_cuda.checks.common import TIMED, E, device, fails, ok, part, pinned, streams, sync, view
@@ -245,3 +245,20 @@ def check_event_times():
     fresh.close()
     assert control.count("live_events") == before - 1
     fails(E.CUDA_ERROR_INVALID_HANDLE, driver.cuEventRecord, handle, a.handle)
+
+
+def check_synchronisations_that_spin_are_counted():
+    """Those with events that were made to block do not."""
+    (a,) = streams(1)
+    control.reset_counts()
+    spinning, blocking = (a.record(options=EventOptions(blocking_sync=blocks)) for blocks in (False, True))
+    blocking.sync()
+    assert control.count("spinning_syncs") == 0
+    spinning.sync()
+    a.sync(), sync()
+    assert control.count("spinning_syncs") == 3 and control.count("syncs") == 4
+    flags = driver.CUctx_flags.CU_CTX_SCHED_BLOCKING_SYNC
+    ok(driver.cuDevicePrimaryCtxSetFlags(0, flags))
+    spinning.sync(), a.sync(), sync()
+    assert control.count("spinning_syncs") == 3 and ok(driver.cuCtxGetFlags()) == flags
+    ok(driver.cuDevicePrimaryCtxSetFlags(0, 0))
