@@ -158,6 +158,61 @@ def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypa
     compare(device, name, CASES[name](Pick(largest)))
 
 
+def sums_of_products(
+    device: ModuleType, turn_a: bool, turn_b: bool, inner: int = 18, enough: int = 2
+) -> tuple[Array, Array]:
+    """Two sums of two products each, by `matmul.product` and by NumPy; large tiles from `enough` of them on."""
+    from gpumem.kernels import matmul
+
+    rows, columns, rng = 19, 33, np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 2, rows, inner), (2, 2, inner, columns)))
+    out = np.full(2 * rows * columns, np.nan, np.float32)
+    left = np.swapaxes(a, 2, 3).flatten() if turn_a else a.reshape(-1)
+    right = np.swapaxes(b, 2, 3).flatten() if turn_b else b.reshape(-1)
+    left = left, rows * inner, *((1, rows) if turn_a else (inner, 1))
+    right = right, inner * columns, *((1, inner) if turn_b else (columns, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matmul, "_ENOUGH", enough)
+        matmul.product(0, left, right, out, 2, 2, (rows, columns, inner))
+    return out, (a @ b).sum(axis=1).reshape(-1)
+
+
+def test_products_by_large_tiles(device: ModuleType) -> None:
+    np.testing.assert_allclose(*sums_of_products(device, False, False, inner=5), 1e-4, 1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("turn_a", [False, True])
+@pytest.mark.parametrize("turn_b", [False, True])
+def test_products_by_large_tiles_whatever_lies_side_by_side(device: ModuleType, turn_a: bool, turn_b: bool) -> None:
+    np.testing.assert_allclose(*sums_of_products(device, turn_a, turn_b), 1e-4, 1e-5)
+
+
+@pytest.mark.thorough
+def test_the_size_of_tiles_changes_no_bit(device: ModuleType) -> None:
+    large, small = (sums_of_products(device, False, True, 18, enough)[0] for enough in (2, 3))
+    assert np.array_equal(large, small)
+
+
+@pytest.mark.parametrize(
+    ("batches", "rows", "columns", "share"),
+    [(1, 512, 512, 4), (1, 448, 512, 1), (64, 17, 17, 4), (64, 16, 32, 1), (9999, 8, 64, 4), (9999, 8, 48, 1)],
+)
+def test_tiles_are_large_where_they_keep_a_gpu_busy(
+    device: ModuleType, batches: int, rows: int, columns: int, share: int
+) -> None:
+    from gpumem.kernels.matmul import _share
+
+    assert _share(batches, rows, columns) == share
+
+
+def test_a_side_beyond_32_bits_is_refused(device: ModuleType) -> None:
+    from gpumem.kernels.matmul import product
+
+    with pytest.raises(ValueError, match=r"inner\) = \(1, 2147483648, 1\): no side may be longer than 2147483520"):
+        product(0, (None, 0, 0, 0), (None, 0, 0, 0), None, 1, 1, (1, 2**31, 1))
+
+
 @pytest.mark.parametrize(
     ("name", "result", "source"),
     [
@@ -621,9 +676,10 @@ COMPILE = """
 import json
 from types import SimpleNamespace
 from numba.cuda import dispatcher
-from gpumem.kernels import _numba, device
+from gpumem.kernels import _numba, device, matmul
 from tests.kernel_cases import CASES, Pick
 
+matmul._ENOUGH = 1  # both kernels
 launched = {}
 
 def note(what, ptx, grid, block, arguments):  # stands in for `_compiled.bind`
@@ -659,7 +715,8 @@ def ptx() -> dict[str, list[str]]:
 def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str]]) -> None:
     source = ROOT / "src" / "gpumem" / "kernels"
     kernels = {(p.stem, line) for p in source.glob("*.py") for line in p.read_text().split("@kernel\ndef ")[1:]}
-    assert set(ptx) == {f"{stem}.{code[: code.index('(')]}" for stem, code in kernels}
+    decorated = {f"{stem}.{code[: code.index('(')]}" for stem, code in kernels}
+    assert set(ptx) == decorated | {"matmul._product_16", "matmul._product_64"}
     assert all(len(codes) == 1 for name, codes in ptx.items() if name != "elementwise._copy")
     assert all(".visible .entry" in code for codes in ptx.values() for code in codes)
 
@@ -673,3 +730,9 @@ def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str
             assert ".f64" not in line, f"{name}: {line}"
             if line.strip().startswith(("atom.", "red.")):
                 assert name in ATOMICS and (".u64" in line or ".s64" in line), f"{name}: {line}"
+
+
+def test_large_products_run_in_registers(ptx: dict[str, list[str]]) -> None:
+    (code,) = ptx["matmul._product_64"]
+    assert ".local" not in code.replace("_3clocals", "")  # of a mangled name; an array there would be in slow memory
+    assert code.count("ld.shared") == code.count("ld.shared.v4.f32") == code.count("fma.rn.f32") / 8

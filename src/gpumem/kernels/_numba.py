@@ -10,6 +10,7 @@ simulator, `GPUMEM_KERNEL_COMPILER=numba-cuda-mlir` that successor, which has no
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -55,27 +56,19 @@ if not SIMULATOR:
 else:
     from numba.cuda.simulator import kernelapi
 
-    class _Once(dict[Any, Any]):
-        """Where the simulator keeps shared arrays. It looks one up, makes it if need be and stores it, and two threads
-        that do so at the same time get two arrays: here the second waits for the first."""
-
-        def __init__(self) -> None:
-            self._made = threading.Lock()
-
-        def get(self, key: Any, default: Any = None) -> Any:
-            self._made.acquire()
-            if key in self:
-                self._made.release()
-            return super().get(key, default)
-
-        def __setitem__(self, key: Any, array: Any) -> None:
-            super().__setitem__(key, array)
-            self._made.release()
-
     class _Shared(kernelapi.FakeCUDAShared):  # type: ignore[misc]
+        """Shared arrays of the simulator, by the line that asks. Numba's own are two where two threads ask at once, are
+        refused an alignment, and take their time over the line."""
+
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            self._allocations = _Once()
+            self._making = threading.Lock()
+
+        def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+            caller = sys._getframe(1)
+            with self._making:
+                place = caller.f_code.co_filename, caller.f_lineno
+                return self._allocations.setdefault(place, np.empty(shape, dtype))
 
     kernelapi.FakeCUDAShared = _Shared
 
