@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -65,20 +65,27 @@ def side_by_side(
     library: ModuleType,
     machine: Machine,
     *,
-    iterations: int,
+    iterations: Callable[[int], int],
     percent: tuple[int, ...] = PERCENT,
     array: Any = for_numba,
+    late: Callable[[int], bool] = lambda percent: False,
 ) -> list[Row]:
-    """A line for each job and limit: ms an iteration, what it waited for, bytes copied and held, bits compared."""
+    """A line for each job and limit: ms an iteration, what it waited for, bytes copied and held, bits compared.
+
+    `iterations` is asked how many, by the ns that an iteration of both takes; `late` before each limit.
+    """
     traces = {}
     for name, model in models.items():
         with Cuda(timing=True, array=array) as backend:  # compiles, too
             traces[name] = measured(model.trace, backend, model.launch(library), state=model.initial)
-    pair = Pair(models, traces, library, machine, iterations, array)
+    both = sum(int(trace.ops.duration.sum()) for trace in traces.values())
+    pair = Pair(models, traces, library, machine, iterations(both), array)
     whole = sum(best_fit(trace).height for trace in traces.values())
     ran, want = pair.run(whole, unmanaged)
     rows = told("unmanaged", 100, ran, want, want)
     for limit in percent:
+        if late(limit):
+            continue
         rows += told("tensile", limit, *pair.run(whole * limit // 100, schedule), want)
     return rows
 

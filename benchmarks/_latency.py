@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -144,13 +144,21 @@ def training_steps(quick: bool, seed: int) -> Iterator[Model]:
 
 
 def measurements(
-    device: Device, library: ModuleType, *, quick: bool, seed: int, array: Any = for_numba
+    device: Device,
+    library: ModuleType,
+    *,
+    quick: bool,
+    seed: int,
+    array: Any = for_numba,
+    late: Callable[[str], bool] = lambda what: False,
 ) -> tuple[list[Measurement], int]:
     """Measure; return also how many runs the other job did not outlast, which do not count."""
     rows: list[Measurement] = []
     missed = 0
     neighbour = Neighbour(device, library, array)
-    for model in training_steps(quick, seed):
+    for k, model in enumerate(training_steps(quick, seed)):
+        if late(f"training step {k}"):
+            continue
         held = Backlog(model.launch(library), neighbour)
         with Cuda(timing=True, array=array) as backend:
             program = prepare(model.trace, best_fit(model.trace), backend, held)

@@ -13,7 +13,9 @@ SHARES = ("90%", "70%", "50%", "30%")
 MIB = 2**20
 
 
-def limits(quick: bool, device: str = "cuda") -> list[dict[str, Any]]:
+def limits(
+    quick: bool, device: str = "cuda", *, late: Callable[[str], bool] = lambda what: False
+) -> list[dict[str, Any]]:
     """Train a net of linear layers as it is, then within each limit; one row each."""
     import torch
 
@@ -47,6 +49,8 @@ def limits(quick: bool, device: str = "cuda") -> list[dict[str, Any]]:
     expected, alone, peak = run(nullcontext())
     rows = [{"limit": "none", "ms": alone * 1e3, "peak": peak / MIB, "planned": 0.0, "moved": 0.0, "bits": "as is"}]
     for share in SHARES:
+        if late(f"at {share}"):
+            continue
         managing = managed(share, wait=True, device=device)
         found, took, peak = run(managing)
         report = managing.report()
