@@ -24,6 +24,18 @@ def outcome() -> dict[str, str | None]:
     return found
 
 
+def test_streams_have_hardware_queues_of_their_own_unless_the_user_says_otherwise() -> None:
+    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
+    code = """
+import ctypes, gpumem.execute.cuda
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+print(getenv(b"CUDA_DEVICE_MAX_CONNECTIONS").decode())
+"""
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert [fake_cuda.run(code, **given).stdout for given in ({}, env)] == ["32\n", "1\n"]
+
+
 @pytest.mark.thorough
 def test_on_the_fake_driver(outcome: dict[str, str | None]) -> None:
     assert set(outcome) == set(CHECKS)

@@ -2,9 +2,20 @@
 #include "fake.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-void unlock(int *held) { (void)held, pthread_mutex_unlock(&lock); }
+static int depth;  // how often the thread that has the lock has taken it
+int take(void) { return pthread_mutex_lock(&lock), depth++; }
+void unlock(int *held) { (void)held, depth--, pthread_mutex_unlock(&lock); }
+
+bool nap(long *ms) {
+    if ((*ms)-- <= 0 || depth != 1) return false;
+    depth = 0, pthread_mutex_unlock(&lock);
+    usleep(1000);
+    pthread_mutex_lock(&lock), depth = 1;
+    return true;
+}
 
 long counts[COUNTS];
 static const char *const count_names[COUNTS] = {
@@ -21,7 +32,7 @@ static const char *const fault_names[FAULTS] = {
 };
 static uint64_t state;
 bool sticky;
-long host_ns, queue_length;
+long host_ns, queue_length, patience = 2000;
 
 static int named(const char *what, const char *const *names, int size) {
     for (int i = 0; i < size; i++)
@@ -69,6 +80,11 @@ bool chance(unsigned of256) { return (draw() & 255) < of256; }
 API void fake_cuda_eager(long ns) {
     LOCK;
     host_ns = ns;
+}
+
+API void fake_cuda_patience(long ms) {
+    LOCK;
+    patience = ms;
 }
 
 API void fake_cuda_queue(long length) {

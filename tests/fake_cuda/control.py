@@ -12,8 +12,8 @@ _library.fake_cuda_seed.argtypes = [ctypes.c_uint64]
 _library.fake_cuda_seed.restype = None
 _library.fake_cuda_reset_counts.restype = None
 _library.fake_cuda_revive.restype = None
-_library.fake_cuda_eager.argtypes = _library.fake_cuda_queue.argtypes = [ctypes.c_long]
-_library.fake_cuda_eager.restype = _library.fake_cuda_queue.restype = None
+for _set in (_library.fake_cuda_eager, _library.fake_cuda_queue, _library.fake_cuda_patience):
+    _set.argtypes, _set.restype = [ctypes.c_long], None
 _library.fake_cuda_backing.argtypes = [ctypes.c_void_p]
 _library.fake_cuda_backing.restype = ctypes.c_void_p
 
@@ -45,6 +45,11 @@ def eager(host_ns: int) -> None:
 def queue(length: int) -> None:
     """Let a stream hold so many entries at most; 0: any number."""
     _library.fake_cuda_queue(length)
+
+
+def patience(ms: int) -> None:
+    """Have a synchronisation wait so long for another thread to write the value that a stream waits for."""
+    _library.fake_cuda_patience(ms)
 
 
 def seed(n: int) -> None:

@@ -235,16 +235,17 @@ static CUresult stuck(const struct stream *stream) {
     return LAUNCH_TIMEOUT;
 }
 
-static CUresult needed_step(struct stream *stream) {
+static CUresult needed_step(struct stream *stream, long *ms) {
     for (const struct record *record; (record = blocker(stream));) stream = record->stream;
     if (!shut(stream->head)) return execute_head(stream), SUCCESS;
-    return random_step() ? SUCCESS : stuck(stream);  // the others may write what it waits for
+    return random_step() || nap(ms) ? SUCCESS : stuck(stream);  // others may write what it waits for
 }
 
 CUresult room(struct stream *stream) {
     CUresult result = ruined;
+    long ms = patience;
     while (queue_length && !stream->capture && stream->queued >= queue_length && !result) {
-        result = needed_step(stream);
+        result = needed_step(stream, &ms);
         if (ruined) result = ruined;
     }
     return clean_up(), result;
@@ -254,10 +255,12 @@ CUresult finish(struct stream *stream, struct record *record) {
     static const unsigned shares[] = {0, 8, 128, 240, 255};
     unsigned share = shares[draw() % 5];
     CUresult result = SUCCESS;
+    long ms = patience;
+    record_share(record);  // while this thread waits for others, they may record the event again
     while (!ruined && !result && (record ? !record->done : !!stream->head))
-        if (!chance(share) || !random_step()) result = needed_step(stream);
+        if (!chance(share) || !random_step()) result = needed_step(stream, &ms);
     while (!ruined && chance(share) && random_step());
-    return clean_up(), result;
+    return record_release(record), clean_up(), result;
 }
 
 void execute_all(void) {
@@ -266,10 +269,13 @@ void execute_all(void) {
 }
 
 CUresult finish_all(void) {
-    execute_all();
-    for (struct stream *s = streams; s; s = s->next)
-        if (s->head) return stuck(s);
-    return SUCCESS;
+    long ms = patience;
+    for (struct stream *s;;) {
+        execute_all();
+        for (s = streams; s && !s->head;) s = s->next;
+        if (!s) return SUCCESS;
+        if (!nap(&ms)) return stuck(s);
+    }
 }
 
 void poke(void) {

@@ -20,7 +20,8 @@ typedef enum {
 // Every call holds one lock; LOCK gives it back when the calling function returns.
 extern pthread_mutex_t lock;
 void unlock(int *held);
-static inline int take(void) { return pthread_mutex_lock(&lock); }
+int take(void);
+bool nap(long *ms);  // give the lock away for a millisecond, if some are left
 #define LOCK int held __attribute__((cleanup(unlock), unused)) = take()
 #define TRY(call) do { CUresult result_ = (call); if (result_) return result_; } while (0)
 
@@ -47,6 +48,7 @@ bool fails(enum fault what);  // whether this is the call that was told to fail
 
 extern bool sticky;                // illegal addresses ruin the context
 extern long host_ns;               // how long the host takes for a call that enqueues, while the device runs at once; 0: it does not
+extern long patience;              // ms for which a stream that waits for a value in memory is waited for
 extern long queue_length;          // how many entries a stream can hold; 0: any number
 
 #define GOLDEN 0x9E3779B97F4A7C15u

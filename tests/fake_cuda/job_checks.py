@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from gpumem.jobs import Job, Outcome, Policy, run_jobs
 from gpumem.kernels import reference
 from gpumem.machine import Link, Machine
 from gpumem.models import mlp
+from gpumem.placement import Placement
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled
@@ -122,6 +123,7 @@ def crowd(seed: int) -> tuple[list[Job], Machine, int, dict[str, Any]]:
 
 def check_any_plans_give_the_bytes_of_the_job_alone() -> None:
     ran_at_all = swapped = adopted = early = 0
+    control.reset_counts()
     for seed in range(16):
         control.seed(seed)
         jobs, machine, capacity, options = crowd(seed)
@@ -133,6 +135,7 @@ def check_any_plans_give_the_bytes_of_the_job_alone() -> None:
         early += sum(len(got.end) < job.iterations and not got.refused for job, got in zip(jobs, ran.jobs))
     found = ran_at_all, swapped, adopted, early
     assert min(found) > 0, found
+    assert control.count("waits") == 0  # ops may be started outside the lock: none is behind one that has not ended
 
 
 def check_tensile_plans_two_training_steps() -> None:
@@ -295,6 +298,75 @@ def check_work_that_fails_on_the_device_ends_all_threads() -> None:
         assert "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
         if isinstance(error, ExecutionError):
             assert "did not end, it or an op before it: " in str(error), error
+
+
+def check_a_launch_that_takes_long_keeps_nobody_else() -> None:
+    """As one does that is compiled at its first call: what is bound in `prepare` is made there."""
+    for slow in ("bind", "call"):
+        traces, went_on = [weight(), weight()], threading.Event()
+        jobs = [Job(name, trace, iterations=3) for name, trace in zip("ab", traces)]
+        launches = {job.name: GenericOp(job.trace, library) for job in jobs}
+
+        def launch(job: Job, slow: str = slow, launches: Any = launches, went_on: Any = went_on) -> Any:
+            mine = launches[job.name]
+
+            def bound(op: Any, views: Any) -> Any:
+                if job.name == "a" and slow == "bind":
+                    assert went_on.wait(10), "the other job stands still while an op of this is bound"
+                call = mine(op, views)
+
+                def start(stream: Any) -> None:
+                    if job.name == "a":
+                        assert went_on.wait(10), "the other job stands still while an op of this is started"
+                    call(stream)
+                    if job.name == "b" and op.name == "three":
+                        went_on.set()
+
+                return start
+
+            return bound
+
+        plan = Drawn({id(trace): [Scheduled(AWAY, 0)] for trace in traces})
+        state = {job.name: initial(job.trace, seed=1) for job in jobs}
+        options = {"place": best_fit, "enter": enter, "state": state, "policy": Policy(plan)}
+        ran = run_jobs(jobs, Machine.named("h200"), 4096, Backends(), launch, **options)
+        right(jobs, ran, state, 4096)
+
+
+def check_who_waits_for_an_op_sleeps() -> None:
+    """How often the host spins does not depend on how many iterations there are."""
+    for timing in (False, True):
+        spun, synced = [], []
+        for iterations in (8, 80):
+            trace = weight()
+            jobs = [Job("a", trace, iterations=iterations)]
+            control.reset_counts()
+            backend = Backends({"timing": timing})
+            go(jobs, Machine.named("h200"), 2048, policy=Policy(fixed(AWAY, trace=trace)), backend=backend)
+            spun.append(control.count("spinning_syncs")), synced.append(control.count("syncs"))
+        assert synced[1] - synced[0] >= 72 * 6, synced  # four ops and two copies
+        assert spun[0] == spun[1], (timing, spun)
+
+
+def as_high(trace: Trace) -> Placement:
+    """A placement as high as that under any other plan, so that the device's slab is as large."""
+    return replace(best_fit(trace), height=512)
+
+
+def check_changes_of_plan_take_no_memory() -> None:
+    """What the first two plans have had is there for the others."""
+    changes, taken = [], []
+    for iterations in (10, 50):
+        trace = weight()
+        plan = fixed(AWAY, Plan(), trace=trace)
+        jobs = [Job("a", trace, iterations=iterations)]
+        control.reset_counts()
+        ran, state = go(jobs, Machine.named("h200"), 2048, policy=Policy(plan, threshold=0), place=as_high)
+        right(jobs, ran, state, 2048)
+        changes.append(sum(e.kind == "adopt" for e in ran.log))
+        taken.append((control.count("allocations"), control.count("host_allocations")))
+    assert changes[1] > changes[0] + 10, changes
+    assert taken[0] == taken[1], (changes, taken)
 
 
 def main() -> None:

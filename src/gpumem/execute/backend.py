@@ -41,6 +41,8 @@ class Work:
         Whether an op of another stream ever waits for it.
     ends : tuple of Block
         Buffers whose lifetimes end with it.
+    waited : bool
+        Whether the host waits for it in every iteration, in a thread that had better sleep then.
     """
 
     op: int
@@ -50,6 +52,7 @@ class Work:
     call: Call | None
     signals: bool
     ends: tuple[Block, ...]
+    waited: bool = False
 
 
 class Backend(ABC):

@@ -25,7 +25,7 @@ def main():
 
 def outcome(check):
     """Nothing, or the traceback of what the check raised."""
-    control.seed(0), control.eager(0), control.queue(0)
+    control.seed(0), control.eager(0), control.queue(0), control.patience(0)
     control.reset_counts()
     failed = None
     try:

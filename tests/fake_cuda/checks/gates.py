@@ -1,5 +1,8 @@
 """Streams that wait for values in memory, streams that are full, and a host that is slower than the device."""
 
+import threading
+import time
+
 import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device, launch
@@ -62,6 +65,28 @@ def check_a_stream_waits_until_another_writes():
             a.sync()
             assert (view(cell) == 3).all()
             assert bytes(view(gate)) == (7).to_bytes(8, "little")
+
+
+def check_another_thread_may_write():
+    a, b = streams(2)
+    control.patience(20_000)
+    for synchronise in (a.sync, sync, lambda: ok(driver.cuMemFree(ok(driver.cuMemAlloc(8))))):
+        gate, event = pinned(8, 0), Device().create_event()
+        ok(wait(a, gate, 1))
+        a.record(event)
+
+        def write_soon(gate=gate, event=event):
+            Device(0).set_current()
+            time.sleep(0.02)
+            b.record(event)  # the call is not kept waiting
+            view(gate)[0] = 1
+
+        other = threading.Thread(target=write_soon)
+        other.start()
+        synchronise()
+        assert control.count("pending") <= 1
+        other.join()
+        sync()
 
 
 def check_when_a_value_is_enough():

@@ -1,4 +1,12 @@
-"""CUDA as a backend, on `cuda.core` alone: slabs, streams, events, pinned copies, graphs."""
+"""CUDA as a backend, on `cuda.core` alone: slabs, streams, events, pinned copies, graphs.
+
+Importing it sets `CUDA_DEVICE_MAX_CONNECTIONS` to 32, the most there are, unless it is set: each job has three streams,
+and streams that share one of the usual 8 hardware queues wait for each other. It counts where the driver starts later.
+"""
+
+import os
+
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 try:
     from cuda.core import Device  # noqa: F401

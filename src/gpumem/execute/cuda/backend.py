@@ -105,11 +105,13 @@ class Cuda(CudaMemory):
         self.gate: Gate | None = None
         self.signals: dict[int, Any] = {}
         self.clocks = Clocks(partial(self._event, timed=True))
+        self.sleeps = False
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Let an earlier run end, and create the events that this one needs."""
         self._drain()
         if self.origin is None:
+            self.sleeps = any(work.waited for work in works)
             self.signals = {work.op: self._event() for work in works if work.signals}
             self.gate = self._gate() if self.timing else None
             self.origin = self._event(timed=True)
@@ -119,10 +121,11 @@ class Cuda(CudaMemory):
         self.streams[0].record(self.origin)
 
     def _event(self, *, timed: bool = False) -> Any:
-        return self._keep(self.device.create_event(EventOptions(timing_enabled=timed)))
+        """A new event; a thread that waits for it spins, which is quick, or sleeps, which leaves the core to others."""
+        return self._keep(self.device.create_event(EventOptions(timing_enabled=timed, blocking_sync=self.sleeps)))
 
     def _gate(self) -> Gate | None:
-        gate = Gate(self._pinned(4, self._held), self.streams)
+        gate = Gate(self._slab("gate", 4), self.streams)
         return gate if gate.works() else None
 
     def iteration(self, issue: Callable[[], list[Token]]) -> list[Token]:

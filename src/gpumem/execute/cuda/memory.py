@@ -56,8 +56,9 @@ def for_numba(array: DeviceArray) -> Any:
 class CudaMemory(Backend):
     """The two slabs and the streams; whatever is taken is given back by `close`, in reverse order.
 
-    A program that comes after another has the slabs of the one before where they are large enough: page-locking
-    gigabytes takes seconds. The device's must be just as large, since what is too much belongs to others.
+    A program that comes after another has the slabs of the one before where they are large enough, and its scratch:
+    page-locking gigabytes takes seconds, and giving back memory lets the whole device run dry. The device's slab must
+    be just as large, since what is too much belongs to others.
     """
 
     streams: list[Any]
@@ -83,7 +84,7 @@ class CudaMemory(Backend):
         except BaseException:
             self.close()
             raise
-        self.scratched: tuple[int, int] = (0, 0)
+        self.scratched, self.chunks = (0, 0), 0
 
     def close(self) -> None:
         """Wait for what is under way and give everything back, in reverse order; from any thread."""
@@ -117,7 +118,7 @@ class CudaMemory(Backend):
             del self._slabs[name]
             held.close()
         with ExitStack() as held:
-            slab = self._device(size, held) if name == "device" else self._pinned(size, held)
+            slab = self._device(size, held) if name.startswith(("device", "scratch")) else self._pinned(size, held)
             self._slabs[name] = slab, held.pop_all()
         return slab
 
@@ -180,7 +181,8 @@ class CudaMemory(Backend):
         array = DeviceArray(0, dtype, shape)
         at, end = self.scratched
         if at + array.nbytes > end:
-            chunk = self._device(max(SCRATCH, array.nbytes), self._held)
+            chunk = self._slab(f"scratch {self.chunks}", max(SCRATCH, array.nbytes))
+            self.chunks += 1
             chunk.fill(0, stream=self.streams[0])
             self.streams[0].sync()
             at, end = int(chunk.handle), int(chunk.handle) + chunk.size

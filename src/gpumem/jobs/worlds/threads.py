@@ -5,8 +5,8 @@
     swap executor    one a copy engine: submits a copy, waits for it, takes the next
     controller       plans beside all that
 
-Each job has a backend of its own, on which its trace lies placed. Bookkeeping goes on under one lock; kernels, copies,
-planning and the taking and giving back of memory do not hold it.
+Each job has a backend of its own, on which its trace lies placed. Bookkeeping goes on under one lock; kernels and
+copies, the starting of them too, planning and the taking and giving back of memory do not hold it.
 """
 
 from __future__ import annotations
@@ -247,7 +247,6 @@ class Threads:
     def _submit(self, executor: Executor, op: int) -> int:
         """Run one op to its end, without the lock; return its ns."""
         mine = self.running[executor.place]
-        token = mine.submit(op, executor.iteration)
-        ns = self.aside(partial(mine.wait, op, token))
+        token, ns = self.aside(partial(mine.run, op, executor.iteration))
         mine.ended(op, token)
         return ns
