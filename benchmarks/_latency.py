@@ -26,7 +26,8 @@ TITLE = (
 )
 UTILISATIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SIDE = 512  # rows and columns of the other job's products: its shortest kernel takes some 0.1 ms
-INNER = (SIDE, 4 * SIDE, 16 * SIDE, 64 * SIDE)  # lengths of their sums, which the kernel's time grows with
+INNER = (1, 4, 16, 64)  # lengths of their sums in SIDEs, which the kernel's time grows with
+SMALL, FEW = 16, 1000  # the side, and the most steps of `delay`, where it is only tried whether all of this runs
 AHEAD = (
     900  # launches that may wait on a stream: from about 1,000 on, a launch blocks the host (NVIDIA forum, topic 68937)
 )
@@ -38,18 +39,22 @@ class Neighbour:
     The pause is a kernel of one thread, which leaves the GPU to others.
     """
 
-    def __init__(self, device: Device, library: ModuleType, array: Any) -> None:
+    def __init__(self, device: Device, library: ModuleType, array: Any, *, quick: bool) -> None:
         self.device, self.library, self.stream = device, library, device.create_stream()
-        self.memory = device.allocate(4 * SIDE * (INNER[-1] + SIDE), stream=self.stream)
+        side, self.most = (SMALL, FEW) if quick else (SIDE, 2**62)
+        self.inner = [side * times for times in INNER]
+        self.memory = device.allocate(4 * side * (self.inner[-1] + side), stream=self.stream)
         self.word = device.allocate(8, stream=self.stream)
         self.memory.fill(0, stream=self.stream)
         at, real = int(self.memory.handle), np.dtype(np.float32)
-        self.operands = {n: [array(DeviceArray(at, real, shape)) for shape in ((SIDE, n), (n, SIDE))] for n in INNER}
-        self.result = array(DeviceArray(at + 4 * SIDE * INNER[-1], real, (SIDE, SIDE)))
+        self.operands = {
+            n: [array(DeviceArray(at, real, shape)) for shape in ((side, n), (n, side))] for n in self.inner
+        }
+        self.result = array(DeviceArray(at + 4 * side * self.inner[-1], real, (side, side)))
         self.out = array(DeviceArray(int(self.word.handle), np.dtype(np.uint64), (1,)))
         self.end = self._event()
-        self._product(SIDE), self._pause(1)  # compiles
-        self.busy = {n: self._ns(partial(self._product, n), 10) for n in INNER}
+        self._product(side), self._pause(1)  # compiles
+        self.busy = {n: self._ns(partial(self._product, n), 10) for n in self.inner}
         self.step = max(self._ns(partial(self._pause, 100_000), 3) / 100_000, 1e-3)
 
     def _event(self) -> Any:
@@ -73,7 +78,7 @@ class Neighbour:
 
     def steps(self, ns: float) -> int:
         """How many steps of `delay` take so long."""
-        return max(round(ns / self.step), 1)
+        return max(min(round(ns / self.step), self.most), 1)
 
     def queue(self, utilisation: float, ns: float) -> None:
         """Be busy for the share `utilisation` of the time (counted when alone), for `ns` as far as a queue reaches.
@@ -81,7 +86,7 @@ class Neighbour:
         The shortest kernel that reaches is taken: the ops beside it should meet many turns.
         """
         need = ns * utilisation
-        inner = next((n for n in INNER if need / self.busy[n] < AHEAD // 2 - 1), INNER[-1])
+        inner = next((n for n in self.inner if need / self.busy[n] < AHEAD // 2 - 1), self.inner[-1])
         pause = self.busy[inner] * (1 - utilisation) / utilisation
         for _ in range(min(int(need / self.busy[inner]) + 1, AHEAD // 2)):
             self._product(inner)
@@ -155,7 +160,7 @@ def measurements(
     """Measure; return also how many runs the other job did not outlast, which do not count."""
     rows: list[Measurement] = []
     missed = 0
-    neighbour = Neighbour(device, library, array)
+    neighbour = Neighbour(device, library, array, quick=quick)
     for k, model in enumerate(training_steps(quick, seed)):
         if late(f"training step {k}"):
             continue

@@ -712,6 +712,7 @@ def ptx() -> dict[str, list[str]]:
     return dict(found)
 
 
+@pytest.mark.thorough
 def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str]]) -> None:
     source = ROOT / "src" / "gpumem" / "kernels"
     kernels = {(p.stem, line) for p in source.glob("*.py") for line in p.read_text().split("@kernel\ndef ")[1:]}
@@ -724,6 +725,7 @@ def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str
 ATOMICS = {"words._checksum", "placement._changes", "placement._overlap", "placement._alone"}
 
 
+@pytest.mark.thorough
 def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str]]) -> None:
     for name, codes in ptx.items():
         for line in "\n".join(codes).splitlines():
@@ -732,6 +734,7 @@ def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str
                 assert name in ATOMICS and (".u64" in line or ".s64" in line), f"{name}: {line}"
 
 
+@pytest.mark.thorough
 def test_large_products_run_in_registers(ptx: dict[str, list[str]]) -> None:
     (code,) = ptx["matmul._product_64"]
     assert ".local" not in code.replace("_3clocals", "")  # of a mangled name; an array there would be in slow memory
