@@ -95,8 +95,8 @@ def attention_gradient(pick: Pick) -> Arguments:
 
 
 def embedding(pick: Pick) -> Arguments:
-    table = pick.floats(pick.integer(1, 9), pick.integer(1, LONG))
-    ids = pick.rng.integers(-1, len(table) + 1, pick.integer(0, 2 * LONG)).astype(np.int32)  # two of them are no row
+    table = pick.floats(pick.integer(1, 5), pick.integer(1, LONG))
+    ids = pick.rng.integers(-1, len(table) + 1, pick.integer(0, LONG)).astype(np.int32)  # two of them are no row
     return {"table": table, "ids": ids, "out": pick.floats(len(ids), table.shape[1])}
 
 

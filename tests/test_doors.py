@@ -185,6 +185,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: models.mlp(batch=0), ValueError, "batch: 0 is no whole number of 1 and more"),
     (lambda: models.mlp(hidden=[8, -3]), ValueError, "hidden: -3 is no whole number of 1 and more"),
     (lambda: models.mlp(optimiser="adamw"), ValueError, "optimiser: 'adamw' is unknown; .*did you mean 'adam'"),
+    (lambda: models.transformer(heads=5), ValueError, "expected a multiple of length, 32, by one of heads, 5"),
+    (lambda: models.residual(side=0), ValueError, "side: 0 is no whole number"),
     (lambda: models.cnn(channels=[0]), ValueError, "channels: 0 is no whole number"),
     # what does not belong together
     (lambda: pool.SmartPool.of(MLP, OTHER), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),

@@ -15,8 +15,9 @@ from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, ru
 from gpumem.kernels import reference
 from gpumem.kinds import STATISTICS
 from gpumem.machine import Machine
-from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp
-from gpumem.models.layers import conv2d, dense, max_pool, relu, sgd, softmax_loss
+from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp, residual, transformer
+from gpumem.models.layers import average_pool, conv2d, dense, max_pool, relu, sgd, skip, softmax_loss
+from gpumem.models.sequence import self_attention
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
@@ -29,6 +30,8 @@ SMALL = {
     "cnn": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3),
     "cnn-im2col": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, conv="im2col"),
     "cnn-norm": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, norm=True, drop=0.25),
+    "residual": lambda: residual(batch=4, side=8, channels=(2, 3), classes=3),
+    "transformer": lambda: transformer(2, length=5, width=6, heads=2, blocks=2, vocabulary=5, period=2, drop=0.25),
 }
 
 
@@ -52,7 +55,7 @@ def test_the_loss_falls(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_agree_with_finite_differences(name: str) -> None:
     build = SMALL[name]
-    step = 2.0**-9  # small, as rectifiers and maxima have kinks
+    step = 2.0**-12  # small, as rectifiers and maxima have kinks
 
     def after_one(push: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         model = build()
@@ -69,7 +72,7 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
         direction = rng.standard_normal(gradient.shape).astype(np.float32)
         losses = [float(after_one({key: start[key] + s * step * direction})["loss"][0]) for s in (1, -1)]
         slope = (losses[0] - losses[1]) / (2 * step)
-        assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.05, abs=0.02), key
+        assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.02, abs=0.01), key
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -138,14 +141,25 @@ def test_batch_norm_keeps_statistics_and_dropout_draws() -> None:
         assert not np.array_equal(once[name], twice[name])
 
 
-def test_training_with_half_the_activations_made_again_is_bit_identical() -> None:
-    model = MODELS["cnn-norm"](batch=4)
-    again = half_again(model)
-    check.data_flow(model.trace, again)
-    assert again.peak_load < model.trace.peak_load
-    assert {"batch_norm", "relu", "dropout"} <= {op.name for op in again.ops if op.role == "recompute"}
+@pytest.mark.parametrize(
+    "build, again",
+    [
+        (lambda: MODELS["cnn-norm"](batch=4), {"batch_norm", "relu", "dropout"}),
+        (lambda: residual(batch=4), {"batch_norm", "relu", "add"}),
+        (lambda: transformer(batch=4, drop=0.25), {"embedding", "layer_norm", "gelu", "attention", "dropout", "add"}),
+    ],
+    ids=["cnn-norm", "residual", "transformer"],
+)
+def test_training_with_half_the_activations_made_again_is_bit_identical(
+    build: Callable[[], Model], again: set[str]
+) -> None:
+    model = build()
+    less = half_again(model)
+    check.data_flow(model.trace, less)
+    assert less.peak_load < model.trace.peak_load
+    assert again <= {op.name for op in less.ops if op.role == "recompute"}
     want = train(model, 20)
-    got = train(model, 20, 1, again)
+    got = train(model, 20, 1, less)
     assert all(np.array_equal(want[key], got[key]) for key in want)
     assert want["loss"] < train(model, 1)["loss"]
 
@@ -183,6 +197,43 @@ def test_a_rerun_that_updates_statistics_gives_other_bits() -> None:
     want, got = train(model, 2), train(model, 2, trace=half_again(model), launch=again)
     differ = {name for name in want if not np.array_equal(want[name], got[name])}
     assert differ and all(name.split(".")[-1].startswith("running_") for name in differ)
+
+
+# Ways that part and meet
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.25])
+def test_a_gradient_is_copied_only_where_a_layer_changes_it_in_place(drop: float) -> None:
+    ops = transformer(batch=2, length=4, blocks=3, drop=drop).trace.ops
+    assert [op.name for op in ops].count("copy") == (6 if drop else 0)
+
+
+def test_what_takes_two_ways_is_not_changed_in_place() -> None:
+    graph = Graph()
+    h = dense(graph, "h", graph.constant("x", np.ones((2, 3), np.float32)), 3)
+    with pytest.raises(ValueError, match="two: a layer works in place on h, which others take as well"):
+        skip(graph, "two", h, lambda h: relu(graph, h))
+    with pytest.raises(ValueError, match=r"two: the branch makes \(2, 4\), what it is added to is \(2, 3\)"):
+        skip(graph, "two", h, lambda h: dense(graph, "wide", h, 4))
+    with pytest.raises(ValueError, match=r"a: x has the shape \(2, 3\), expected a multiple of length, 2, by .* 2"):
+        self_attention(graph, "a", h, length=2, heads=2)
+    with pytest.raises(ValueError, match="pool: 2 x 3 is not square, so it needs a size"):
+        average_pool(graph, "pool", Tensor("image", (1, 1, 2, 3)))
+
+
+def test_self_attention_is_that_of_each_head_and_sequence() -> None:
+    graph, x = Graph(seed=3), np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    y = self_attention(graph, "a", graph.constant("x", x), length=3, heads=2)  # two sequences of three places
+    graph.op("copy", [y], graph.constant("kept", np.zeros((6, 4), np.float32)))
+    state = train(graph.model("attention"), 1)
+    expected = np.zeros((6, 4))
+    for head in range(2):
+        q, k, v = (x @ state[f"a.{what}.w"][head] for what in "qkv")
+        for t in range(6):
+            before = slice(t // 3 * 3, t + 1)  # of the same sequence
+            weights = np.exp(k[before] @ q[t] / 2**0.5)
+            expected[t] += weights @ v[before] / weights.sum() @ state["a.o.w"][head]
+    np.testing.assert_allclose(state["kept"], expected, 1e-4, 1e-5)
 
 
 def test_reshaping_keeps_the_bytes() -> None:
@@ -225,7 +276,7 @@ def test_lifetimes_follow_from_use() -> None:
 
 
 def test_a_model_is_deterministic() -> None:
-    builds: list[Callable[[], Model]] = [mlp, cnn, MODELS["cnn-norm"]]
+    builds: list[Callable[[], Model]] = [mlp, cnn, MODELS["cnn-norm"], residual, transformer]
     for build in builds:
         a, b = train(build(), 3, 1), train(build(), 3, 2)
         assert all(np.array_equal(a[key], b[key]) for key in a)

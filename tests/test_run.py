@@ -14,7 +14,7 @@ from gpumem.evaluate.comparison import compare
 from gpumem.execute import Emulator
 from gpumem.io import bundled_path
 from gpumem.kernels import reference
-from gpumem.models import mlp
+from gpumem.models import MODELS, mlp
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Report, Run
 from gpumem.simulate import simulate
@@ -28,7 +28,13 @@ def gpumem(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return status, out, err
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn-adam"])
+def test_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert ",".join(MODELS) in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn-adam", "residual", "transformer"])
 def test_a_model_planned_and_unmanaged(capsys: pytest.CaptureFixture[str], model: str) -> None:
     arguments = ["run", model, "--batch", "16", "--limit", "80%", "--iterations", "4", "--device", "emulate", "--json"]
     status, out, _ = gpumem(capsys, *arguments)

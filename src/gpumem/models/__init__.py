@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpumem.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
     from gpumem.models.layers import (
         adam as adam,
+        average_pool as average_pool,
         batch_norm as batch_norm,
         conv2d as conv2d,
         dense as dense,
@@ -19,9 +20,25 @@ if TYPE_CHECKING:
         max_pool as max_pool,
         relu as relu,
         sgd as sgd,
+        skip as skip,
         softmax_loss as softmax_loss,
     )
     from gpumem.models.measure import measured as measured, measured_machine as measured_machine
-    from gpumem.models.networks import MODELS as MODELS, blobs as blobs, cnn as cnn, mlp as mlp
+    from gpumem.models.networks import (
+        MODELS as MODELS,
+        blobs as blobs,
+        cnn as cnn,
+        mlp as mlp,
+        patterns as patterns,
+        residual as residual,
+        transformer as transformer,
+    )
+    from gpumem.models.sequence import (
+        embedding as embedding,
+        gelu as gelu,
+        layer_norm as layer_norm,
+        positions as positions,
+        self_attention as self_attention,
+    )
 
 face(__name__)

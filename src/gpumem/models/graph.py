@@ -241,11 +241,13 @@ class Graph(Shown):
         """Leave a parameter and its gradient to the optimiser."""
         self.gradients.append((parameter, gradient))
 
-    def backward(self, gradient: Tensor) -> None:
-        """Unwind the tape from the gradient of the last output."""
+    def backward(self, gradient: Tensor, tape: list[Backward] | None = None) -> Tensor | None:
+        """Unwind a tape, by default all of it, from the gradient of its last output; return that of its input."""
+        tape = self.tape if tape is None else tape
         flowing: Tensor | None = gradient
-        while self.tape and flowing is not None:
-            flowing = self.tape.pop()(flowing)
+        while tape and flowing is not None:
+            flowing = tape.pop()(flowing)
+        return flowing
 
     def model(self, name: str) -> Model:
         """Return the step as a model."""

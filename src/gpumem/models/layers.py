@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
-from gpumem.kernels._shapes import im2col_floats
+from gpumem.kernels._shapes import conv_output, im2col_floats
 from gpumem.kinds import STATISTICS
-from gpumem.models.graph import FLOAT, Graph, Tensor
+from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
+
+Layer = Callable[[Tensor], Tensor]
 
 
 def dense(graph: Graph, name: str, x: Tensor, units: int) -> Tensor:
@@ -41,29 +44,42 @@ def relu(graph: Graph, x: Tensor) -> Tensor:
     return x
 
 
-def conv2d(graph: Graph, name: str, x: Tensor, channels: int, *, size: int = 3, kind: str = "direct") -> Tensor:
-    """Return a convolution that keeps height and width, plus a bias: (N, channels, H, W).
+def conv2d(
+    graph: Graph,
+    name: str,
+    x: Tensor,
+    channels: int,
+    *,
+    size: int = 3,
+    stride: int = 1,
+    bias: bool = True,
+    kind: str = "direct",
+) -> Tensor:
+    """Return a convolution, plus a bias if wanted: (N, channels, H, W), or H and W by the stride, rounded up.
 
     `kind` is `direct` (no workspace) or `im2col` (a matrix product with much); a plan may change it op by op.
     """
     if kind not in ("direct", "im2col"):
         raise ValueError(f"conv2d: kind {kind!r} is neither direct nor im2col")
-    images, depth, height, width = x.shape
+    depth, padding = x.shape[1], size // 2
     w = graph.parameter(f"{name}.w", (channels, depth, size, size), fan_in=depth * size * size)
-    b = graph.parameter(f"{name}.b", (channels,))
-    floats = im2col_floats(x.shape, w.shape, size // 2, 1)
-    work = 2.0 * images * height * width * channels * depth * size * size
+    b = graph.parameter(f"{name}.b", (channels,)) if bias else None
+    shape = conv_output(x.shape, w.shape, padding, stride)
+    floats = im2col_floats(x.shape, w.shape, padding, stride)
+    work = 2.0 * prod(shape) * depth * size * size
 
     def conv(function: str, reads: list[Tensor], out: Tensor) -> Tensor:
         chosen = function if kind == "direct" else f"{function}_im2col"
         both = {function: 0, f"{function}_im2col": floats}
-        return graph.op(chosen, reads, out, flops=work, workspaces=both, padding=size // 2, stride=1)
+        return graph.op(chosen, reads, out, flops=work, workspaces=both, padding=padding, stride=stride)
 
-    y = conv("conv2d", [x, w], Tensor(name, (images, channels, height, width)))
-    graph.op("bias", [y, b], y)
+    y = conv("conv2d", [x, w], Tensor(name, shape))
+    if b is not None:
+        graph.op("bias", [y, b], y)
 
     def back(dy: Tensor) -> Tensor | None:
-        graph.learn(b, graph.op("bias_gradient", [dy], b.gradient()))
+        if b is not None:
+            graph.learn(b, graph.op("bias_gradient", [dy], b.gradient()))
         graph.learn(w, conv("conv2d_weight_gradient", [x, dy], w.gradient()))
         return None if x.value is not None else conv("conv2d_input_gradient", [dy, w], x.gradient())
 
@@ -115,6 +131,51 @@ def max_pool(graph: Graph, name: str, x: Tensor, size: int = 2) -> Tensor:
     graph.op("max_pool", [x], y, index, size=size, stride=size)
     graph.tape.append(lambda dy: graph.op("max_pool_gradient", [dy, index], x.gradient(), size=size, stride=size))
     return y
+
+
+def average_pool(graph: Graph, name: str, x: Tensor, size: int = 0) -> Tensor:
+    """Return the means of windows of `size` x `size`; without a size, of the whole image, which must be square."""
+    images, depth, height, width = x.shape
+    if not size and height != width:
+        raise ValueError(f"{name}: {height} x {width} is not square, so it needs a size")
+    size = size or height
+    y = Tensor(name, (images, depth, height // size, width // size))
+    graph.op("average_pool", [x], y, size=size, stride=size)
+    graph.tape.append(lambda dy: graph.op("average_pool_gradient", [dy], x.gradient(), size=size, stride=size))
+    return y
+
+
+def fork(graph: Graph, name: str, x: Tensor, layers: Sequence[Layer]) -> tuple[list[Tensor], list[list[Backward]]]:
+    """Return what several layers make of the same `x`, and for each its own way back."""
+    before, begin = graph.tape, len(graph.steps)
+    ends, tapes = [], []
+    for layer in layers:
+        graph.tape = []
+        ends.append(layer(x))
+        tapes.append(graph.tape)
+    graph.tape = before
+    if any(x.root in step.writes for step in graph.steps[begin:]):
+        raise ValueError(f"{name}: a layer works in place on {x.name}, which others take as well")
+    return ends, tapes
+
+
+def skip(graph: Graph, name: str, x: Tensor, branch: Layer, shortcut: Layer | None = None) -> Tensor:
+    """Return `branch(x) + shortcut(x)`, by default `branch(x) + x`; on the way back the gradient takes both ways."""
+    ends, tapes = fork(graph, name, x, [branch, shortcut or (lambda x: x)])
+    if ends[0].shape != ends[1].shape:
+        raise ValueError(f"{name}: the branch makes {ends[0].shape}, what it is added to is {ends[1].shape}")
+
+    def back(dy: Tensor) -> Tensor | None:
+        begin = len(graph.steps)
+        along = graph.backward(dy, tapes[0])
+        if any(dy.root in step.writes for step in graph.steps[begin:]):  # so the other way starts from a copy
+            dy = graph.op("copy", [dy], ends[1].gradient())
+            graph.steps.insert(begin, graph.steps.pop())
+        beside = graph.backward(dy, tapes[1])
+        return None if along is None or beside is None else graph.op("add", [along, beside], along)
+
+    graph.tape.append(back)
+    return graph.op("add", ends, Tensor(name, ends[0].shape))
 
 
 def softmax_loss(graph: Graph, logits: Tensor, labels: Tensor) -> None:
