@@ -12,6 +12,9 @@ HERE = Path(__file__).parent
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread"]
 
 
+LINKER = "nvJitLink"
+
+
 class NoCompiler(RuntimeError):
     """The fake driver cannot be built here."""
 
@@ -33,12 +36,15 @@ def build(folder: Path | None = None) -> Path:
         raise NoCompiler("the fake CUDA driver is for Linux")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / library.name
-        command = [compiler, *FLAGS, "-o", made, *(path for path in sources if path.suffix == ".c"), "-ldl"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"the fake CUDA driver does not compile:\n{done.stderr}")
-        made.replace(library)
+        linker = [path for path in sources if path.stem == LINKER]
+        code = [path for path in sources if path.suffix == ".c" and path not in linker]
+        for name, parts in {f"lib{LINKER}.so.13": linker, library.name: code}.items():
+            made = Path(scratch) / name
+            command = [compiler, *FLAGS, f"-Wl,-soname,{name}", "-o", made, *parts, "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"the fake CUDA driver does not compile:\n{done.stderr}")
+            made.replace(folder / name)
         (Path(scratch) / "stamp").write_text(digest)
         (Path(scratch) / "stamp").replace(stamp)
     return library
@@ -53,9 +59,20 @@ def why_not() -> str:
     return ""
 
 
+def _translator() -> dict[str, str]:
+    """What the driver makes libraries of PTX with, and where it keeps them."""
+    script = HERE / "ptx.py"
+    digest = sha256(script.read_bytes() + (HERE / "ptx.h").read_bytes()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"fake_cuda_code_{os.getuid()}_{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    preload = os.pathsep.join(filter(None, [str(build().parent / f"lib{LINKER}.so.13"), os.environ.get("LD_PRELOAD")]))
+    where = {"FAKE_CUDA_PYTHON": sys.executable, "FAKE_CUDA_TRANSLATOR": str(script), "FAKE_CUDA_CODE": str(folder)}
+    return where | {"LD_PRELOAD": preload}
+
+
 def environment(*, seed: int = 0, memory: int = 1 << 30, **env: str) -> dict[str, str]:
     """The environment in which a Python process has the fake driver, `gpumem` and `fake_cuda.control`."""
-    full = os.environ | {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)} | env
+    full = os.environ | {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)} | _translator() | env
     for name, folders in {
         "LD_LIBRARY_PATH": [build().parent],
         "PYTHONPATH": [HERE.parent.parent / "src", HERE.parent],

@@ -62,6 +62,13 @@ def reset_counts() -> None:
     _library.fake_cuda_reset_counts()
 
 
+def report() -> str:
+    """What a kernel did wrong first, in words, or why PTX could not be translated; then it is forgotten."""
+    text = ctypes.create_string_buffer(1024)
+    _library.fake_cuda_report(text, ctypes.c_size_t(len(text)))
+    return text.value.decode()
+
+
 def host(address: int, size: int) -> ctypes.Array[ctypes.c_uint8]:
     """The bytes behind an address of device or pinned memory as they are now, with no synchronisation."""
     found = _library.fake_cuda_backing(address)

@@ -192,19 +192,27 @@ API CUresult cuCtxSynchronize_v2(void *context UNUSED) { return cuCtxSynchronize
 
 // --- kernels: a library or module is anything, a function is its name
 
-API CUresult cuModuleLoadData(struct handle **library, const void *code) {
-    ENTER;
-    return code ? (counts[LOADS]++, *library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
+static CUresult load(struct library **library, const void *code) {
+    const struct code *const *codes;
+    if (!code) return INVALID_VALUE;
+    TRY(code_load(code, &codes));
+    *library = handle_create(LIBRARY, sizeof **library);
+    (*library)->codes = codes, counts[LOADS]++;
+    return SUCCESS;
 }
-API CUresult cuModuleLoadDataEx(struct handle **library, const void *code, unsigned size UNUSED, int *options UNUSED,
+API CUresult cuModuleLoadData(struct library **library, const void *code) {
+    ENTER;
+    return load(library, code);
+}
+API CUresult cuModuleLoadDataEx(struct library **library, const void *code, unsigned size UNUSED, int *options UNUSED,
                                 void **values UNUSED) {
     return cuModuleLoadData(library, code);
 }
-API CUresult cuLibraryLoadData(struct handle **library, const void *code, int *options UNUSED, void **values UNUSED,
+API CUresult cuLibraryLoadData(struct library **library, const void *code, int *options UNUSED, void **values UNUSED,
                                unsigned size UNUSED, int *more UNUSED, void **more_values UNUSED, unsigned n UNUSED) {
     LOCK;
     TRY(ruined);
-    return code ? (counts[LOADS]++, *library = handle_create(LIBRARY, sizeof **library), SUCCESS) : INVALID_VALUE;
+    return load(library, code);
 }
 API CUresult cuLibraryGetModule(struct handle **module, struct handle *library) { return *module = library, SUCCESS; }
 API CUresult cuLibraryUnload(struct handle *library) {
@@ -214,15 +222,17 @@ API CUresult cuLibraryUnload(struct handle *library) {
     return ruined;
 }
 API CUresult cuModuleUnload(struct handle *module) { return cuLibraryUnload(module); }
-API CUresult cuLibraryGetKernel(struct function **result, struct handle *library, const char *name) {
+API CUresult cuLibraryGetKernel(struct function **result, struct library *library, const char *name) {
     LOCK;
     if (!is(library, LIBRARY)) return INVALID_HANDLE;
+    const struct code *code = code_find(library->codes, name);
+    if (library->codes && !code) return NOT_FOUND;
     *result = handle_create(FUNCTION, sizeof **result + strlen(name) + 1);
     strcpy((*result)->name, name);
-    (*result)->builtin = builtin_find(name);
+    (*result)->code = code, (*result)->builtin = code ? NULL : builtin_find(name);
     return SUCCESS;
 }
-API CUresult cuModuleGetFunction(struct function **result, struct handle *module, const char *name) {
+API CUresult cuModuleGetFunction(struct function **result, struct library *module, const char *name) {
     return cuLibraryGetKernel(result, module, name);
 }
 API CUresult cuKernelGetFunction(struct function **result, struct function *kernel) {
@@ -246,8 +256,12 @@ API CUresult cuFuncSetAttribute(struct function *function, int attribute UNUSED,
 API CUresult cuKernelSetAttribute(int attribute, int value, struct function *kernel, int device UNUSED) {
     return cuFuncSetAttribute(kernel, attribute, value);
 }
+static int parameters_of(const struct function *function) {
+    return function->code ? code_parameters(function->code) : builtin_words(function->builtin);
+}
 API CUresult cuKernelGetParamInfo(struct function *kernel, size_t index, size_t *offset, size_t *size) {
-    if (!is(kernel, FUNCTION) || index >= (size_t)builtin_words(kernel->builtin)) return INVALID_VALUE;
+    if (!is(kernel, FUNCTION) || index >= (size_t)parameters_of(kernel)) return INVALID_VALUE;
+    if (kernel->code) return code_parameter(kernel->code, index, offset, size), SUCCESS;
     *offset = index * 8;
     if (size) *size = 8;
     return SUCCESS;
@@ -273,12 +287,14 @@ API CUresult cuLaunchKernelEx(const struct launch *config, struct function *func
     const unsigned *g = config->grid, *b = config->block;
     int words = builtin_words(function->builtin);
     if (!g[0] || !g[1] || !g[2] || !b[0] || !b[1] || !b[2] || b[0] * b[1] * b[2] > 1024) return INVALID_VALUE;
-    if ((words && !parameters) || extra) return INVALID_VALUE;
+    if ((parameters_of(function) && !parameters) || extra || (function->code && config->shared)) return INVALID_VALUE;
     if (fails(FAIL_LAUNCH)) return LAUNCH_FAILED;
     struct op op = {.kind = LAUNCH, .function = function};
     for (int i = 0; i < words; i++) memcpy(&op.words[i], parameters[i], 8);
+    memcpy(op.grid, g, sizeof op.grid), memcpy(op.block, b, sizeof op.block);
+    if (function->code) op.parameters = code_pack(function->code, parameters);
     TRY(enqueue(stream, &op));
-    counts[LAUNCHES]++, counts[UNKNOWN_LAUNCHES] += !function->builtin;
+    counts[LAUNCHES]++, counts[UNKNOWN_LAUNCHES] += !function->builtin && !function->code;
     return SUCCESS;
 }
 API CUresult cuLaunchKernel(struct function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,

@@ -11,8 +11,8 @@
 
 typedef enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    LAUNCH_TIMEOUT = 702, LAUNCH_FAILED = 719, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
+    INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, NOT_READY = 600, INVALID_PTX = 218, ILLEGAL_ADDRESS = 700,
+    LAUNCH_TIMEOUT = 702, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
     CAPTURE_ISOLATION = 905, CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, UNKNOWN = 999,
 } CUresult;
@@ -39,7 +39,7 @@ extern struct context { int retained; unsigned flags; } primary;  // of the only
 enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, LIVE_GRAPHS, LIVE_EXECS, COPIES, SETS,
              LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
              GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, LOADS, EVENTS_CREATED, STREAMS_CREATED,
-             HOST_ALLOCATIONS, LIVE_MANAGED, MANAGED_BYTES, RESERVED_BYTES, PREFETCHES, SPINNING_SYNCS,
+             HOST_ALLOCATIONS, LIVE_MANAGED, MANAGED_BYTES, RESERVED_BYTES, PREFETCHES, SPINNING_SYNCS, TRANSLATIONS,
              COUNTS };
 extern long counts[COUNTS];
 enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
@@ -107,9 +107,20 @@ enum { MAX_WORDS = 4 };
 struct function {
     struct handle handle;
     const struct builtin *builtin;
+    const struct code *code;     // of PTX, or NULL
     char name[];
 };
 const struct builtin *builtin_find(const char *name);
+struct library {
+    struct handle handle;
+    const struct code *const *codes;
+};
+CUresult code_load(const char *code, const struct code *const **codes);  // NULL: it is no PTX
+const struct code *code_find(const struct code *const *codes, const char *name);
+int code_parameters(const struct code *code);
+void code_parameter(const struct code *code, size_t index, size_t *offset, size_t *bytes);
+char *code_pack(const struct code *code, void **given);
+CUresult code_run(const struct code *code, char *parameters, const unsigned grid[3], const unsigned block[3]);
 int builtin_words(const struct builtin *builtin);
 
 enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN, GATE, STORE, MAKE, PREFETCH };
@@ -121,6 +132,8 @@ struct op {
     unsigned value, width;       // SET; GATE, STORE: the flags, and the bytes of the value
     const struct function *function;
     uint64_t words[MAX_WORDS];   // LAUNCH; the value of GATE, STORE
+    char *parameters;            // LAUNCH of a kernel with code; one that is captured keeps them for good
+    unsigned grid[3], block[3];
     void (*call)(void *);        // CALL
     void *data;
     struct record *record;       // RECORD, WAIT, MAKE
