@@ -94,7 +94,8 @@ def test_build(tmp_path, monkeypatch):
     made = library.stat().st_mtime_ns
     assert library == tmp_path / "here" / "libcuda.so.1"
     assert fake_cuda.build(tmp_path / "here").stat().st_mtime_ns == made
-    assert sorted(path.name for path in library.parent.iterdir()) == ["built_from", "libcuda.so.1", "libnvJitLink.so.13"]
+    made_there = sorted(path.name for path in library.parent.iterdir())
+    assert made_there == ["built_from", "libcuda.so.1", "libnvJitLink.so.13"]
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(fake_cuda.NoCompiler):
         fake_cuda.build(tmp_path / "there")
