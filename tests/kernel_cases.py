@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def bias(pick: Pick) -> Arguments:
     return {"x": x, "b": pick.floats(x.shape[1]), "out": pick.floats(*x.shape)}
 
 
-def bias_gradient(pick: Pick) -> Arguments:
+def bias_gradient(pick: Pick, image: Callable[[Pick], Array] = image) -> Arguments:
     dy = image(pick)
     return {"dy": dy, "db": pick.floats(dy.shape[1])}
 
@@ -147,7 +148,7 @@ def convolution(x: str, w: str, y: str, *order: str) -> Callable[[Pick], Argumen
     return make
 
 
-def batch_norm(pick: Pick) -> Arguments:
+def batch_norm(pick: Pick, image: Callable[[Pick], Array] = image) -> Arguments:
     x = image(pick)
     columns = {name: pick.floats(x.shape[1]) for name in ("mean", "inverse_std")}
     running = {name: pick.floats(x.shape[1]) for name in ("running_mean", "running_var") if pick.integer(0, 1)}
@@ -156,8 +157,8 @@ def batch_norm(pick: Pick) -> Arguments:
     return case | (running if len(running) == 2 else {}) | {"momentum": 0.25, "epsilon": 1e-2}
 
 
-def batch_norm_gradient(pick: Pick) -> Arguments:
-    forward = batch_norm(pick)
+def batch_norm_gradient(pick: Pick, image: Callable[[Pick], Array] = image) -> Arguments:
+    forward = batch_norm(pick, image)
     dy = forward["out"].copy()
     reference.batch_norm(None, **forward)
     case = {"dy": dy} | {name: forward[name] for name in ("x", "gamma", "mean", "inverse_std")}
@@ -284,7 +285,9 @@ def adam(pick: Pick) -> Arguments:
     return arrays | {"step": step, "rate": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
 
+CHANNELS = {"batch_norm": batch_norm, "batch_norm_gradient": batch_norm_gradient, "bias_gradient": bias_gradient}
 CASES: dict[str, Callable[[Pick], Arguments]] = {
+    **CHANNELS,
     "adam": adam,
     "add": alike("a", "b", "out"),
     "advance": lambda pick: {"counter": pick.word()},
@@ -292,11 +295,8 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "attention_gradient": attention_gradient,
     "average_pool": average_pool,
     "average_pool_gradient": average_pool_gradient,
-    "batch_norm": batch_norm,
-    "batch_norm_gradient": batch_norm_gradient,
     "batched_matmul": batched_matmul,
     "bias": bias,
-    "bias_gradient": bias_gradient,
     "checksum": checksum,
     "clear": lambda pick: {"digest": pick.word()},
     "conv2d": convolution("x", "w", "out", "x", "w", "out"),
@@ -331,4 +331,22 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "softmax_cross_entropy_gradient": cross_entropy_gradient,
     "softmax_gradient": softmax_gradient,
     "tick": lambda pick: {"step": pick.floats(1)},
+}
+
+
+def of_shape(*shape: int) -> Callable[[Pick], Array]:
+    return lambda pick: pick.floats(*shape)
+
+
+def weight_gradient(pick: Pick) -> Arguments:
+    arrays = {"x": pick.floats(3, 2, 29, 30), "dy": pick.floats(3, 5, 28, 31), "dw": pick.floats(5, 2, 4, 2)}
+    return arrays | {"padding": 1, "stride": 1}
+
+
+# What takes blocks of more threads, or several turns of each: for a device
+LARGER: dict[str, Callable[[Pick], Arguments]] = {
+    **{name: partial(CHANNELS[name], image=of_shape(3, 2, 27, 29)) for name in CHANNELS},
+    "conv2d_weight_gradient": weight_gradient,
+    "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
+    "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},
 }

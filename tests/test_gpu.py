@@ -22,7 +22,7 @@ from gpumem.placement import Placement
 from gpumem.trace import Trace
 
 from .conftest import needs
-from .kernel_cases import CASES, Pick
+from .kernel_cases import CASES, LARGER, Pick
 from .nets import lowest
 
 pytestmark = [pytest.mark.gpu]
@@ -43,13 +43,10 @@ def backend(**options: Any) -> Any:
     return Cuda(**options)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", CASES)
-def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
+def agree(name: str, arguments: dict[str, Any]) -> None:
     from gpumem.kernels import device
     from gpumem.kernels._numba import cuda
 
-    arguments = CASES[name](Pick.seeded(seed))
     theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
     getattr(device, name)(0, **theirs)
     getattr(reference, name)(None, **arguments)
@@ -58,6 +55,39 @@ def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
             got = theirs[k].copy_to_host()
             exact = expected.dtype != np.float32
             np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-3, 1e-4), err_msg=f"{name}: {k}")
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
+    agree(name, CASES[name](Pick.seeded(seed)))
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_kernels_agree_with_numpy(name: str) -> None:
+    agree(name, LARGER[name](Pick.seeded(0)))
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_by_large_tiles(transpose_a: bool, transpose_b: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 rows and columns; with small ones the result has the same bits."""
+    from gpumem.kernels import device, matmul
+    from gpumem.kernels._numba import cuda
+
+    rng, (rows, columns, inner) = np.random.default_rng(0), (97, 131, 50)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))
+    arrays = [
+        cuda.to_device(np.ascontiguousarray(x.T if flip else x)) for x, flip in ((a, transpose_a), (b, transpose_b))
+    ]
+    outs = []
+    for enough in (1, 10**9):
+        monkeypatch.setattr(matmul, "_ENOUGH", enough)
+        out = cuda.to_device(np.full((rows, columns), np.nan, np.float32))
+        device.matmul(0, *arrays, out, transpose_a, transpose_b)
+        outs.append(out.copy_to_host())
+    np.testing.assert_allclose(outs[0], a @ b, 1e-4, 1e-4)
+    assert np.array_equal(*outs)
 
 
 def train(name: str, iterations: int, trace: Trace | None = None, **options: Any) -> dict[int, np.ndarray]:

@@ -24,7 +24,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.kernels import reference
 
 from .conftest import absent, needs, simulated
-from .kernel_cases import CASES, Array, Pick
+from .kernel_cases import CASES, CHANNELS, Array, Pick, of_shape
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
@@ -152,10 +152,38 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
     "name", ["embedding_gradient", "layer_norm", "layer_norm_gradient", "softmax", "softmax_gradient"]
 )
 def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("_numba", name.removesuffix("_gradient")):
-        monkeypatch.setattr(f"gpumem.kernels.{module}.THREADS", 2)
+    from gpumem.kernels import _numba
+
+    monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)  # the least that sums over a block can do with
+    monkeypatch.setattr("gpumem.kernels.embedding.THREADS", 2)
     monkeypatch.setattr("gpumem.kernels._numba._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
+    monkeypatch.setattr("tests.kernel_cases.LONG", 19)
     compare(device, name, CASES[name](Pick(largest)))
+
+
+@pytest.mark.parametrize("shape", [(40, 2), (7, 3, 1, 5), (3, 2, 5, 5), (2, 2, 3, 6)])
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels_may_be_longer_than_a_block(
+    device: ModuleType, name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumem.kernels import _numba
+
+    monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
+    compare(device, name, CHANNELS[name](Pick(largest), of_shape(*shape)))
+
+
+@pytest.mark.parametrize(("kernels", "padding", "stride"), [(1, 1, 1), (5, 0, 2), (4, 2, 3)])
+def test_weight_gradients_of_more_places_than_a_block_has_threads(
+    device: ModuleType, kernels: int, padding: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumem.kernels import _numba
+
+    monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
+    x, dw = (np.random.default_rng(0).random(shape, np.float32) for shape in ((5, 2, 5, 7), (kernels, 2, 3, 2)))
+    dy = np.ones((5, kernels, (5 + 2 * padding - 3) // stride + 1, (7 + 2 * padding - 2) // stride + 1), np.float32)
+    dy += np.random.default_rng(1).random(dy.shape, np.float32)
+    arrays = {"x": x, "dy": dy, "dw": dw}
+    compare(device, "conv2d_weight_gradient", arrays | {"padding": padding, "stride": stride})
 
 
 def sums_of_products(

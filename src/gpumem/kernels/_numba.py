@@ -46,6 +46,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 SIMULATOR = bool(getattr(config, "ENABLE_CUDASIM", 0))  # the successor has none
 TILE = 16  # blocks of TILE x TILE threads for matrices
 THREADS = 64  # of a 1-D block: enough to fill a GPU, few enough for the simulator
+_MANY = 512  # of a block with long sums; each may have 128 registers then
+_PARTS = 16  # of a block's sum: threads that add up first
+_STRIDE = np.uint64(_PARTS)
 _BLOCKS = 1 << 16  # at most; kernels loop over the rest
 _lock = threading.RLock()  # Numba's simulator keeps state between `kernel[...]` and the call
 
@@ -132,27 +135,38 @@ def each(kernel: Any, n: int, stream: object, *arguments: Any) -> None:
     launch(kernel, -(-n // THREADS), THREADS, stream, *arguments)
 
 
-@device
-def block_sum(value: Any) -> Any:
-    """Return the sum over a block of THREADS threads, always in the same order. All threads must call this together."""
-    values = cuda.shared.array(THREADS, np.float32)
-    cuda.syncthreads()  # an earlier call's values may not have been read by all
-    values[cuda.threadIdx.x] = value
-    cuda.syncthreads()
-    total = values[0]
-    for i in range(1, THREADS):  # by every thread: as fast as a tree with its barriers, and all have the result
-        total += values[i]
-    return total
+def block_each(kernel: Any, n: int, terms: int, stream: object, *arguments: Any) -> None:
+    """Launch a block for each of n results, with threads for sums of `terms` numbers; the kernel must loop with strides
+    of the grid and of the block."""
+    many = terms > 16 * THREADS and not SIMULATOR
+    launch(kernel, n, _MANY if many else THREADS, stream, *arguments)
 
 
-@device
-def block_max(value: Any) -> Any:
-    """Return the maximum over a block of THREADS threads. All threads must call this together."""
-    values = cuda.shared.array(THREADS, np.float32)
-    cuda.syncthreads()  # as above
-    values[cuda.threadIdx.x] = value
-    cuda.syncthreads()
-    top = values[0]
-    for i in range(1, THREADS):
-        top = values[i] if values[i] > top else top
-    return top
+def _over_block(combine: Callable[[Any, Any], Any]) -> Any:
+    """Return a device function that combines a number of each thread of a block into one, always in the same order."""
+    two = device(combine)
+
+    def all_of(value: Any) -> Any:
+        values = cuda.shared.array(_MANY, np.float32)
+        parts = cuda.shared.array(_PARTS, np.float32, alignment=16)
+        me = np.uint64(cuda.threadIdx.x)
+        values[me] = value
+        cuda.syncthreads()
+        if me < _PARTS:
+            part, i = values[me], me + _STRIDE
+            while i < np.uint64(cuda.blockDim.x):
+                part, i = two(part, values[i]), i + _STRIDE
+            parts[me] = part
+        cuda.syncthreads()  # the next call writes `parts` after one more, so nobody is still reading here
+        whole = parts[0]
+        for k in range(1, _PARTS):  # by every thread, since all want it
+            whole = two(whole, parts[k])
+        return whole
+
+    return device(all_of)
+
+
+block_sum = _over_block(lambda a, b: a + b)
+"""Return the sum of a float32 of each thread of a block. All threads must call this together."""
+block_max = _over_block(lambda a, b: b if b > a else a)
+"""Return the maximum of a float32 of each thread of a block. All threads must call this together."""

@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, block_sum, cuda, device, kernel, launch
+from gpumem.kernels._numba import block_each, block_sum, cuda, kernel
+from gpumem.kernels.channels import first, following, strides
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-
-
-@device
-def _place(i: Any, channel: Any, channels: Any, inner: Any) -> Any:
-    """Where the i-th element of a channel is."""
-    return (i // inner * channels + channel) * inner + i % inner
 
 
 @kernel
@@ -35,20 +30,28 @@ def _batch_norm(
     epsilon: Any,
 ) -> None:
     channels, count = gamma.size, x.size // gamma.size
+    steps = strides(channels, inner)
     for channel in range(cuda.blockIdx.x, channels, cuda.gridDim.x):
         total = _ZERO
-        for i in range(cuda.threadIdx.x, count, THREADS):
-            total += x[_place(i, channel, channels, inner)]
+        at, place = first(channel, channels, inner)
+        for _ in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            total += x[np.uint64(at)]
+            at, place = following(at, place, steps)
         middle = block_sum(total) / np.float32(count)
         total = _ZERO
-        for i in range(cuda.threadIdx.x, count, THREADS):
-            off = x[_place(i, channel, channels, inner)] - middle
+        at, place = first(channel, channels, inner)
+        for _ in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            off = x[np.uint64(at)] - middle
             total += off * off
+            at, place = following(at, place, steps)
         squares = block_sum(total)
         scale = _ONE / math.sqrt(squares / np.float32(count) + epsilon)
-        for i in range(cuda.threadIdx.x, count, THREADS):
-            k = _place(i, channel, channels, inner)
-            out[k] = (x[k] - middle) * scale * gamma[channel] + beta[channel]
+        slope, shift = gamma[channel], beta[channel]
+        at, place = first(channel, channels, inner)
+        for _ in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            k = np.uint64(at)
+            out[k] = (x[k] - middle) * scale * slope + shift
+            at, place = following(at, place, steps)
         if cuda.threadIdx.x == 0:
             mean[channel], inverse_std[channel] = middle, scale
             if update:
@@ -62,19 +65,24 @@ def _batch_norm_gradient(
     dy: Any, x: Any, gamma: Any, mean: Any, inverse_std: Any, dx: Any, dgamma: Any, dbeta: Any, inner: Any
 ) -> None:
     channels, count = gamma.size, x.size // gamma.size
+    steps = strides(channels, inner)
     for channel in range(cuda.blockIdx.x, channels, cuda.gridDim.x):
         middle, scale = mean[channel], inverse_std[channel]
         plain, weighted = _ZERO, _ZERO
-        for i in range(cuda.threadIdx.x, count, THREADS):
-            k = _place(i, channel, channels, inner)
+        at, place = first(channel, channels, inner)
+        for _ in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            k = np.uint64(at)
             plain += dy[k]
             weighted += dy[k] * ((x[k] - middle) * scale)
+            at, place = following(at, place, steps)
         plain = block_sum(plain)
         weighted = block_sum(weighted)
-        for i in range(cuda.threadIdx.x, count, THREADS):
-            k = _place(i, channel, channels, inner)
-            along = (plain + (x[k] - middle) * scale * weighted) / np.float32(count)
-            dx[k] = gamma[channel] * scale * (dy[k] - along)
+        slope, flat, along = gamma[channel] * scale, plain / np.float32(count), weighted / np.float32(count)
+        at, place = first(channel, channels, inner)
+        for _ in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            k = np.uint64(at)
+            dx[k] = slope * (dy[k] - flat - (x[k] - middle) * scale * along)
+            at, place = following(at, place, steps)
         if cuda.threadIdx.x == 0:
             dgamma[channel], dbeta[channel] = weighted, plain
 
@@ -100,7 +108,7 @@ def batch_norm(
     statistics = (running_mean, running_var) if update else (mean, inverse_std)  # there for the signature: not touched
     arrays = x.reshape(n), gamma, beta, out.reshape(n), mean, inverse_std, *statistics
     numbers = np.int64(update), np.int64(inner), np.float32(momentum), np.float32(epsilon)
-    launch(_batch_norm, channels, THREADS, stream, *arrays, *numbers)
+    block_each(_batch_norm, channels, n // channels, stream, *arrays, *numbers)
 
 
 def batch_norm_gradient(
@@ -111,4 +119,4 @@ def batch_norm_gradient(
     _, channels, inner = _shapes.batch_norm({"dy": dy, "x": x, "dx": dx}, columns)
     n = _shapes.size(x)
     arrays = dy.reshape(n), x.reshape(n), gamma, mean, inverse_std, dx.reshape(n), dgamma, dbeta
-    launch(_batch_norm_gradient, channels, THREADS, stream, *arrays, np.int64(inner))
+    block_each(_batch_norm_gradient, channels, n // channels, stream, *arrays, np.int64(inner))

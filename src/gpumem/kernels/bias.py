@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, block_sum, cuda, each, kernel, launch
+from gpumem.kernels._numba import block_each, block_sum, cuda, each, kernel
+from gpumem.kernels.channels import first, following, strides
 
 _ZERO = np.float32(0)
 
@@ -20,10 +21,13 @@ def _bias(x: Any, b: Any, out: Any, inner: Any) -> None:
 
 @kernel
 def _bias_gradient(dy: Any, db: Any, outer: Any, inner: Any) -> None:
+    steps = strides(db.size, inner)
     for channel in range(cuda.blockIdx.x, db.size, cuda.gridDim.x):  # a block for each channel
         total = _ZERO
-        for i in range(cuda.threadIdx.x, outer * inner, THREADS):
-            total += dy[(i // inner * db.size + channel) * inner + i % inner]
+        at, place = first(channel, db.size, inner)
+        for _ in range(cuda.threadIdx.x, outer * inner, cuda.blockDim.x):
+            total += dy[np.uint64(at)]
+            at, place = following(at, place, steps)
         total = block_sum(total)
         if cuda.threadIdx.x == 0:
             db[channel] = total
@@ -42,4 +46,4 @@ def bias_gradient(stream: object, dy: Any, db: Any) -> None:
     outer, channels, inner = _shapes.channels("dy", dy)
     _shapes.expect("db", db, (channels,))
     flat = dy.reshape(outer * channels * inner)
-    launch(_bias_gradient, channels, THREADS, stream, flat, db, np.int64(outer), np.int64(inner))
+    block_each(_bias_gradient, channels, outer * inner, stream, flat, db, np.int64(outer), np.int64(inner))

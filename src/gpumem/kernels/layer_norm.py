@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, block_sum, cuda, kernel, launch
+from gpumem.kernels._numba import block_each, block_sum, cuda, kernel
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -18,14 +18,14 @@ def _layer_norm(x: Any, gamma: Any, beta: Any, out: Any, mean: Any, inverse_std:
     rows, columns = x.shape
     for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
         total = _ZERO
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             total += x[row, c]
         middle = block_sum(total) / np.float32(columns)
         total = _ZERO
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             total += (x[row, c] - middle) * (x[row, c] - middle)
         scale = _ONE / math.sqrt(block_sum(total) / np.float32(columns) + epsilon)
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             out[row, c] = (x[row, c] - middle) * scale * gamma[c] + beta[c]
         if cuda.threadIdx.x == 0:
             mean[row], inverse_std[row] = middle, scale
@@ -36,7 +36,7 @@ def _column_sums(dy: Any, x: Any, mean: Any, inverse_std: Any, dgamma: Any, dbet
     rows, columns = x.shape
     for c in range(cuda.blockIdx.x, columns, cuda.gridDim.x):
         plain, weighted = _ZERO, _ZERO
-        for row in range(cuda.threadIdx.x, rows, THREADS):
+        for row in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
             plain += dy[row, c]
             weighted += dy[row, c] * ((x[row, c] - mean[row]) * inverse_std[row])
         plain = block_sum(plain)
@@ -51,13 +51,13 @@ def _input_gradient(dy: Any, x: Any, gamma: Any, mean: Any, inverse_std: Any, dx
     for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
         middle, scale = mean[row], inverse_std[row]
         plain, weighted = _ZERO, _ZERO
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             slope = dy[row, c] * gamma[c]
             plain += slope
             weighted += slope * ((x[row, c] - middle) * scale)
         plain = block_sum(plain)
         weighted = block_sum(weighted)
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             along = (plain + (x[row, c] - middle) * scale * weighted) / np.float32(columns)
             dx[row, c] = scale * (dy[row, c] * gamma[c] - along)
 
@@ -67,8 +67,8 @@ def layer_norm(
 ) -> None:
     """As in `reference`; out may be x."""
     columns, saved = {"gamma": gamma, "beta": beta}, {"mean": mean, "inverse_std": inverse_std}
-    rows, _ = _shapes.layer_norm({"x": x, "out": out}, columns, saved, epsilon)
-    launch(_layer_norm, rows, THREADS, stream, x, gamma, beta, out, mean, inverse_std, np.float32(epsilon))
+    shape = _shapes.layer_norm({"x": x, "out": out}, columns, saved, epsilon)
+    block_each(_layer_norm, *shape, stream, x, gamma, beta, out, mean, inverse_std, np.float32(epsilon))
 
 
 def layer_norm_gradient(
@@ -77,5 +77,5 @@ def layer_norm_gradient(
     """As in `reference`; dx may be dy."""
     columns, saved = {"gamma": gamma, "dgamma": dgamma, "dbeta": dbeta}, {"mean": mean, "inverse_std": inverse_std}
     shape = _shapes.layer_norm({"dy": dy, "x": x, "dx": dx}, columns, saved)
-    launch(_column_sums, shape[1], THREADS, stream, dy, x, mean, inverse_std, dgamma, dbeta)  # before dx replaces dy
-    launch(_input_gradient, shape[0], THREADS, stream, dy, x, gamma, mean, inverse_std, dx)
+    block_each(_column_sums, *shape[::-1], stream, dy, x, mean, inverse_std, dgamma, dbeta)  # before dx replaces dy
+    block_each(_input_gradient, *shape, stream, dy, x, gamma, mean, inverse_std, dx)

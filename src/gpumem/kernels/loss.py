@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, block_max, block_sum, cuda, each, kernel, launch
+from gpumem.kernels._numba import block_each, block_max, block_sum, cuda, each, kernel
 
 _ZERO, _ONE, _LEAST, _NAN = np.float32(0), np.float32(1), np.float32(-np.inf), np.float32(np.nan)
 
@@ -18,14 +18,14 @@ def _cross_entropy(logits: Any, labels: Any, probs: Any, loss: Any) -> None:
     classes = logits.shape[1]
     for row in range(cuda.blockIdx.x, logits.shape[0], cuda.gridDim.x):  # a block for each row
         top = _LEAST
-        for c in range(cuda.threadIdx.x, classes, THREADS):
+        for c in range(cuda.threadIdx.x, classes, cuda.blockDim.x):
             top = logits[row, c] if logits[row, c] > top else top
         top = block_max(top)
         total = _ZERO
-        for c in range(cuda.threadIdx.x, classes, THREADS):
+        for c in range(cuda.threadIdx.x, classes, cuda.blockDim.x):
             total += math.exp(logits[row, c] - top)
         total = block_sum(total)
-        for c in range(cuda.threadIdx.x, classes, THREADS):
+        for c in range(cuda.threadIdx.x, classes, cuda.blockDim.x):
             probs[row, c] = math.exp(logits[row, c] - top) / total
         if cuda.threadIdx.x == 0:
             label = labels[row]
@@ -45,7 +45,7 @@ def _cross_entropy_gradient(probs: Any, labels: Any, dlogits: Any) -> None:
 @kernel
 def _mean(x: Any, out: Any) -> None:
     total = _ZERO
-    for i in range(cuda.threadIdx.x, x.size, THREADS):
+    for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
         total += x[i]
     total = block_sum(total)
     if cuda.threadIdx.x == 0:
@@ -54,8 +54,8 @@ def _mean(x: Any, out: Any) -> None:
 
 def softmax_cross_entropy(stream: object, logits: Any, labels: Any, probs: Any, loss: Any) -> None:
     """As in `reference`; a block for each row."""
-    rows, _ = _shapes.cross_entropy(logits, labels, probs, loss)
-    launch(_cross_entropy, rows, THREADS, stream, logits, labels, probs, loss)
+    rows, classes = _shapes.cross_entropy(logits, labels, probs, loss)
+    block_each(_cross_entropy, rows, classes, stream, logits, labels, probs, loss)
 
 
 def softmax_cross_entropy_gradient(stream: object, probs: Any, labels: Any, dlogits: Any) -> None:
@@ -69,4 +69,4 @@ def softmax_cross_entropy_gradient(stream: object, probs: Any, labels: Any, dlog
 def mean(stream: object, x: Any, out: Any) -> None:
     """Set out[0] to the mean of x, of any shape but empty: out (1,). One block, so the order of the sum is fixed."""
     n = _shapes.mean(x, out)
-    launch(_mean, 1, THREADS, stream, x.reshape(n), out)
+    block_each(_mean, 1, n, stream, x.reshape(n), out)

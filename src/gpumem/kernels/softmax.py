@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, block_max, block_sum, cuda, kernel, launch
+from gpumem.kernels._numba import block_each, block_max, block_sum, cuda, kernel
 from gpumem.kernels.matmul import flat
 
 _ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
@@ -20,14 +20,14 @@ def _softmax(x: Any, out: Any, scale: Any, first: Any, period: Any) -> None:
     for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
         seen = min(first + row % period, columns)
         top = _LEAST
-        for c in range(cuda.threadIdx.x, seen, THREADS):
+        for c in range(cuda.threadIdx.x, seen, cuda.blockDim.x):
             top = x[row, c] * scale if x[row, c] * scale > top else top
         top = block_max(top)
         total = _ZERO
-        for c in range(cuda.threadIdx.x, seen, THREADS):
+        for c in range(cuda.threadIdx.x, seen, cuda.blockDim.x):
             total += math.exp(x[row, c] * scale - top)
         total = block_sum(total)
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             out[row, c] = math.exp(x[row, c] * scale - top) / total if c < seen else _ZERO
 
 
@@ -36,10 +36,10 @@ def _softmax_gradient(y: Any, dy: Any, dx: Any, columns: Any, scale: Any) -> Non
     for row in range(cuda.blockIdx.x, y.size // columns, cuda.gridDim.x):
         begin, end = row * columns, row * columns + columns
         total = _ZERO
-        for i in range(begin + cuda.threadIdx.x, end, THREADS):
+        for i in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
             total += y[i] * dy[i]
         total = block_sum(total)
-        for i in range(begin + cuda.threadIdx.x, end, THREADS):
+        for i in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
             dx[i] = scale * y[i] * (dy[i] - total)
 
 
@@ -50,7 +50,7 @@ def softmax(stream: object, x: Any, out: Any, scale: float = 1.0, causal: bool =
         (1, x.shape[len(x.shape) - 2]) if causal else (shape[1], 1)
     )  # columns that a row sees, and which rows see more
     numbers = np.float32(scale), np.int64(first), np.int64(period)
-    launch(_softmax, shape[0], THREADS, stream, x.reshape(shape), out.reshape(shape), *numbers)
+    block_each(_softmax, *shape, stream, x.reshape(shape), out.reshape(shape), *numbers)
 
 
 def softmax_gradient(stream: object, y: Any, dy: Any, dx: Any, scale: float = 1.0) -> None:
@@ -62,4 +62,4 @@ def softmax_gradient(stream: object, y: Any, dy: Any, dx: Any, scale: float = 1.
 def rows_gradient(stream: object, y: Any, dy: Any, dx: Any, columns: int, scale: float) -> None:
     """Do as `softmax_gradient` for rows in flat arrays; dy and dx may be longer than y."""
     numbers = np.int64(columns), np.float32(scale)
-    launch(_softmax_gradient, _shapes.size(y) // columns, THREADS, stream, y, dy, dx, *numbers)
+    block_each(_softmax_gradient, _shapes.size(y) // columns, columns, stream, y, dy, dx, *numbers)
