@@ -25,6 +25,7 @@ from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
 from gpumem.execute.layout import Layout
 from gpumem.kernels import reference
+from gpumem.kernels._compiled import bind
 from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
 from gpumem.placement import Placement
@@ -427,6 +428,42 @@ def check_durations_are_the_device_s_where_the_host_is_the_slower() -> None:
     assert p.whole.n > 2 * 7 and all(np.array_equal(told[0], other) for other in told[1:]), told
 
 
+def check_a_kernel_is_loaded_when_it_is_bound() -> None:
+    """A first launch that loads it may wait for the whole device, and so for a gate that opens after it."""
+    ptx = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry clear(.param .u64 x)\n{\nret;\n}\n"
+    with cuda() as backend:
+        backend.open(Layout.of(plan().trace, plan().placement, plan().host))
+        digest = backend.scratch(np.uint64, (1,))
+        control.reset_counts()
+        start = bind("what", lambda capability: ptx, 1, 1, (digest.pointer,))
+        assert control.count("loads") == 1
+        start(backend.streams[0])
+        assert (control.count("loads"), control.count("late_loads")) == (1, 0)
+
+
+def check_a_launch_that_loads_at_its_first_call_is_not_behind_a_gate() -> None:
+    p, codes = plan(), {}
+
+    def late(stream: Any, name: str, *arguments: Any) -> None:
+        """Launch a kernel of which nobody knew before."""
+        code = codes.setdefault((name, *arguments), ObjectCode.from_cubin(b"the fake driver goes by names"))
+        launch(stream, _one, code.get_kernel(name), *[_u64(getattr(a, "pointer", a)) for a in arguments])
+
+    mine = SimpleNamespace(
+        advance=lambda stream, counter: late(stream, "advance", counter),
+        clear=lambda stream, digest: late(stream, "clear", digest),
+        checksum=lambda stream, x, digest, salt: late(stream, "checksum", x, x.nbytes, digest, salt),
+        fill=lambda stream, digest, out, salt: late(stream, "fill", digest, out, out.nbytes, salt),
+    )
+    control.reset_counts()
+    with cuda(timing=True) as backend:
+        program = prepare(p.trace, p.placement, backend, GenericOp(p.whole, mine), host=p.host)
+        p.write(program)
+        program.run(ITERATIONS)
+        assert p.right(program)
+    assert control.count("late_loads") == len(codes) > 10
+
+
 def check_a_gate_is_no_place_to_hang() -> None:
     p = plan()
     control.queue(1000)  # entries of a stream, as on hardware: then the host waits
@@ -614,6 +651,7 @@ def report(checks: dict[str, Any]) -> None:
     outcome = {}
     for name, check in checks.items():
         if name.startswith("check_"):
+            control.seed(0)  # what came before makes no difference
             try:
                 check()
                 outcome[name] = None

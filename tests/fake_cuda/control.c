@@ -23,7 +23,7 @@ static const char *const count_names[COUNTS] = {
     "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
     "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending", "loads", "events_created",
     "streams_created", "host_allocations", "live_managed", "managed_bytes", "reserved_bytes", "prefetches",
-    "spinning_syncs", "translations",
+    "spinning_syncs", "translations", "late_loads",
 };
 static long armed[FAULTS];
 static const char *const fault_names[FAULTS] = {

@@ -225,11 +225,14 @@ API CUresult cuModuleUnload(struct handle *module) { return cuLibraryUnload(modu
 API CUresult cuLibraryGetKernel(struct function **result, struct library *library, const char *name) {
     LOCK;
     if (!is(library, LIBRARY)) return INVALID_HANDLE;
+    for (*result = library->functions; *result && strcmp((*result)->name, name);) *result = (*result)->next;
+    if (*result) return SUCCESS;
     const struct code *code = code_find(library->codes, name);
     if (library->codes && !code) return NOT_FOUND;
-    *result = handle_create(FUNCTION, sizeof **result + strlen(name) + 1);
-    strcpy((*result)->name, name);
-    (*result)->code = code, (*result)->builtin = code ? NULL : builtin_find(name);
+    struct function *function = *result = handle_create(FUNCTION, sizeof **result + strlen(name) + 1);
+    strcpy(function->name, name);
+    function->code = code, function->builtin = code ? NULL : builtin_find(name);
+    function->next = library->functions, library->functions = function;
     return SUCCESS;
 }
 API CUresult cuModuleGetFunction(struct function **result, struct library *module, const char *name) {
@@ -275,6 +278,23 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct fun
     return *blocks = threads > 1024 ? 0 : threads < 64 ? 32 : 2048 / threads, SUCCESS;
 }
 
+// A kernel is brought onto the device where somebody sees to it, or when it is first launched: that may wait for all of it.
+API CUresult cuFuncLoad(struct function *function) {
+    ENTER;
+    if (!is(function, FUNCTION)) return INVALID_HANDLE;
+    return function->loaded = true, SUCCESS;
+}
+API CUresult cuFuncIsLoaded(int *state, struct function *function) {
+    ENTER;
+    return is(function, FUNCTION) ? (*state = function->loaded, SUCCESS) : INVALID_HANDLE;
+}
+static CUresult bring(struct function *function) {
+    if (function->loaded) return SUCCESS;
+    TRY(open_gates());
+    counts[LATE_LOADS]++;
+    return function->loaded = true, SUCCESS;
+}
+
 struct launch {
     unsigned grid[3], block[3], shared;
     void *stream, *attributes;
@@ -288,6 +308,7 @@ API CUresult cuLaunchKernelEx(const struct launch *config, struct function *func
     int words = builtin_words(function->builtin);
     if (!g[0] || !g[1] || !g[2] || !b[0] || !b[1] || !b[2] || b[0] * b[1] * b[2] > 1024) return INVALID_VALUE;
     if ((parameters_of(function) && !parameters) || extra || (function->code && config->shared)) return INVALID_VALUE;
+    TRY(bring(function));
     if (fails(FAIL_LAUNCH)) return LAUNCH_FAILED;
     struct op op = {.kind = LAUNCH, .function = function};
     for (int i = 0; i < words; i++) memcpy(&op.words[i], parameters[i], 8);

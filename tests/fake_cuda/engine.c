@@ -267,6 +267,24 @@ CUresult finish(struct stream *stream, struct record *record) {
     return record_release(record), clean_up(), result;
 }
 
+static bool written(uintptr_t address) {  // whether anything that is queued writes this value
+    for (struct stream *s = streams; s; s = s->next)
+        for (const struct op *op = s->head; op; op = op->next)
+            if (op->kind == STORE && op->to == address) return true;
+    return false;
+}
+
+CUresult open_gates(void) {
+    long ms = patience;
+    for (struct stream *s = streams; s;) {
+        const struct op *op = s->head;
+        while (op && (!shut(op) || written(op->to))) op = op->next;
+        if (op && !nap(&ms)) return stuck(s);
+        s = op ? streams : s->next;
+    }
+    return SUCCESS;
+}
+
 void execute_all(void) {
     while (!ruined && random_step());
     clean_up();
@@ -309,6 +327,7 @@ API void fake_cuda_revive(void) {
         if (is(h, STREAM)) cuStreamDestroy_v2(h);
         if (is(h, EVENT)) cuEventDestroy_v2((struct event *)h);
         if (is(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
+        if (is(h, FUNCTION)) ((struct function *)h)->loaded = false;
     }
     area_destroy_all(), pools_trim(true), forget_streams();
     ruined = failure = SUCCESS, failed_on = NULL;

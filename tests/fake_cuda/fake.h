@@ -40,7 +40,7 @@ enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, L
              LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
              GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, LOADS, EVENTS_CREATED, STREAMS_CREATED,
              HOST_ALLOCATIONS, LIVE_MANAGED, MANAGED_BYTES, RESERVED_BYTES, PREFETCHES, SPINNING_SYNCS, TRANSLATIONS,
-             COUNTS };
+             LATE_LOADS, COUNTS };
 extern long counts[COUNTS];
 enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
              FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAULTS };
@@ -108,12 +108,15 @@ struct function {
     struct handle handle;
     const struct builtin *builtin;
     const struct code *code;     // of PTX, or NULL
+    struct function *next;       // of the same library
+    bool loaded;
     char name[];
 };
 const struct builtin *builtin_find(const char *name);
 struct library {
     struct handle handle;
     const struct code *const *codes;
+    struct function *functions;
 };
 CUresult code_load(const char *code, const struct code *const **codes);  // NULL: it is no PTX
 const struct code *code_find(const struct code *const *codes, const char *name);
@@ -198,6 +201,7 @@ struct stream *stream_of(void *handle);  // NULL where it is none
 CUresult room(struct stream *stream);    // have room for one more entry; LAUNCH_TIMEOUT where the head never goes
 void push(struct stream *stream, const struct op *op);
 CUresult finish(struct stream *stream, struct record *record);  // until the stream is empty, or the record is made
+CUresult open_gates(void);               // wait until no stream has, or comes to, a wait for a value that nobody writes
 CUresult finish_all(void);               // all streams
 void execute_all(void);                  // what can be executed
 void poke(void);                         // execute a few entries, or none

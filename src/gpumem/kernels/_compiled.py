@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
 import numpy as np
+from cuda.bindings import driver as api
 from cuda.core import LEGACY_DEFAULT_STREAM, Device, LaunchConfig, Program, ProgramOptions, launch
 
 from gpumem.kernels._prebound import Start
@@ -50,7 +52,17 @@ def _loaded(ptx: str, capability: tuple[int, int]) -> Any:
     if found is None:
         raise ValueError(f"PTX without an entry: {ptx!r:.60}")
     options = ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
-    return Program(ptx, "ptx", options).compile("cubin").get_kernel(found[1])
+    kernel = Program(ptx, "ptx", options).compile("cubin").get_kernel(found[1])
+    _load(kernel)
+    return kernel
+
+
+def _load(kernel: Any) -> None:
+    """Bring it onto the device. A first launch would, and may wait for all streams: behind a gate that is for ever."""
+    status, function = api.cuKernelGetFunction(api.CUkernel(int(kernel.handle)))
+    if not status:
+        with suppress(RuntimeError):  # drivers before CUDA 12.4 have no such call
+            api.cuFuncLoad(function)
 
 
 def _flat(arguments: Sequence[Any]) -> Iterator[Any]:

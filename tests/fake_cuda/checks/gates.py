@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import Device, launch
+from cuda.core import Device, ObjectCode, launch
 
 from fake_cuda import control
 from fake_cuda.checks.common import ONE, TIMED, E, capture, device, fails, kernel, ok, pinned, streams, sync, view
@@ -139,18 +139,41 @@ def check_a_gate_whose_stream_is_destroyed_times_out_and_a_reset_drops_it():
     sync()
 
 
+def check_a_first_launch_behind_a_gate_times_out():
+    """It loads the kernel, and that may wait for the whole device."""
+    a, b = streams(2)
+    gate, cell = pinned(8, 0), pinned(8, 1)
+    code = ObjectCode.from_cubin(b"anything")
+    launch(a, ONE, code.get_kernel("clear"), cell)
+    a.sync()
+    assert control.count("late_loads") == 1
+    ok(wait(a, gate, 1))
+    launch(b, ONE, code.get_kernel("clear"), cell)  # is loaded
+    fails(E.CUDA_ERROR_LAUNCH_TIMEOUT, launch, b, ONE, code.get_kernel("advance"), cell)
+    assert control.count("late_loads") == 1
+    function = ok(driver.cuKernelGetFunction(int(code.get_kernel("advance").handle)))
+    assert ok(driver.cuFuncIsLoaded(function)) == 0
+    ok(driver.cuFuncLoad(function))
+    assert ok(driver.cuFuncIsLoaded(function)) == 1
+    launch(b, ONE, code.get_kernel("advance"), cell)
+    ok(write(b, gate, 1))
+    launch(b, ONE, code.get_kernel("other"))  # no gate stays shut
+    a.sync(), b.sync()
+    assert control.count("late_loads") == 2 and view(cell).tolist() == [1] + [0] * 7
+
+
 # --- full streams
 
 
 def check_a_full_stream_executes_to_have_room():
     a, b = streams(2)
-    cell = device(8)
+    cell, clear = device(8), kernel("clear")
     control.queue(4)
     for seed in range(20):
         control.seed(seed)
         control.reset_counts()
         for i in range(50):
-            launch(a, ONE, kernel("clear"), cell)
+            launch(a, ONE, clear, cell)
             if i % 5 == 0:
                 b.wait(a.record())
             assert control.count("pending") <= 8
@@ -161,14 +184,17 @@ def check_a_full_stream_executes_to_have_room():
 
 def check_a_full_stream_behind_a_gate_times_out():
     (a,) = streams(1)
-    gate, cell = pinned(8, 0), device(8)
+    gate, cell, clear = pinned(8, 0), device(8), kernel("clear")
     control.queue(8)
+    launch(a, ONE, clear, cell)
+    a.sync()
+    control.reset_counts()
     ok(wait(a, gate, 1))
     for _ in range(7):
-        launch(a, ONE, kernel("clear"), cell)
+        launch(a, ONE, clear, cell)
     event = Device().create_event()
     for call in [
-        lambda: launch(a, ONE, kernel("clear"), cell),
+        lambda: launch(a, ONE, clear, cell),
         lambda: cell.fill(1, stream=a),
         lambda: cell.copy_to(gate, stream=a),
         lambda: a.record(event),
@@ -190,9 +216,9 @@ def check_a_full_stream_behind_a_gate_times_out():
 def gap(stream, host_ns, launches):
     """Nanoseconds from an event to one after so many launches."""
     control.eager(host_ns)
-    cell, start = device(8), stream.record(options=TIMED)
+    cell, clear, start = device(8), kernel("clear"), stream.record(options=TIMED)
     for _ in range(launches):
-        launch(stream, ONE, kernel("clear"), cell)
+        launch(stream, ONE, clear, cell)
     end = stream.record(options=TIMED)
     end.sync()
     return round((end - start) * 1e6)

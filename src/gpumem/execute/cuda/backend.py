@@ -132,8 +132,8 @@ class Cuda(CudaMemory):
         """Issue an iteration, or replay the graph of one."""
         self.clocks.turn(self._settle)
         if not self.graph or not self.warm:
-            self.warm = True
-            return self._issued(issue)
+            tokens, self.warm = self._issued(issue), True
+            return tokens
         if self.executable is None:
             self._join()
             self.executable = self._keep(self._capture(issue))
@@ -154,8 +154,11 @@ class Cuda(CudaMemory):
         return tokens
 
     def _issued(self, issue: Callable[[], list[Token]]) -> list[Token]:
-        """Issue ops, where each is timed from behind a gate."""
-        with nullcontext() if self.gate is None else self.gate.held():
+        """Issue ops, where each is timed from behind a gate, once all have been launched.
+
+        What a first launch loads may wait for the whole device, and behind a gate that is for ever.
+        """
+        with self.gate.held() if self.gate is not None and self.warm else nullcontext():
             return issue()
 
     def _fork(self) -> None:
