@@ -111,7 +111,7 @@ def image(pick: Pick) -> Array:
     return pick.floats(*shape[: 4 if pick.integer(0, 1) else 2])
 
 
-def bias(pick: Pick) -> Arguments:
+def bias(pick: Pick, image: Callable[[Pick], Array] = image) -> Arguments:
     x = image(pick)
     return {"x": x, "b": pick.floats(x.shape[1]), "out": pick.floats(*x.shape)}
 
@@ -343,10 +343,13 @@ def weight_gradient(pick: Pick) -> Arguments:
     return arrays | {"padding": 1, "stride": 1}
 
 
+SHAPED = ["adam", "add", "dropout", "dropout_gradient", "gelu_gradient", "relu", "sgd"]  # of arrays of `Pick.shape`
+
 # What takes blocks of more threads, or several turns of each: for a device
 LARGER: dict[str, Callable[[Pick], Arguments]] = {
     **{name: partial(CHANNELS[name], image=of_shape(3, 2, 27, 29)) for name in CHANNELS},
     "conv2d_weight_gradient": weight_gradient,
+    "bias": partial(bias, image=of_shape(7, 5, 50)),
     "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
     "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},
 }

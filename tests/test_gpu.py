@@ -22,7 +22,7 @@ from gpumem.placement import Placement
 from gpumem.trace import Trace
 
 from .conftest import needs
-from .kernel_cases import CASES, LARGER, Pick
+from .kernel_cases import CASES, LARGER, SHAPED, Pick
 from .nets import lowest
 
 pytestmark = [pytest.mark.gpu]
@@ -64,8 +64,16 @@ def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", LARGER)
-def test_larger_kernels_agree_with_numpy(name: str) -> None:
+def test_larger_kernels_agree_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)  # so threads have several elements
     agree(name, LARGER[name](Pick.seeded(0)))
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_threads_with_several_elements_agree_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)
+    monkeypatch.setattr(Pick, "shape", lambda pick: (2900,))
+    agree(name, CASES[name](Pick.seeded(0)))
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])

@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.kernels import reference
 
 from .conftest import absent, needs, simulated
-from .kernel_cases import CASES, CHANNELS, Array, Pick, of_shape
+from .kernel_cases import CASES, CHANNELS, SHAPED, Array, Pick, bias, of_shape
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
@@ -159,6 +160,31 @@ def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypa
     monkeypatch.setattr("gpumem.kernels._numba._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
     monkeypatch.setattr("tests.kernel_cases.LONG", 19)
     compare(device, name, CASES[name](Pick(largest)))
+
+
+@pytest.fixture
+def two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks of two threads for kernels that look at each element."""
+    monkeypatch.setattr("gpumem.kernels._numba.THREADS", 2)
+    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)
+
+
+MANY = [*((name, n) for name in SHAPED for n in (12, 13, 16, 37)), *((name, 0) for name in ("copy", "fill"))]
+
+
+@pytest.mark.usefixtures("two_by_two")
+@pytest.mark.parametrize(("name", "n"), MANY)
+def test_a_thread_may_have_many_elements(
+    device: ModuleType, name: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pick, "shape", lambda pick: (n,))
+    compare(device, name, CASES[name](Pick(largest)))
+
+
+@pytest.mark.usefixtures("two_by_two")
+@pytest.mark.parametrize("shape", [(9, 1), (9, 3), (3, 5, 1, 3), (5, 2, 3, 2), (5, 1, 2, 1), (1, 2, 3, 3)])
+def test_biases_of_a_thread_with_many_elements(device: ModuleType, shape: tuple[int, ...]) -> None:
+    compare(device, "bias", bias(Pick(largest), of_shape(*shape)))
 
 
 @pytest.mark.parametrize("shape", [(40, 2), (7, 3, 1, 5), (3, 2, 5, 5), (2, 2, 3, 6)])
@@ -743,8 +769,8 @@ def ptx() -> dict[str, list[str]]:
 @pytest.mark.thorough
 def test_every_kernel_compiles_to_ptx_with_one_signature(ptx: dict[str, list[str]]) -> None:
     source = ROOT / "src" / "gpumem" / "kernels"
-    kernels = {(p.stem, line) for p in source.glob("*.py") for line in p.read_text().split("@kernel\ndef ")[1:]}
-    decorated = {f"{stem}.{code[: code.index('(')]}" for stem, code in kernels}
+    found = re.compile(r"^@(?:kernel|unary|binary)\ndef (\w+)", re.MULTILINE)
+    decorated = {f"{p.stem}.{name}" for p in source.glob("*.py") for name in found.findall(p.read_text())}
     assert set(ptx) == decorated | {"matmul._product_16", "matmul._product_64"}
     assert all(len(codes) == 1 for name, codes in ptx.items() if name != "elementwise._copy")
     assert all(".visible .entry" in code for codes in ptx.values() for code in codes)

@@ -45,7 +45,9 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 SIMULATOR = bool(getattr(config, "ENABLE_CUDASIM", 0))  # the successor has none
 TILE = 16  # blocks of TILE x TILE threads for matrices
-THREADS = 64  # of a 1-D block: enough to fill a GPU, few enough for the simulator
+THREADS = 64  # of a 1-D block: few enough for the simulator, and for blocks with little to do each
+_WIDE = 256  # of a block that is nothing but threads
+_WAVES = 4096  # such blocks at most: a million threads, some four times what a GPU has at once
 _MANY = 512  # of a block with long sums; each may have 128 registers then
 _PARTS = 16  # of a block's sum: threads that add up first
 _STRIDE = np.uint64(_PARTS)
@@ -79,6 +81,12 @@ else:
 def kernel(function: Callable[..., None]) -> Any:
     """Mark a kernel; it is compiled when it is first bound to arguments."""
     return cuda.jit(function)
+
+
+def named(made: Callable[..., None], function: Callable[..., Any]) -> Any:
+    """Return the kernel that a function has been made of, under the function's name."""
+    made.__name__, made.__qualname__, made.__module__ = function.__name__, function.__qualname__, function.__module__
+    return kernel(made)
 
 
 def device(function: F) -> F:
@@ -131,8 +139,21 @@ def _ptx(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> st
 
 
 def each(kernel: Any, n: int, stream: object, *arguments: Any) -> None:
-    """Launch about a thread for each of n elements; the kernel must loop with a stride of the grid."""
-    launch(kernel, -(-n // THREADS), THREADS, stream, *arguments)
+    """Launch about a thread for each of n elements; the kernel must loop from `position` with a stride of the grid."""
+    threads = THREADS if SIMULATOR else _WIDE
+    launch(kernel, min(-(-n // threads), _WAVES), threads, stream, *arguments)
+
+
+@device
+def position() -> Any:
+    """Return the first element of this thread, without a sign: Numba would see whether it counts from the end."""
+    return np.uint64(cuda.grid(1))
+
+
+@device
+def stride() -> Any:
+    """Return how far this thread's elements are apart. A `while` loop, since a range divides for its length."""
+    return np.uint64(cuda.gridsize(1))
 
 
 def block_each(kernel: Any, n: int, terms: int, stream: object, *arguments: Any) -> None:

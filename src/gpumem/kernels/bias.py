@@ -15,8 +15,16 @@ _ZERO = np.float32(0)
 
 @kernel
 def _bias(x: Any, b: Any, out: Any, inner: Any) -> None:
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        out[i] = x[i] + b[i // inner % b.size]
+    begin, hop, size = cuda.grid(1), cuda.gridsize(1), b.size
+    channel, place = begin // inner % size, begin % inner
+    over, along = hop // inner % size, hop % inner
+    for i in range(begin, out.size, hop):
+        out[np.uint64(i)] = x[np.uint64(i)] + b[np.uint64(channel)]
+        channel, place = channel + over, place + along
+        if place >= inner:
+            channel, place = channel + 1, place - inner
+        if channel >= size:
+            channel -= size
 
 
 @kernel

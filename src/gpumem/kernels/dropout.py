@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.kernels import _shapes
 from gpumem.kernels._hash import S32, kept_from, seed as start_of
-from gpumem.kernels._numba import cuda, each, kernel
+from gpumem.kernels._numba import each, kernel, position, stride
 from gpumem.kernels.words import element, hashed
 
 _ZERO = np.float32(0)
@@ -17,16 +17,20 @@ _ZERO = np.float32(0)
 @kernel
 def _dropout(x: Any, out: Any, mask: Any, counter: Any, start: Any, least: Any, scale: Any) -> None:
     begin = hashed(counter[0] ^ start)
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+    i, step, end = position(), stride(), np.uint64(out.size)
+    while i < end:
         kept = element(begin, i) >> S32 >= least
         mask[i] = np.uint8(kept)
         out[i] = x[i] * scale if kept else _ZERO
+        i += step
 
 
 @kernel
 def _dropout_gradient(dy: Any, mask: Any, dx: Any, scale: Any) -> None:
-    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
+    i, step, end = position(), stride(), np.uint64(dx.size)
+    while i < end:
         dx[i] = dy[i] * scale if mask[i] else _ZERO
+        i += step
 
 
 def dropout(stream: object, x: Any, out: Any, mask: Any, counter: Any, seed: int, p: float = 0.5) -> None:

@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import cuda, each, kernel, launch
+from gpumem.kernels._numba import device, each, kernel, launch, named, position, stride
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_TWO, _THREE, _FOUR = np.uint64(2), np.uint64(3), np.uint64(4)
 
 
-@kernel
-def _copy(x: Any, out: Any) -> None:
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        out[i] = x[i]
+def unary(function: Callable[[Any], Any]) -> Any:
+    """Return a kernel that sets out[i] to function(x[i]); out may be x.
+
+    A thread asks for four elements before it writes one, so their ways from memory overlap.
+    """
+    of = device(function)
+
+    def each_of(x: Any, out: Any) -> None:
+        i, step, end = position(), stride(), np.uint64(out.size)
+        while i + _THREE * step < end:
+            j, k, m = i + step, i + _TWO * step, i + _THREE * step
+            a, b, c, d = x[i], x[j], x[k], x[m]
+            out[i], out[j], out[k], out[m] = of(a), of(b), of(c), of(d)
+            i += _FOUR * step
+        while i < end:
+            out[i] = of(x[i])
+            i += step
+
+    return named(each_of, function)
 
 
-@kernel
-def _add(a: Any, b: Any, out: Any) -> None:
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        out[i] = a[i] + b[i]
+def binary(function: Callable[[Any, Any], Any]) -> Any:
+    """Return a kernel that sets out[i] to function(x[i], y[i]); out may be x or y."""
+    of = device(function)
+
+    def each_of(x: Any, y: Any, out: Any) -> None:
+        i, step, end = position(), stride(), np.uint64(out.size)
+        while i + _THREE * step < end:
+            j, k, m = i + step, i + _TWO * step, i + _THREE * step
+            a, b, c, d, s, t, u, v = x[i], x[j], x[k], x[m], y[i], y[j], y[k], y[m]
+            out[i], out[j], out[k], out[m] = of(a, s), of(b, t), of(c, u), of(d, v)
+            i += _FOUR * step
+        while i < end:
+            out[i] = of(x[i], y[i])
+            i += step
+
+    return named(each_of, function)
 
 
-@kernel
-def _relu(x: Any, out: Any) -> None:
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        out[i] = _ZERO if x[i] < _ZERO else x[i]  # NaN stays NaN
+@unary
+def _copy(x: Any) -> Any:
+    return x
 
 
-@kernel
-def _relu_gradient(y: Any, dy: Any, dx: Any) -> None:
-    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        dx[i] = dy[i] if y[i] > _ZERO else _ZERO
+@unary
+def _relu(x: Any) -> Any:
+    return _ZERO if x < _ZERO else x  # NaN stays NaN
+
+
+@binary
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@binary
+def _relu_gradient(y: Any, dy: Any) -> Any:
+    return dy if y > _ZERO else _ZERO
 
 
 @kernel
 def _sgd(w: Any, dw: Any, velocity: Any, rate: Any, momentum: Any, decay: Any) -> None:
-    for i in range(cuda.grid(1), w.size, cuda.gridsize(1)):
-        velocity[i] = momentum * velocity[i] + (dw[i] + decay * w[i])
-        w[i] -= rate * velocity[i]
+    i, step, end = position(), stride(), np.uint64(w.size)
+    while i < end:
+        old = w[i]
+        moved = momentum * velocity[i] + (dw[i] + decay * old)
+        velocity[i], w[i] = moved, old - rate * moved
+        i += step
 
 
 @kernel
@@ -51,11 +91,14 @@ def _tick(step: Any) -> None:
 
 @kernel
 def _adam(w: Any, dw: Any, m: Any, v: Any, step: Any, rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> None:
-    first, second = _ONE - beta1 ** step[0], _ONE - beta2 ** step[0]  # undo the start from zero
-    for i in range(cuda.grid(1), w.size, cuda.gridsize(1)):
-        m[i] = beta1 * m[i] + (_ONE - beta1) * dw[i]
-        v[i] = beta2 * v[i] + (_ONE - beta2) * (dw[i] * dw[i])
-        w[i] -= rate * (m[i] / first) / (math.sqrt(v[i] / second) + epsilon)
+    once, twice = _ONE - beta1 ** step[0], _ONE - beta2 ** step[0]  # undo the start from zero
+    i, hop, end = position(), stride(), np.uint64(w.size)
+    while i < end:
+        slope = dw[i]
+        mean, square = beta1 * m[i] + (_ONE - beta1) * slope, beta2 * v[i] + (_ONE - beta2) * (slope * slope)
+        m[i], v[i] = mean, square
+        w[i] -= rate * (mean / once) / (math.sqrt(square / twice) + epsilon)
+        i += hop
 
 
 def _launch(kernel: Any, stream: object, *others: Any, **arrays: Any) -> None:

@@ -8,26 +8,25 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import cuda, each, kernel
+from gpumem.kernels._numba import each
+from gpumem.kernels.elementwise import binary, unary
 
 _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1), np.float32(3)
 _SCALE, _CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
 
 
-@kernel
-def _gelu(x: Any, out: Any) -> None:
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        bend = math.tanh(_SCALE * (x[i] + _CUBE * x[i] * x[i] * x[i]))
-        out[i] = _HALF * x[i] * (_ONE + bend)
+@unary
+def _gelu(x: Any) -> Any:
+    bend = math.tanh(_SCALE * (x + _CUBE * x * x * x))
+    return _HALF * x * (_ONE + bend)
 
 
-@kernel
-def _gelu_gradient(x: Any, dy: Any, dx: Any) -> None:
-    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        square = x[i] * x[i]
-        bend = math.tanh(_SCALE * (x[i] + _CUBE * square * x[i]))
-        slope = (_ONE - bend * bend) * _SCALE * (_ONE + _THREE * _CUBE * square)
-        dx[i] = dy[i] * _HALF * (_ONE + bend + x[i] * slope)
+@binary
+def _gelu_gradient(x: Any, dy: Any) -> Any:
+    square = x * x
+    bend = math.tanh(_SCALE * (x + _CUBE * square * x))
+    slope = (_ONE - bend * bend) * _SCALE * (_ONE + _THREE * _CUBE * square)
+    return dy * _HALF * (_ONE + bend + x * slope)
 
 
 def gelu(stream: object, x: Any, out: Any) -> None:

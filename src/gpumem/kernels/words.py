@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.kernels import _shapes
 from gpumem.kernels._hash import GOLDEN, LCG_FACTOR, LCG_TERM, ONE, S56, mix, seed
-from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular
+from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular, position, stride
 
 _BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
 _FACTOR, _TERM = np.uint64(LCG_FACTOR), np.uint64(LCG_TERM)
@@ -18,7 +18,7 @@ hashed = modular(mix)
 @modular
 def element(start: Any, i: Any) -> Any:
     """Return element i of the stream from `start`."""
-    return hashed(start + (np.uint64(i) + ONE) * GOLDEN)
+    return hashed(start + (i + ONE) * GOLDEN)
 
 
 @modular
@@ -40,8 +40,10 @@ def _add_to(digest: Any, total: Any) -> None:
 def _checksum(x: Any, digest: Any, start: Any) -> None:
     totals = cuda.shared.array(THREADS, np.uint64)
     total = np.uint64(0)
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+    i, step, end = position(), stride(), np.uint64(x.size)
+    while i < end:
         total = _plus(total, _weighted(x[i], element(start, i)))
+        i += step
     totals[cuda.threadIdx.x] = total
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
@@ -53,8 +55,10 @@ def _checksum(x: Any, digest: Any, start: Any) -> None:
 @kernel
 def _fill(digest: Any, out: Any, start: Any) -> None:
     begin = hashed(digest[0] ^ start)
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+    i, step, end = position(), stride(), np.uint64(out.size)
+    while i < end:
         out[i] = np.uint8(element(begin, i) >> S56)
+        i += step
 
 
 @kernel
