@@ -26,7 +26,7 @@ def needed():
 @pytest.fixture(scope="module")
 def done():
     """All checks, which run in one process."""
-    done = fake_cuda.run("from fake_cuda import checks; checks.main()", memory=1 << 24)
+    done = fake_cuda.run("from fake_cuda import checks; checks.main()", memory=1 << 24, timeout=300)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -207,14 +207,17 @@ def check_managed_memory():
 
 
 def check_prefetches_and_advice():
+    prefetch, advise = (  # cuda.bindings 12 has the older signatures under the plain names
+        getattr(driver, f"{name}_v2", getattr(driver, name)) for name in ("cuMemPrefetchAsync", "cuMemAdvise")
+    )
     (a,) = streams(1)
     memory, device = int(ok(driver.cuMemAllocManaged(4096, 1))), int(ok(driver.cuMemAlloc(8)))
     here, there = driver.CUmemLocation(), driver.CUmemLocation()
     here.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST
     there.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     for place in (here, there):
-        ok(driver.cuMemPrefetchAsync(memory, 4096, place, 0, a.handle))
-        ok(driver.cuMemAdvise(memory, 4096, driver.CUmem_advise.CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place))
+        ok(prefetch(memory, 4096, place, 0, a.handle))
+        ok(advise(memory, 4096, driver.CUmem_advise.CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place))
     older = ctypes.CDLL("libcuda.so.1")  # the signatures before CUDA 12.2: a device, -1 for the host
     size, stream = ctypes.c_size_t(4096), ctypes.c_void_p(int(a.handle))
     assert not older.cuMemPrefetchAsync(ctypes.c_uint64(memory), size, -1, stream)
@@ -223,11 +226,11 @@ def check_prefetches_and_advice():
     for name in (b"cuMemPrefetchAsync", b"cuMemAdvise"):
         assert ok(driver.cuGetProcAddress(name, 8000, 0))[0] != ok(driver.cuGetProcAddress(name, 12020, 0))[0]
     for address, size in ((memory, 4097), (device, 8), (memory, 0)):
-        fails(E.CUDA_ERROR_INVALID_VALUE, driver.cuMemPrefetchAsync, address, size, there, 0, a.handle)
-        fails(E.CUDA_ERROR_INVALID_VALUE, driver.cuMemAdvise, address, size, driver.CUmem_advise(1), there)
+        fails(E.CUDA_ERROR_INVALID_VALUE, prefetch, address, size, there, 0, a.handle)
+        fails(E.CUDA_ERROR_INVALID_VALUE, advise, address, size, driver.CUmem_advise(1), there)
     a.sync()
     capture(a, "RELAXED")
-    fails(E.CUDA_ERROR_NOT_SUPPORTED, driver.cuMemPrefetchAsync, memory, 4096, there, 0, a.handle)
+    fails(E.CUDA_ERROR_NOT_SUPPORTED, prefetch, memory, 4096, there, 0, a.handle)
     driver.cuGraphDestroy(ok(driver.cuStreamEndCapture(a.handle)))
     attributes = driver.CUdevice_attribute
     for name in ("CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY", "CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS"):
