@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from cuda.core import Device
@@ -19,6 +20,7 @@ from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
 from gpumem.jobs import Job, Outcome, Policy, run_jobs
+from gpumem.jobs.worlds.running import prepared
 from gpumem.kernels import reference
 from gpumem.machine import Link, Machine
 from gpumem.models import mlp
@@ -331,6 +333,30 @@ def check_a_launch_that_takes_long_keeps_nobody_else() -> None:
         options = {"place": best_fit, "enter": enter, "state": state, "policy": Policy(plan)}
         ran = run_jobs(jobs, Machine.named("h200"), 4096, Backends(), launch, **options)
         right(jobs, ran, state, 4096)
+
+
+def check_compiled_kernels_are_loaded_while_a_job_is_laid_out() -> None:
+    """And at no other time, when the lock might be held; the values are those of the job alone."""
+    from gpumem.kernels import device
+
+    trace, within = weight(), [0]
+
+    def watched(*arguments: Any) -> Any:
+        before = control.count("loads")
+        made = prepared(*arguments)
+        within[0] += control.count("loads") - before
+        return made
+
+    jobs, state = [Job("a", trace, iterations=20)], {"a": initial(trace, seed=1)}
+    options = {"place": best_fit, "enter": enter, "state": state}
+    options["policy"] = Policy(fixed(AWAY, Plan(), trace=trace), threshold=0)
+    control.reset_counts()
+    with patch("gpumem.jobs.worlds.threads.prepared", watched):
+        ran = run_jobs(jobs, FAKE, 2048, Backends(), lambda job: GenericOp(job.trace, device), **options)
+    right(jobs, ran, state, 2048)
+    assert sum(e.kind == "adopt" for e in ran.log) > 1
+    loads = control.count("loads"), control.count("late_loads")
+    assert loads == (within[0], 0) and within[0] >= 3, (loads, within)  # clear, checksum, fill
 
 
 def check_who_waits_for_an_op_sleeps() -> None:
