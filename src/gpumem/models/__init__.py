@@ -1,7 +1,7 @@
 """Small training steps made of gpumem's kernels: a trace to plan for, a launch to run, a state to compare.
 
-`graph` builds a step out of tensors and ops, `layers` are functions over it, `networks` are made of them; `measure`
-times a step on a backend.
+`graph` builds a step out of tensors and ops, `layers` and `sequence` are functions over it, `networks` are made of
+them; `measure` times a step on a backend.
 """
 
 from typing import TYPE_CHECKING
