@@ -11,9 +11,9 @@ import numpy as np
 from fake_cuda import control
 from fake_cuda.backend_checks import held, report
 from gpumem import best_fit
-from gpumem.execute import Program, prepare
+from gpumem.execute import Emulator, Program, prepare, run
 from gpumem.execute.cuda import Cuda
-from gpumem.kernels import _compiled, device
+from gpumem.kernels import _compiled, device, reference
 from gpumem.models import Model, cnn, mlp, residual, transformer
 from gpumem.trace import Trace
 from tests.nets import lowest
@@ -22,7 +22,7 @@ MODELS = {
     "mlp": partial(mlp, batch=5, features=7, hidden=(6,) * 4, classes=3, optimiser="adam"),
     "cnn": partial(cnn, batch=2, side=4, channels=(3, 5), classes=3, norm=True, drop=0.25),
     "residual": partial(residual, batch=2, side=4, channels=(2, 3), classes=3),
-    "transformer": partial(transformer, batch=2, length=5, width=6, heads=2, blocks=1, vocabulary=7),
+    "transformer": partial(transformer, batch=2, length=5, width=6, heads=2, blocks=1, vocabulary=7, drop=0.25),
 }
 ITERATIONS = 5
 WAYS: dict[str, dict[str, bool]] = {"streams": {}, "timed": {"timing": True}, "graph": {"graph": True}}
@@ -56,6 +56,16 @@ def check_models_at_their_lowest_limit_have_the_bits_of_the_run_without_a_plan()
                 control.seed(seed)
                 assert left(model, swapped, **options) == want, (name, way, seed)
     assert control.report() == "" and not any(held().values())
+
+
+def check_models_learn_what_they_learn_in_numpy() -> None:
+    for name in MODELS:
+        model, _ = built(name)
+        state, got = model.state(), left(model, model.trace)
+        run(model.trace, best_fit(model.trace), Emulator(), model.launch(reference), ITERATIONS, state=state)
+        for what, i in model.names.items():
+            found = np.frombuffer(got[i], state[i].dtype)[: state[i].size].reshape(state[i].shape)
+            np.testing.assert_allclose(found, state[i], 1e-3, 1e-5, err_msg=f"{name}: {what}")
 
 
 def check_a_missing_wait_changes_what_a_model_learns() -> None:
