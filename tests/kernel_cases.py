@@ -131,19 +131,31 @@ def alike(*names: str) -> Callable[[Pick], Arguments]:
     return make
 
 
-def convolution(x: str, w: str, y: str, *order: str) -> Callable[[Pick], Arguments]:
-    """x, w and y are the names of image, weights and output; `order` is that of the arguments."""
+OPERANDS = {  # of convolutions: the names of image, weights and output, and the order of the arguments
+    "conv2d": ("x", "w", "out", "x w out"),
+    "conv2d_input_gradient": ("dx", "w", "dy", "dy w dx"),
+    "conv2d_weight_gradient": ("x", "dw", "dy", "x dy dw"),
+}
 
+
+def images(pick: Pick, name: str, x: tuple[int, ...], w: tuple[int, ...], padding: int, stride: int) -> Arguments:
+    """Arguments of a convolution of an image (N, C, H, W) and weights (K, C, R, S)."""
+    *names, order = OPERANDS[name.removesuffix("_im2col")]
+    y = x[0], w[0], *((n + 2 * padding - k) // stride + 1 for n, k in zip(x[2:], w[2:]))
+    arrays = {name: pick.floats(*shape) for name, shape in zip(names, (x, w, y))}
+    case = {name: arrays[name] for name in order.split()}
+    if name.endswith("_im2col"):
+        case["workspace"] = pick.floats(reference.im2col_floats(x, w, padding, stride) + pick.integer(0, 1))
+    return case | {"padding": padding, "stride": stride}
+
+
+def convolution(name: str) -> Callable[[Pick], Arguments]:
     def make(pick: Pick) -> Arguments:
         padding, stride = pick.integer(0, 2), pick.integer(1, 2)
         height, width, r, s = pick.integer(1, 4), pick.integer(1, 5), pick.integer(1, 3), pick.integer(1, 2)
         height, width = max(height, r - 2 * padding), max(width, s - 2 * padding)
-        places = [(n + 2 * padding - k) // stride + 1 for n, k in ((height, r), (width, s))]
         n, c, k = (pick.integer(1, 2) for _ in "nck")
-        arrays = {x: pick.floats(n, c, height, width), w: pick.floats(k, c, r, s), y: pick.floats(n, k, *places)}
-        floats = reference.im2col_floats(arrays[x].shape, arrays[w].shape, padding, stride)
-        arrays["workspace"] = pick.floats(floats + pick.integer(0, 1))
-        return {name: arrays[name] for name in order} | {"padding": padding, "stride": stride}
+        return images(pick, name, (n, c, height, width), (k, c, r, s), padding, stride)
 
     return make
 
@@ -288,6 +300,7 @@ def adam(pick: Pick) -> Arguments:
 CHANNELS = {"batch_norm": batch_norm, "batch_norm_gradient": batch_norm_gradient, "bias_gradient": bias_gradient}
 CASES: dict[str, Callable[[Pick], Arguments]] = {
     **CHANNELS,
+    **{name: convolution(name) for each in OPERANDS for name in (each, f"{each}_im2col")},
     "adam": adam,
     "add": alike("a", "b", "out"),
     "advance": lambda pick: {"counter": pick.word()},
@@ -299,12 +312,6 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
     "bias": bias,
     "checksum": checksum,
     "clear": lambda pick: {"digest": pick.word()},
-    "conv2d": convolution("x", "w", "out", "x", "w", "out"),
-    "conv2d_im2col": convolution("x", "w", "out", "x", "w", "out", "workspace"),
-    "conv2d_input_gradient": convolution("dx", "w", "dy", "dy", "w", "dx"),
-    "conv2d_input_gradient_im2col": convolution("dx", "w", "dy", "dy", "w", "dx", "workspace"),
-    "conv2d_weight_gradient": convolution("x", "dw", "dy", "x", "dy", "dw"),
-    "conv2d_weight_gradient_im2col": convolution("x", "dw", "dy", "x", "dy", "dw", "workspace"),
     "copy": copy,
     "delay": lambda pick: {"steps": pick.integer(0, 200), "out": pick.word()},
     "dropout": dropout,
@@ -338,17 +345,12 @@ def of_shape(*shape: int) -> Callable[[Pick], Array]:
     return lambda pick: pick.floats(*shape)
 
 
-def weight_gradient(pick: Pick) -> Arguments:
-    arrays = {"x": pick.floats(3, 2, 29, 30), "dy": pick.floats(3, 5, 28, 31), "dw": pick.floats(5, 2, 4, 2)}
-    return arrays | {"padding": 1, "stride": 1}
-
-
 SHAPED = ["adam", "add", "dropout", "dropout_gradient", "gelu_gradient", "relu", "sgd"]  # of arrays of `Pick.shape`
 
 # What takes blocks of more threads, or several turns of each: for a device
 LARGER: dict[str, Callable[[Pick], Arguments]] = {
     **{name: partial(CHANNELS[name], image=of_shape(3, 2, 27, 29)) for name in CHANNELS},
-    "conv2d_weight_gradient": weight_gradient,
+    **{name: partial(images, name=name, x=(3, 6, 29, 30), w=(5, 6, 4, 2), padding=1, stride=1) for name in OPERANDS},
     "bias": partial(bias, image=of_shape(7, 5, 50)),
     "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
     "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},

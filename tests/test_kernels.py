@@ -25,7 +25,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.kernels import reference
 
 from .conftest import absent, needs, simulated
-from .kernel_cases import CASES, CHANNELS, SHAPED, Array, Pick, bias, of_shape
+from .kernel_cases import CASES, CHANNELS, SHAPED, Array, Pick, bias, images, of_shape
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
@@ -198,18 +198,22 @@ def test_channels_may_be_longer_than_a_block(
     compare(device, name, CHANNELS[name](Pick(largest), of_shape(*shape)))
 
 
-@pytest.mark.parametrize(("kernels", "padding", "stride"), [(1, 1, 1), (5, 0, 2), (4, 2, 3)])
-def test_weight_gradients_of_more_places_than_a_block_has_threads(
-    device: ModuleType, kernels: int, padding: int, stride: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kernels", "channels", "padding", "stride"), [(1, 6, 1, 1), (5, 2, 0, 2), (4, 5, 2, 3)])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"])
+def test_convolutions_of_more_channels_than_a_thread_sums_and_of_more_places_than_a_block_has_threads(
+    device: ModuleType,
+    name: str,
+    kernels: int,
+    channels: int,
+    padding: int,
+    stride: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from gpumem.kernels import _numba
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
-    x, dw = (np.random.default_rng(0).random(shape, np.float32) for shape in ((5, 2, 5, 7), (kernels, 2, 3, 2)))
-    dy = np.ones((5, kernels, (5 + 2 * padding - 3) // stride + 1, (7 + 2 * padding - 2) // stride + 1), np.float32)
-    dy += np.random.default_rng(1).random(dy.shape, np.float32)
-    arrays = {"x": x, "dy": dy, "dw": dw}
-    compare(device, "conv2d_weight_gradient", arrays | {"padding": padding, "stride": stride})
+    monkeypatch.setattr(_numba, "_WAVES", 3)
+    compare(device, name, images(Pick(smallest), name, (3, channels, 5, 7), (kernels, channels, 3, 2), padding, stride))
 
 
 def sums_of_products(
