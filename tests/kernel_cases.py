@@ -350,7 +350,10 @@ SHAPED = ["adam", "add", "dropout", "dropout_gradient", "gelu_gradient", "relu",
 # What takes blocks of more threads, or several turns of each: for a device
 LARGER: dict[str, Callable[[Pick], Arguments]] = {
     **{name: partial(CHANNELS[name], image=of_shape(3, 2, 27, 29)) for name in CHANNELS},
-    **{name: partial(images, name=name, x=(3, 6, 29, 30), w=(5, 6, 4, 2), padding=1, stride=1) for name in OPERANDS},
+    **{
+        name: partial(images, name=name, x=(3, 6, 29, 30), w=(5, 6, 4, 2), padding=1, stride=1)
+        for name in [*OPERANDS, "conv2d_im2col"]
+    },
     "bias": partial(bias, image=of_shape(7, 5, 50)),
     "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
     "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},

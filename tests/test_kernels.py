@@ -25,7 +25,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.kernels import reference
 
 from .conftest import absent, needs, simulated
-from .kernel_cases import CASES, CHANNELS, SHAPED, Array, Pick, bias, images, of_shape
+from .kernel_cases import CASES, CHANNELS, OPERANDS, SHAPED, Array, Pick, bias, images, of_shape
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
@@ -198,9 +198,13 @@ def test_channels_may_be_longer_than_a_block(
     compare(device, name, CHANNELS[name](Pick(largest), of_shape(*shape)))
 
 
-@pytest.mark.parametrize(("kernels", "channels", "padding", "stride"), [(1, 6, 1, 1), (5, 2, 0, 2), (4, 5, 2, 3)])
-@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"])
-def test_convolutions_of_more_channels_than_a_thread_sums_and_of_more_places_than_a_block_has_threads(
+GEOMETRIES = [(1, 6, 1, 1), (5, 2, 0, 2), (4, 5, 2, 3)]
+CONVOLUTIONS = [(name, *numbers) for name in OPERANDS for numbers in GEOMETRIES]
+CONVOLUTIONS += [pytest.param(f"{name}_im2col", 1, 1, 0, 1, marks=pytest.mark.thorough) for name in OPERANDS]
+
+
+@pytest.mark.parametrize(("name", "kernels", "channels", "padding", "stride"), CONVOLUTIONS)
+def test_convolutions_of_more_than_a_thread_and_a_block_sum_at_once(
     device: ModuleType,
     name: str,
     kernels: int,

@@ -158,7 +158,7 @@ def _geometry(x: Any, w: Any, y: Any, padding: int, stride: int) -> list[np.int6
 
 def _shared(y: Any) -> int:
     """Return for how many threads there are sums, for y (N, C, H, W)."""
-    n, channels, height, width = y.shape
+    n, channels, height, width = map(int, y.shape)
     return n * -(-channels // _AT_ONCE) * height * width
 
 

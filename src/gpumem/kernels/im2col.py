@@ -7,43 +7,60 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import cuda, each, kernel
-from gpumem.kernels.conv2d import unravel
+from gpumem.kernels._numba import block_each, cuda, each, kernel
+from gpumem.kernels.conv2d import met, unravel
 from gpumem.kernels.matmul import flat, product
 
 _ZERO = np.float32(0)
 
 
 @kernel
-def _im2col(x: Any, columns: Any, window_h: Any, window_w: Any, p_n: Any, q_n: Any, padding: Any, stride: Any) -> None:
-    count = x.shape[0] * x.shape[1] * window_h * window_w * p_n * q_n
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        p, q = i // q_n % p_n, i % q_n
-        tap = i // q_n // p_n
-        r, s = tap // window_w % window_h, tap % window_w
-        plane = tap // window_w // window_h
-        h, v = p * stride + r - padding, q * stride + s - padding
-        inside = 0 <= h < x.shape[2] and 0 <= v < x.shape[3]
-        columns[i] = x[plane // x.shape[1], plane % x.shape[1], h, v] if inside else _ZERO
+def _im2col(
+    x: Any, columns: Any, planes: Any, height: Any, width: Any, window_h: Any, window_w: Any,
+    p_n: Any, q_n: Any, padding: Any, stride: Any,
+) -> None:  # fmt: skip
+    """A block for each row of a matrix: what one element of the window meets."""
+    hop_p, hop_q = cuda.blockDim.x // q_n, cuda.blockDim.x % q_n
+    for row in range(cuda.blockIdx.x, planes * window_h * window_w, cuda.gridDim.x):
+        _, plane, r, s = unravel(row, (1, planes, window_h, window_w))
+        h, v = cuda.threadIdx.x // q_n * stride + r - padding, cuda.threadIdx.x % q_n * stride + s - padding
+        right = q_n * stride + s - padding
+        for at in range(row * p_n * q_n + cuda.threadIdx.x, (row + 1) * p_n * q_n, cuda.blockDim.x):
+            inside = 0 <= h < height and 0 <= v < width
+            columns[np.uint64(at)] = x[np.uint64((plane * height + h) * width + v)] if inside else _ZERO
+            h, v = h + hop_p * stride, v + hop_q * stride
+            if v >= right:
+                h, v = h + stride, v - q_n * stride
 
 
 @kernel
-def _col2im(columns: Any, dx: Any, window_h: Any, window_w: Any, p_n: Any, q_n: Any, padding: Any, stride: Any) -> None:
-    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
-        n, c, h, v = unravel(i, dx.shape)
+def _col2im(
+    columns: Any, dx: Any, planes: Any, height: Any, width: Any, window_h: Any, window_w: Any,
+    p_n: Any, q_n: Any, padding: Any, stride: Any,
+) -> None:  # fmt: skip
+    for i in range(cuda.grid(1), planes * height * width, cuda.gridsize(1)):
+        _, plane, h, v = unravel(i, (1, planes, height, width))
+        first_p, end_p = met(h + padding, window_h, p_n, stride)
+        first_q, end_q = met(v + padding, window_w, q_n, stride)
         total = _ZERO
-        for r in range(window_h):
-            p = (h + padding - r) // stride
-            if p * stride == h + padding - r and 0 <= p < p_n:
-                for s in range(window_w):
-                    q = (v + padding - s) // stride
-                    if q * stride == v + padding - s and 0 <= q < q_n:
-                        total += columns[((((n * dx.shape[1] + c) * window_h + r) * window_w + s) * p_n + p) * q_n + q]
-        dx[n, c, h, v] = total
+        for p in range(first_p, end_p):
+            row = (plane * window_h + h + padding - p * stride) * window_w + v + padding
+            for q in range(first_q, end_q):
+                total += columns[np.uint64(((row - q * stride) * p_n + p) * q_n + q)]
+        dx[np.uint64(i)] = total
 
 
-def _geometry(w: Any, y: Any, padding: int, stride: int) -> list[np.int64]:
-    return [np.int64(n) for n in (w.shape[2], w.shape[3], y.shape[2], y.shape[3], padding, stride)]
+def _geometry(x: Any, w: Any, y: Any, padding: int, stride: int) -> list[np.int64]:
+    planes = x.shape[0] * x.shape[1]
+    return [np.int64(n) for n in (planes, *x.shape[2:], *w.shape[2:], *y.shape[2:], padding, stride)]
+
+
+def _unfold(stream: object, x: Any, w: Any, y: Any, workspace: Any, padding: int, stride: int) -> None:
+    """Check the workspace and fill it with what the windows meet."""
+    _shapes.im2col(workspace, x, w, padding, stride)
+    numbers = _geometry(x, w, y, padding, stride)
+    rows = x.shape[0] * x.shape[1] * w.shape[2] * w.shape[3]
+    block_each(_im2col, rows, y.shape[2] * y.shape[3], stream, flat(x), workspace, *numbers)
 
 
 def _sizes(w: Any, y: Any) -> tuple[int, int, int, int]:
@@ -54,8 +71,7 @@ def _sizes(w: Any, y: Any) -> tuple[int, int, int, int]:
 def conv2d_im2col(stream: object, x: Any, w: Any, out: Any, workspace: Any, padding: int = 1, stride: int = 1) -> None:
     """Do as `conv2d`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
-    floats = _shapes.im2col(workspace, x, w, padding, stride)
-    each(_im2col, floats, stream, x, workspace, *_geometry(w, out, padding, stride))
+    _unfold(stream, x, w, out, workspace, padding, stride)
     images, kernels, taps, places = _sizes(w, out)
     left, right = (flat(w), 0, taps, 1), (workspace, taps * places, places, 1)
     product(stream, left, right, flat(out), images, 1, (kernels, places, taps))
@@ -70,7 +86,7 @@ def conv2d_input_gradient_im2col(
     images, kernels, taps, places = _sizes(w, dy)
     left, right = (flat(w), 0, 1, taps), (flat(dy), kernels * places, places, 1)
     product(stream, left, right, workspace, images, 1, (taps, places, kernels))
-    each(_col2im, _shapes.size(dx), stream, workspace, dx, *_geometry(w, dy, padding, stride))
+    each(_col2im, _shapes.size(dx), stream, workspace, flat(dx), *_geometry(dx, w, dy, padding, stride))
 
 
 def conv2d_weight_gradient_im2col(
@@ -78,8 +94,7 @@ def conv2d_weight_gradient_im2col(
 ) -> None:
     """Do as `conv2d_weight_gradient`, by a matrix product; workspace holds at least `im2col_floats` floats."""
     _shapes.conv2d(x, dw, dy, padding, stride, ("x", "dw", "dy"))
-    floats = _shapes.im2col(workspace, x, dw, padding, stride)
-    each(_im2col, floats, stream, x, workspace, *_geometry(dw, dy, padding, stride))
+    _unfold(stream, x, dw, dy, workspace, padding, stride)
     images, kernels, taps, places = _sizes(dw, dy)
     left, right = (flat(dy), kernels * places, places, 1), (workspace, taps * places, 1, places)
     product(stream, left, right, flat(dw), 1, images, (kernels, taps, places))
