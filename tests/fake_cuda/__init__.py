@@ -1,5 +1,6 @@
 """A fake CUDA driver for tests: `build` compiles it, `run` runs Python on it. README.md says what it does."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -9,10 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).parent
+TRANSLATOR = ["ptx.h", "ptx_ops.h", "ptx.py", "translate.py"]  # what the driver makes kernels with, in C and Python
+LINKER = "libnvJitLink.so.13"
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread"]
-
-
-LINKER = "nvJitLink"
 
 
 class NoCompiler(RuntimeError):
@@ -20,11 +20,13 @@ class NoCompiler(RuntimeError):
 
 
 def build(folder: Path | None = None) -> Path:
-    """Compile `libcuda.so.1` into `folder` (a cache in the temporary folder, if None), unless it is there already."""
+    """Compile `libcuda.so.1` into `folder` (a cache in the temporary folder, if None), unless it is there already.
+
+    Beside it lies a linker for kernels, which is found as it is loaded already when it is asked for.
+    """
     sources = sorted(HERE.glob("*.[ch]"))
-    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    if folder is None:
-        folder = Path(tempfile.gettempdir()) / f"fake_cuda_{os.getuid()}_{digest}"
+    digest = _digest(sources)
+    folder = folder or _cache(digest)
     library = folder / "libcuda.so.1"
     stamp = folder / "built_from"
     if library.exists() and stamp.exists() and stamp.read_text() == digest:
@@ -36,18 +38,29 @@ def build(folder: Path | None = None) -> Path:
         raise NoCompiler("the fake CUDA driver is for Linux")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        linker = [path for path in sources if path.stem == LINKER]
-        code = [path for path in sources if path.suffix == ".c" and path not in linker]
-        for name, parts in {f"lib{LINKER}.so.13": linker, library.name: code}.items():
-            made = Path(scratch) / name
-            command = [compiler, *FLAGS, f"-Wl,-soname,{name}", "-o", made, *parts, "-ldl"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"the fake CUDA driver does not compile:\n{done.stderr}")
-            made.replace(folder / name)
-        (Path(scratch) / "stamp").write_text(digest)
-        (Path(scratch) / "stamp").replace(stamp)
+        made = Path(scratch)
+        (made / "built_from").write_text(digest)
+        _compile(compiler, made / LINKER, [HERE / "nvjitlink.c"])
+        parts = [path for path in sources if path.suffix == ".c" and path.name != "nvjitlink.c"]
+        _compile(compiler, made / library.name, parts)
+        for path in sorted(made.iterdir(), key=lambda path: path == made / "built_from"):
+            path.replace(folder / path.name)
     return library
+
+
+def _digest(sources: list[Path]) -> str:
+    return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
+def _cache(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"fake_cuda_{os.getuid()}_{name}"
+
+
+def _compile(compiler: str, library: Path, sources: list[Path]) -> None:
+    command = [compiler, *FLAGS, f"-Wl,-soname,{library.name}", "-o", library, *sources, "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"the fake CUDA driver does not compile:\n{done.stderr}")
 
 
 def why_not() -> str:
@@ -59,22 +72,36 @@ def why_not() -> str:
     return ""
 
 
-def _translator() -> dict[str, str]:
-    """What the driver makes libraries of PTX with, and where it keeps them."""
-    script = HERE / "ptx.py"
-    digest = sha256(script.read_bytes() + (HERE / "ptx.h").read_bytes()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"fake_cuda_code_{os.getuid()}_{digest}"
+def _kernels() -> Path:
+    """The folder of compiled kernels, and of what makes them: the driver runs `translate.py` there."""
+    sources = [HERE / name for name in TRANSLATOR]
+    folder = _cache(f"kernels_{_digest(sources)}")
     folder.mkdir(parents=True, exist_ok=True)
-    preload = os.pathsep.join(filter(None, [str(build().parent / f"lib{LINKER}.so.13"), os.environ.get("LD_PRELOAD")]))
-    where = {"FAKE_CUDA_PYTHON": sys.executable, "FAKE_CUDA_TRANSLATOR": str(script), "FAKE_CUDA_CODE": str(folder)}
-    return where | {"LD_PRELOAD": preload}
+    for source in sources:
+        if not (folder / source.name).exists():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                Path(shutil.copy(source, scratch)).replace(folder / source.name)
+    return folder
+
+
+def _real_linker() -> Path | None:
+    """NVIDIA's linker, installed by its wheels, which also makes PTX; no GPU is needed for that."""
+    found = importlib.util.find_spec("nvidia")
+    folders = found.submodule_search_locations if found else None
+    linkers = (path for folder in folders or () for path in Path(folder).glob("*/lib/libnvJitLink.so.*"))
+    return max(linkers, key=lambda path: int(path.suffix[1:]), default=None)
 
 
 def environment(*, seed: int = 0, memory: int = 1 << 30, **env: str) -> dict[str, str]:
     """The environment in which a Python process has the fake driver, `gpumem` and `fake_cuda.control`."""
-    full = os.environ | {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)} | _translator() | env
+    ours = {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)}
+    ours |= {"FAKE_CUDA_PYTHON": sys.executable, "FAKE_CUDA_KERNELS": str(_kernels())}
+    if linker := _real_linker():
+        ours["FAKE_CUDA_NVJITLINK"] = str(linker)
+    full = os.environ | ours | env
     for name, folders in {
         "LD_LIBRARY_PATH": [build().parent],
+        "LD_PRELOAD": [build().parent / LINKER],
         "PYTHONPATH": [HERE.parent.parent / "src", HERE.parent],
     }.items():
         full[name] = os.pathsep.join([*map(str, folders), *filter(None, [full.get(name)])])

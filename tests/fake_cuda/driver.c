@@ -193,11 +193,11 @@ API CUresult cuCtxSynchronize_v2(void *context UNUSED) { return cuCtxSynchronize
 // --- kernels: a library or module is anything, a function is its name
 
 static CUresult load(struct library **library, const void *code) {
-    const struct code *const *codes;
+    const struct module *module;
     if (!code) return INVALID_VALUE;
-    TRY(code_load(code, &codes));
+    TRY(module_load(code, &module));
     *library = handle_create(LIBRARY, sizeof **library);
-    (*library)->codes = codes, counts[LOADS]++;
+    (*library)->module = module, counts[LOADS]++;
     return SUCCESS;
 }
 API CUresult cuModuleLoadData(struct library **library, const void *code) {
@@ -227,11 +227,12 @@ API CUresult cuLibraryGetKernel(struct function **result, struct library *librar
     if (!is(library, LIBRARY)) return INVALID_HANDLE;
     for (*result = library->functions; *result && strcmp((*result)->name, name);) *result = (*result)->next;
     if (*result) return SUCCESS;
-    const struct code *code = code_find(library->codes, name);
-    if (library->codes && !code) return NOT_FOUND;
+    const struct module *module = library->module;
+    const struct kernel *kernel = module ? module_kernel(module, name) : NULL;
+    if (module && !kernel) return NOT_FOUND;
     struct function *function = *result = handle_create(FUNCTION, sizeof **result + strlen(name) + 1);
     strcpy(function->name, name);
-    function->code = code, function->builtin = code ? NULL : builtin_find(name);
+    function->module = module, function->kernel = kernel, function->builtin = module ? NULL : builtin_find(name);
     function->next = library->functions, library->functions = function;
     return SUCCESS;
 }
@@ -246,9 +247,7 @@ API CUresult cuKernelGetName(const char **name, struct function *kernel) {
 }
 API CUresult cuFuncGetName(const char **name, struct function *kernel) { return cuKernelGetName(name, kernel); }
 API CUresult cuFuncGetAttribute(int *value, int attribute, struct function *function) {
-    static const int values[16] = {[0] = 1024, [4] = 32, [5] = 90, [6] = 90, [8] = 48 << 10};
-    if (!is(function, FUNCTION) || attribute < 0 || attribute > 15) return INVALID_VALUE;
-    return *value = values[attribute], SUCCESS;
+    return is(function, FUNCTION) ? function_attribute(function, attribute, value) : INVALID_VALUE;
 }
 API CUresult cuKernelGetAttribute(int *value, int attribute, struct function *kernel, int device UNUSED) {
     return cuFuncGetAttribute(value, attribute, kernel);
@@ -259,15 +258,8 @@ API CUresult cuFuncSetAttribute(struct function *function, int attribute UNUSED,
 API CUresult cuKernelSetAttribute(int attribute, int value, struct function *kernel, int device UNUSED) {
     return cuFuncSetAttribute(kernel, attribute, value);
 }
-static int parameters_of(const struct function *function) {
-    return function->code ? code_parameters(function->code) : builtin_words(function->builtin);
-}
 API CUresult cuKernelGetParamInfo(struct function *kernel, size_t index, size_t *offset, size_t *size) {
-    if (!is(kernel, FUNCTION) || index >= (size_t)parameters_of(kernel)) return INVALID_VALUE;
-    if (kernel->code) return code_parameter(kernel->code, index, offset, size), SUCCESS;
-    *offset = index * 8;
-    if (size) *size = 8;
-    return SUCCESS;
+    return is(kernel, FUNCTION) ? function_parameter(kernel, index, offset, size) : INVALID_VALUE;
 }
 API CUresult cuFuncGetParamInfo(struct function *function, size_t index, size_t *offset, size_t *size) {
     return cuKernelGetParamInfo(function, index, offset, size);
@@ -305,17 +297,15 @@ API CUresult cuLaunchKernelEx(const struct launch *config, struct function *func
     ROOM_IN(config->stream);
     if (!is(function, FUNCTION)) return INVALID_HANDLE;
     const unsigned *g = config->grid, *b = config->block;
-    int words = builtin_words(function->builtin);
     if (!g[0] || !g[1] || !g[2] || !b[0] || !b[1] || !b[2] || b[0] * b[1] * b[2] > 1024) return INVALID_VALUE;
-    if ((parameters_of(function) && !parameters) || extra || (function->code && config->shared)) return INVALID_VALUE;
+    if ((function_parameters(function) && !parameters) || extra) return INVALID_VALUE;
     TRY(bring(function));
     if (fails(FAIL_LAUNCH)) return LAUNCH_FAILED;
     struct op op = {.kind = LAUNCH, .function = function};
-    for (int i = 0; i < words; i++) memcpy(&op.words[i], parameters[i], 8);
-    memcpy(op.grid, g, sizeof op.grid), memcpy(op.block, b, sizeof op.block);
-    if (function->code) op.parameters = code_pack(function->code, parameters);
+    for (int i = 0; i < builtin_words(function->builtin); i++) memcpy(&op.words[i], parameters[i], 8);
+    if (function->kernel) op.launched = launched_create(function, g, b, config->shared, parameters);
     TRY(enqueue(stream, &op));
-    counts[LAUNCHES]++, counts[UNKNOWN_LAUNCHES] += !function->builtin && !function->code;
+    counts[LAUNCHES]++, counts[UNKNOWN_LAUNCHES] += !function->builtin && !function->kernel;
     return SUCCESS;
 }
 API CUresult cuLaunchKernel(struct function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,

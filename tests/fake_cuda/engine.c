@@ -131,10 +131,8 @@ static void perform(struct op *op) {
         now += 500 + op->bytes / 16;
     } else if (op->kind == LAUNCH) {
         if (op->function->builtin) done = op->function->builtin->run(op->words);
-        if (op->function->code) {
-            CUresult result = code_run(op->function->code, op->parameters, op->grid, op->block);
-            if (result) *(sticky ? &ruined : &failure) = result;
-        }
+        CUresult result = op->launched ? launched_run(op->launched) : SUCCESS;
+        if (result) *(sticky ? &ruined : &failure) = result;
         now += 1000, counts[EXECUTED_LAUNCHES]++;
     } else if (op->kind == CALL) {
         calling = true;
@@ -188,7 +186,7 @@ static void execute_head(struct stream *stream) {
     stream->head = op->next;
     if (!stream->head) stream->tail = &stream->head;
     record_release(op->record);
-    free(op->parameters), free(op);
+    launched_release(op->launched), free(op);
     stream->queued--, counts[PENDING]--;
 }
 

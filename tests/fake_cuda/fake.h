@@ -107,7 +107,8 @@ enum { MAX_WORDS = 4 };
 struct function {
     struct handle handle;
     const struct builtin *builtin;
-    const struct code *code;     // of PTX, or NULL
+    const struct module *module;  // of a kernel from PTX (modules.c), or NULL
+    const struct kernel *kernel;
     struct function *next;       // of the same library
     bool loaded;
     char name[];
@@ -115,15 +116,22 @@ struct function {
 const struct builtin *builtin_find(const char *name);
 struct library {
     struct handle handle;
-    const struct code *const *codes;
+    const struct module *module;
     struct function *functions;
 };
-CUresult code_load(const char *code, const struct code *const **codes);  // NULL: it is no PTX
-const struct code *code_find(const struct code *const *codes, const char *name);
-int code_parameters(const struct code *code);
-void code_parameter(const struct code *code, size_t index, size_t *offset, size_t *bytes);
-char *code_pack(const struct code *code, void **given);
-CUresult code_run(const struct code *code, char *parameters, const unsigned grid[3], const unsigned block[3]);
+CUresult module_load(const char *code, const struct module **module);  // NULL where the code is not PTX
+const struct kernel *module_kernel(const struct module *module, const char *name);
+unsigned function_parameters(const struct function *function);
+CUresult function_attribute(const struct function *function, int attribute, int *value);
+CUresult function_parameter(const struct function *function, size_t index, size_t *offset, size_t *size);
+
+// One launch of a kernel from PTX: its parameters as they were then (modules.c), and how it is run (blocks.c).
+struct launched *launched_create(const struct function *function, const unsigned *grid, const unsigned *block,
+                                 unsigned shared, void **parameters);
+struct launched *launched_share(struct launched *launched);
+void launched_release(struct launched *launched);
+CUresult launched_run(struct launched *launched);
+void report_once(const char *text);  // keep the first report, until somebody asks for it
 int builtin_words(const struct builtin *builtin);
 
 enum kind { COPY, SET, LAUNCH, CALL, RECORD, WAIT, FREE, RUN, GATE, STORE, MAKE, PREFETCH };
@@ -135,8 +143,7 @@ struct op {
     unsigned value, width;       // SET; GATE, STORE: the flags, and the bytes of the value
     const struct function *function;
     uint64_t words[MAX_WORDS];   // LAUNCH; the value of GATE, STORE
-    char *parameters;            // LAUNCH of a kernel with code; one that is captured keeps them for good
-    unsigned grid[3], block[3];
+    struct launched *launched;   // LAUNCH of a kernel from PTX
     void (*call)(void *);        // CALL
     void *data;
     struct record *record;       // RECORD, WAIT, MAKE

@@ -248,7 +248,10 @@ API CUresult cuGraphReleaseUserObject(struct graph *graph, struct object *object
 
 void graph_let_go(struct graph *graph) {  // an exec that is still running is let go when it ends
     if (graph->handle.live || graph->running) return;
-    for (int i = 0; i < graph->size; i++) free(graph->nodes[i]->after), free(graph->nodes[i]);
+    for (int i = 0; i < graph->size; i++) {
+        launched_release(graph->nodes[i]->op.launched);
+        free(graph->nodes[i]->after), free(graph->nodes[i]);
+    }
     free(graph->nodes);
     for (struct owned *o = graph->owned, *next; o; o = next) {
         next = o->next;
@@ -283,6 +286,7 @@ API CUresult cuGraphInstantiateWithFlags(struct graph **exec, struct graph *grap
     *exec = graph_create(EXEC);
     for (int i = 0; i < graph->size; i++) {
         struct node *node = graph->nodes[i];
+        launched_share(node->op.launched);
         node = node_add(*exec, &node->op, &(struct set){node->after, node->waits});
         for (int k = 0; k < node->waits; k++) node->after[k] = (*exec)->nodes[node->after[k]->index];
     }
