@@ -156,7 +156,6 @@ def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypa
     from gpumem.kernels import _numba
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)  # the least that sums over a block can do with
-    monkeypatch.setattr("gpumem.kernels.embedding.THREADS", 2)
     monkeypatch.setattr("gpumem.kernels._numba._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
     monkeypatch.setattr("tests.kernel_cases.LONG", 19)
     compare(device, name, CASES[name](Pick(largest)))
@@ -801,3 +800,24 @@ def test_large_products_run_in_registers(ptx: dict[str, list[str]]) -> None:
     (code,) = ptx["matmul._product_64"]
     assert ".local" not in code.replace("_3clocals", "")  # of a mangled name; an array there would be in slow memory
     assert code.count("ld.shared") == code.count("ld.shared.v4.f32") == code.count("fma.rn.f32") / 8
+
+
+def innermost(code: str) -> Iterator[list[str]]:
+    """The instructions of each loop of PTX that has no other inside."""
+    lines = [line.strip() for line in code.splitlines()]
+    places = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
+    jumps = [(places.get(line.rstrip(";").split()[-1], len(lines)), i) for i, line in enumerate(lines) if "bra" in line]
+    loops = sorted({(start, end) for start, end in jumps if start < end})
+    for start, end in loops:
+        if not any(start <= other[0] and other[1] <= end for other in loops if other != (start, end)):
+            yield lines[start : end + 1]
+
+
+DIVIDING = {"loss._cross_entropy_gradient", "placement._alone"}  # small
+
+
+@pytest.mark.thorough
+def test_no_inner_loop_divides_integers(ptx: dict[str, list[str]]) -> None:
+    division = re.compile(r"\b(div|rem)\.[su]\d+")
+    loops = [(name, "".join(loop)) for name, codes in ptx.items() for code in codes for loop in innermost(code)]
+    assert {name for name, loop in loops if division.search(loop)} == DIVIDING

@@ -91,13 +91,13 @@ def _tick(step: Any) -> None:
 
 @kernel
 def _adam(w: Any, dw: Any, m: Any, v: Any, step: Any, rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> None:
-    once, twice = _ONE - beta1 ** step[0], _ONE - beta2 ** step[0]  # undo the start from zero
+    once, twice = rate / (_ONE - beta1 ** step[0]), _ONE / (_ONE - beta2 ** step[0])  # undo the start from zero
     i, hop, end = position(), stride(), np.uint64(w.size)
     while i < end:
         slope = dw[i]
         mean, square = beta1 * m[i] + (_ONE - beta1) * slope, beta2 * v[i] + (_ONE - beta2) * (slope * slope)
         m[i], v[i] = mean, square
-        w[i] -= rate * (mean / once) / (math.sqrt(square / twice) + epsilon)
+        w[i] -= once * mean / (math.sqrt(square * twice) + epsilon)
         i += hop
 
 

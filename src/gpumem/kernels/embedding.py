@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch
+from gpumem.kernels._numba import block_each, cuda, kernel
 
 _ZERO, _NAN = np.float32(0), np.float32(np.nan)
 
@@ -15,30 +15,31 @@ _ZERO, _NAN = np.float32(0), np.float32(np.nan)
 @kernel
 def _embedding(table: Any, ids: Any, out: Any) -> None:
     rows, columns = table.shape
-    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-        n, c = i // columns, i % columns
-        out[n, c] = table[ids[n], c] if 0 <= ids[n] < rows else _NAN
+    for n in range(cuda.blockIdx.x, ids.size, cuda.gridDim.x):
+        row = ids[n]
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
+            out[n, c] = table[row, c] if 0 <= row < rows else _NAN
 
 
 @kernel
 def _embedding_gradient(dy: Any, ids: Any, dtable: Any) -> None:
     rows, columns = dtable.shape
     for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):  # a block looks for its row among the ids, in their order
-        for c in range(cuda.threadIdx.x, columns, THREADS):
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
             dtable[row, c] = _ZERO
         for n in range(ids.size):
             if ids[n] == row:
-                for c in range(cuda.threadIdx.x, columns, THREADS):
+                for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
                     dtable[row, c] += dy[n, c]
 
 
 def embedding(stream: object, table: Any, ids: Any, out: Any) -> None:
     """As in `reference`."""
     _shapes.embedding("table", table, ids, "out", out)
-    each(_embedding, _shapes.size(out), stream, table, ids, out)
+    block_each(_embedding, *out.shape, stream, table, ids, out)
 
 
 def embedding_gradient(stream: object, dy: Any, ids: Any, dtable: Any) -> None:
     """As in `reference`; without atomics, so the order of each sum is that of the ids."""
     _shapes.embedding("dtable", dtable, ids, "dy", dy)
-    launch(_embedding_gradient, dtable.shape[0], THREADS, stream, dy, ids, dtable)
+    block_each(_embedding_gradient, *dtable.shape, stream, dy, ids, dtable)

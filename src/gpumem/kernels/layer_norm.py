@@ -55,10 +55,10 @@ def _input_gradient(dy: Any, x: Any, gamma: Any, mean: Any, inverse_std: Any, dx
             slope = dy[row, c] * gamma[c]
             plain += slope
             weighted += slope * ((x[row, c] - middle) * scale)
-        plain = block_sum(plain)
-        weighted = block_sum(weighted)
+        plain = block_sum(plain) / np.float32(columns)
+        weighted = block_sum(weighted) / np.float32(columns)
         for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
-            along = (plain + (x[row, c] - middle) * scale * weighted) / np.float32(columns)
+            along = plain + (x[row, c] - middle) * scale * weighted
             dx[row, c] = scale * (dy[row, c] * gamma[c] - along)
 
 
