@@ -193,7 +193,7 @@ def layer_norm_gradient(pick: Pick) -> Arguments:
 
 
 def softmax(pick: Pick) -> Arguments:
-    x = pick.floats(pick.integer(1, 2), pick.integer(1, 5), pick.integer(1, LONG)) * 9
+    x = pick.floats(pick.integer(1, 2), pick.integer(1, 5), pick.integer(1, LONG)) * [9, 300][pick.integer(0, 1)]
     return {"x": x, "out": pick.floats(*x.shape), "scale": 0.5, "causal": bool(pick.integer(0, 1))}
 
 
@@ -347,6 +347,19 @@ def of_shape(*shape: int) -> Callable[[Pick], Array]:
 
 SHAPED = ["adam", "add", "dropout", "dropout_gradient", "gelu_gradient", "relu", "sgd"]  # of arrays of `Pick.shape`
 
+
+def largest(case: Callable[[Pick], Arguments], pick: Pick) -> Arguments:
+    return case(Pick(lambda low, high: high, pick.seed))
+
+
+LONGEST = [
+    "attention",
+    "attention_gradient",
+    "embedding_gradient",
+    "layer_norm",
+    "layer_norm_gradient",
+    "softmax_gradient",
+]
 # What takes blocks of more threads, or several turns of each: for a device
 LARGER: dict[str, Callable[[Pick], Arguments]] = {
     **{name: partial(CHANNELS[name], image=of_shape(3, 2, 27, 29)) for name in CHANNELS},
@@ -354,6 +367,7 @@ LARGER: dict[str, Callable[[Pick], Arguments]] = {
         name: partial(images, name=name, x=(3, 6, 29, 30), w=(5, 6, 4, 2), padding=1, stride=1)
         for name in [*OPERANDS, "conv2d_im2col"]
     },
+    **{name: partial(largest, CASES[name]) for name in LONGEST},
     "bias": partial(bias, image=of_shape(7, 5, 50)),
     "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
     "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},
