@@ -140,12 +140,13 @@ OPERANDS = {  # of convolutions: the names of image, weights and output, and the
 
 def images(pick: Pick, name: str, x: tuple[int, ...], w: tuple[int, ...], padding: int, stride: int) -> Arguments:
     """Arguments of a convolution of an image (N, C, H, W) and weights (K, C, R, S)."""
-    *names, order = OPERANDS[name.removesuffix("_im2col")]
+    *names, order = OPERANDS[name.removesuffix("_im2col").removesuffix("_winograd")]
     y = x[0], w[0], *((n + 2 * padding - k) // stride + 1 for n, k in zip(x[2:], w[2:]))
     arrays = {name: pick.floats(*shape) for name, shape in zip(names, (x, w, y))}
     case = {name: arrays[name] for name in order.split()}
-    if name.endswith("_im2col"):
-        case["workspace"] = pick.floats(reference.im2col_floats(x, w, padding, stride) + pick.integer(0, 1))
+    if not name.endswith(("conv2d", "gradient")):
+        floats = reference.im2col_floats if name.endswith("_im2col") else reference.winograd_floats
+        case["workspace"] = pick.floats(floats(x, w, padding, stride) + pick.integer(0, 1))
     return case | {"padding": padding, "stride": stride}
 
 
@@ -158,6 +159,18 @@ def convolution(name: str) -> Callable[[Pick], Arguments]:
         return images(pick, name, (n, c, height, width), (k, c, r, s), padding, stride)
 
     return make
+
+
+def winograd(name: str) -> Callable[[Pick], Arguments]:
+    def make(pick: Pick) -> Arguments:
+        padding, n, c, k = pick.integer(0, 2), *(pick.integer(1, 2) for _ in "nck")
+        height, width = (max(pick.integer(1, high), 3 - 2 * padding) for high in (4, 5))
+        return images(pick, name, (n, c, height, width), (k, c, 3, 3), padding, 1)
+
+    return make
+
+
+WINOGRAD = ["conv2d_input_gradient_winograd", "conv2d_winograd"]  # these leave anything in the workspace
 
 
 def batch_norm(pick: Pick, image: Callable[[Pick], Array] = image) -> Arguments:
@@ -301,6 +314,7 @@ CHANNELS = {"batch_norm": batch_norm, "batch_norm_gradient": batch_norm_gradient
 CASES: dict[str, Callable[[Pick], Arguments]] = {
     **CHANNELS,
     **{name: convolution(name) for each in OPERANDS for name in (each, f"{each}_im2col")},
+    **{name: winograd(name) for name in WINOGRAD},
     "adam": adam,
     "add": alike("a", "b", "out"),
     "advance": lambda pick: {"counter": pick.word()},
@@ -368,6 +382,7 @@ LARGER: dict[str, Callable[[Pick], Arguments]] = {
         for name in [*OPERANDS, "conv2d_im2col"]
     },
     **{name: partial(largest, CASES[name]) for name in LONGEST},
+    **{name: partial(images, name=name, x=(3, 5, 13, 12), w=(6, 5, 3, 3), padding=1, stride=1) for name in WINOGRAD},
     "bias": partial(bias, image=of_shape(7, 5, 50)),
     "mean": lambda pick: {"x": pick.floats(3000), "out": pick.floats(1)},
     "softmax": lambda pick: {"x": pick.floats(2, 3, 1500), "out": pick.floats(2, 3, 1500), "causal": True},

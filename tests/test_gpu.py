@@ -22,7 +22,7 @@ from gpumem.placement import Placement
 from gpumem.trace import Trace
 
 from .conftest import needs
-from .kernel_cases import CASES, LARGER, SHAPED, Pick
+from .kernel_cases import CASES, LARGER, SHAPED, WINOGRAD, Pick
 from .nets import lowest
 
 pytestmark = [pytest.mark.gpu]
@@ -51,7 +51,7 @@ def agree(name: str, arguments: dict[str, Any]) -> None:
     getattr(device, name)(0, **theirs)
     getattr(reference, name)(None, **arguments)
     for k, expected in arguments.items():
-        if isinstance(expected, np.ndarray):
+        if isinstance(expected, np.ndarray) and not (k == "workspace" and name in WINOGRAD):
             got = theirs[k].copy_to_host()
             exact = expected.dtype != np.float32
             np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-3, 1e-4), err_msg=f"{name}: {k}")

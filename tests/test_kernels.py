@@ -25,7 +25,7 @@ from hypothesis import given, settings, strategies as st
 from gpumem.kernels import reference
 
 from .conftest import absent, needs, simulated
-from .kernel_cases import CASES, CHANNELS, OPERANDS, SHAPED, Array, Pick, bias, images, of_shape
+from .kernel_cases import CASES, CHANNELS, OPERANDS, SHAPED, WINOGRAD, Array, Pick, bias, images, of_shape
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
 
@@ -50,7 +50,7 @@ BARRIERS = {
     "softmax_gradient",
     "conv2d_weight_gradient",
 }
-BARRIERS |= {name for name in CASES if name.endswith("im2col")}
+BARRIERS |= {name for name in CASES if name.endswith(("im2col", "winograd"))}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def compare(device: ModuleType, name: str, arguments: dict[str, Any]) -> None:
     getattr(device, name)(0, **theirs)
     assert getattr(reference, name)(None, **arguments) is None
     for k, expected in arguments.items():
-        if isinstance(expected, np.ndarray):
+        if isinstance(expected, np.ndarray) and not (k == "workspace" and name in WINOGRAD):
             got = theirs[k].copy_to_host()
             exact = expected.dtype != np.float32
             np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-4, 1e-5), err_msg=f"{name}: {k}")
@@ -98,15 +98,19 @@ def test_cases_are_drawn_from_a_seed(name: str) -> None:
 
 
 def test_both_libraries_have_the_same_functions(device: ModuleType) -> None:
-    assert device.__all__ == reference.__all__ == sorted([*CASES, "im2col_floats"])
+    assert device.__all__ == reference.__all__ == sorted([*CASES, "im2col_floats", "winograd_floats"])
     for name in reference.__all__:
         ours, theirs = (inspect.signature(getattr(m, name)).parameters.values() for m in (reference, device))
         assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
         assert getattr(device, name).__doc__ and getattr(reference, name).__doc__
 
 
-@pytest.mark.parametrize("sizes", [smallest, pytest.param(largest, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", CASES)
+ENDS = [(name, smallest) for name in CASES if name not in WINOGRAD]
+ENDS += [pytest.param(name, smallest, marks=pytest.mark.thorough) for name in WINOGRAD]  # 16 matrices take seconds
+ENDS += [pytest.param(name, largest, marks=pytest.mark.thorough) for name in CASES]
+
+
+@pytest.mark.parametrize(("name", "sizes"), ENDS)
 def test_kernels_agree_with_numpy_at_both_ends(device: ModuleType, name: str, sizes: Callable[[int, int], int]) -> None:
     compare(device, name, CASES[name](Pick(sizes)))
 
@@ -217,6 +221,20 @@ def test_convolutions_of_more_than_a_thread_and_a_block_sum_at_once(
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
     monkeypatch.setattr(_numba, "_WAVES", 3)
     compare(device, name, images(Pick(smallest), name, (3, channels, 5, 7), (kernels, channels, 3, 2), padding, stride))
+
+
+def test_the_transforms_of_winograd_make_a_correlation(device: ModuleType) -> None:
+    """As matrices: y = A^T (G g * B^T d), in whole numbers but for the halves of G."""
+    from gpumem.kernels import winograd
+
+    g_matrix, b_matrix, a_matrix = (
+        np.array([function(*row) for row in np.eye(n, dtype=np.float32)]).T
+        for function, n in ((winograd.weights, 3), (winograd.pixels, 4), (winograd.results, 4))
+    )
+    assert g_matrix.tolist() == [[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
+    for g, d in np.random.default_rng(0).integers(-9, 9, (5, 2, 4)):
+        y = a_matrix @ ((g_matrix @ g[:3]) * (b_matrix @ d))
+        assert y.tolist() == np.correlate(d, g[:3], "valid").tolist()
 
 
 def sums_of_products(
@@ -382,6 +400,22 @@ def zeros(*shape: int, dtype: type = np.float32) -> Array:
         ("conv2d", (zeros(1, 1, 1, 9), zeros(1, 1, 3, 3), zeros(1, 1, 1, 7), 0), "height is 1 long"),
         ("conv2d", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), 1, 0), "stride >= 1"),
         ("conv2d_im2col", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), zeros(143)), r"least \(144,\)"),
+        ("conv2d_winograd", (zeros(1, 1, 4, 4), zeros(1, 1, 3, 3), zeros(1, 1, 4, 4), zeros(143)), r"least \(144,\)"),
+        (
+            "conv2d_winograd",
+            (zeros(1, 1, 4, 4), zeros(1, 1, 1, 3), zeros(1, 1, 6, 4), zeros(9)),
+            "3 x 3, .* got 1 x 3, 1 and 1",
+        ),
+        (
+            "conv2d_winograd",
+            (zeros(1, 1, 3, 3), zeros(1, 1, 3, 3), zeros(1, 1, 2, 2), zeros(9), 1, 2),
+            "got 3 x 3, 2 and 1",
+        ),
+        (
+            "conv2d_input_gradient_winograd",
+            (zeros(1, 1, 7, 7), zeros(1, 1, 3, 3), zeros(1, 1, 3, 3), zeros(999), 3),
+            "1 and 3",
+        ),
         ("batch_norm", (zeros(0, 2), *[zeros(2)] * 2, zeros(0, 2), *[zeros(2)] * 2), "at least one element for each"),
         ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 3), "one is given without the other"),
         ("batch_norm", (zeros(1, 2), *[zeros(2)] * 2, zeros(1, 2), *[zeros(2)] * 4, 0, -1), "epsilon is -1"),
@@ -798,8 +832,14 @@ def test_kernels_use_no_doubles_and_no_atomics_on_floats(ptx: dict[str, list[str
 @pytest.mark.thorough
 def test_large_products_run_in_registers(ptx: dict[str, list[str]]) -> None:
     (code,) = ptx["matmul._product_64"]
-    assert ".local" not in code.replace("_3clocals", "")  # of a mangled name; an array there would be in slow memory
     assert code.count("ld.shared") == code.count("ld.shared.v4.f32") == code.count("fma.rn.f32") / 8
+
+
+@pytest.mark.thorough
+def test_arrays_of_a_thread_are_in_registers(ptx: dict[str, list[str]]) -> None:
+    for name, codes in ptx.items():
+        for code in codes:
+            assert not re.search(r"\.local\b", code), name  # that would be memory
 
 
 def innermost(code: str) -> Iterator[list[str]]:
@@ -813,7 +853,9 @@ def innermost(code: str) -> Iterator[list[str]]:
             yield lines[start : end + 1]
 
 
-DIVIDING = {"loss._cross_entropy_gradient", "placement._alone"}  # small
+# Small ones, and those that divide once for 9 or 16 numbers, in loops that are unrolled
+DIVIDING = {"loss._cross_entropy_gradient", "placement._alone"}
+DIVIDING |= {f"winograd.{name}" for name in ("_weights", "_pixels", "_results")}
 
 
 @pytest.mark.thorough

@@ -102,6 +102,27 @@ def conv2d_weight_gradient_im2col(
     dw[...] = products.sum(axis=0).reshape(dw.shape)
 
 
+def conv2d_winograd(
+    stream: object, x: Array, w: Array, out: Array, workspace: Array, padding: int = 1, stride: int = 1
+) -> None:
+    """Do as `conv2d`, for w (K, C, 3, 3) and stride 1; workspace holds at least `winograd_floats` floats.
+
+    What is in the workspace afterwards is not said: here nothing new, since this is `conv2d`.
+    """
+    _shapes.conv2d(x, w, out, padding, stride, ("x", "w", "out"))
+    _shapes.workspace(workspace, _shapes.winograd_floats(x.shape, w.shape, padding, stride))
+    conv2d(stream, x, w, out, padding, stride)
+
+
+def conv2d_input_gradient_winograd(
+    stream: object, dy: Array, w: Array, dx: Array, workspace: Array, padding: int = 1, stride: int = 1
+) -> None:
+    """Do as `conv2d_input_gradient`, for w (K, C, 3, 3) and stride 1; workspace as for `conv2d_winograd`."""
+    _shapes.conv2d(dx, w, dy, padding, stride, ("dx", "w", "dy"))
+    _shapes.workspace(workspace, _shapes.winograd_floats(dx.shape, w.shape, padding, stride))
+    conv2d_input_gradient(stream, dy, w, dx, padding, stride)
+
+
 def max_pool(stream: object, x: Array, out: Array, index: NDArray[np.int32], size: int = 2, stride: int = 2) -> None:
     """Set out (N, C, P, Q) to the maximum of each window of x (N, C, H, W), P = (H - size) // stride + 1.
 

@@ -203,6 +203,20 @@ def im2col_floats(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: i
     return images * x_shape[1] * w_shape[2] * w_shape[3] * rows * columns
 
 
+def winograd_floats(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: int = 1, stride: int = 1) -> int:
+    """Return the floats of workspace for x (N, C, H, W) and w (K, C, 3, 3), there and back: 16 of each matrix.
+
+    >>> winograd_floats((2, 3, 8, 8), (4, 3, 3, 3))  # 4 x 3 weights, 3 channels and 4 kernels of 32 tiles
+    3776
+    """
+    images, kernels, rows, columns = conv_output(x_shape, w_shape, padding, stride)
+    if (*w_shape[2:], stride) != (3, 3, 1) or padding > 2:
+        given = f"{w_shape[2]} x {w_shape[3]}, {stride} and {padding}"
+        raise ValueError(f"winograd takes windows of 3 x 3, stride 1 and padding of at most 2, got {given}")
+    tiles = images * -(-max(rows, x_shape[2]) // 2) * -(-max(columns, x_shape[3]) // 2)
+    return 16 * (kernels * x_shape[1] + (kernels + x_shape[1]) * tiles)
+
+
 def conv2d(x: Shaped, w: Shaped, y: Shaped, padding: int, stride: int, names: tuple[str, str, str]) -> None:
     """Check x (N, C, H, W), w (K, C, R, S) and y (N, K, P, Q), which the caller calls `names`."""
     image, kernel = axes(names[0], x, "NCHW"), axes(names[1], w, "KCRS")

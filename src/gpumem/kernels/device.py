@@ -6,7 +6,7 @@ Arrays are C-contiguous device arrays of Numba; the stream is a `cuda.core.Strea
 from __future__ import annotations
 
 from gpumem.kernels._prebound import prebinding
-from gpumem.kernels._shapes import im2col_floats as im2col_floats
+from gpumem.kernels._shapes import im2col_floats as im2col_floats, winograd_floats as winograd_floats
 from gpumem.kernels.attention import attention as attention, attention_gradient as attention_gradient
 from gpumem.kernels.average_pool import average_pool as average_pool, average_pool_gradient as average_pool_gradient
 from gpumem.kernels.batch_norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
@@ -45,6 +45,10 @@ from gpumem.kernels.max_pool import max_pool as max_pool, max_pool_gradient as m
 from gpumem.kernels.placement import load_profile as load_profile, overlap as overlap, placement as placement
 from gpumem.kernels.reference import __all__ as __all__
 from gpumem.kernels.softmax import softmax as softmax, softmax_gradient as softmax_gradient
+from gpumem.kernels.winograd import (
+    conv2d_input_gradient_winograd as conv2d_input_gradient_winograd,
+    conv2d_winograd as conv2d_winograd,
+)
 from gpumem.kernels.words import (
     advance as advance,
     checksum as checksum,

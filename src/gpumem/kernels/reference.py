@@ -23,8 +23,10 @@ from gpumem.kernels._reference_conv import (
     conv2d_im2col,
     conv2d_input_gradient,
     conv2d_input_gradient_im2col,
+    conv2d_input_gradient_winograd,
     conv2d_weight_gradient,
     conv2d_weight_gradient_im2col,
+    conv2d_winograd,
     max_pool,
     max_pool_gradient,
 )
@@ -48,7 +50,7 @@ from gpumem.kernels._reference_transformer import (
     softmax,
     softmax_gradient,
 )
-from gpumem.kernels._shapes import im2col_floats
+from gpumem.kernels._shapes import im2col_floats, winograd_floats
 
 __all__ = [
     "adam",
@@ -69,8 +71,10 @@ __all__ = [
     "conv2d_im2col",
     "conv2d_input_gradient",
     "conv2d_input_gradient_im2col",
+    "conv2d_input_gradient_winograd",
     "conv2d_weight_gradient",
     "conv2d_weight_gradient_im2col",
+    "conv2d_winograd",
     "copy",
     "delay",
     "dropout",
@@ -98,6 +102,7 @@ __all__ = [
     "softmax_cross_entropy_gradient",
     "softmax_gradient",
     "tick",
+    "winograd_floats",
 ]
 
 Array = NDArray[np.float32]
