@@ -68,4 +68,5 @@ def models(quick: bool) -> dict[str, Callable[[], Model]]:
         "mlp-adam": partial(mlp, batch=8192, features=1024, hidden=(1024,) * 8, optimiser="adam"),
         "cnn": partial(cnn, batch=128, side=64, channels=(32, 64, 128)),
         "cnn-im2col": partial(cnn, batch=64, side=32, channels=(32, 64), conv="im2col"),
+        "cnn-winograd": partial(cnn, batch=64, side=32, channels=(32, 64), conv="winograd"),
     }

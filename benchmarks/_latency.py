@@ -144,7 +144,7 @@ def training_steps(quick: bool, seed: int) -> Iterator[Model]:
         yield mlp(size(64, 8192), size(32, 4096), hidden, size(10, 1000), optimiser=("sgd", "adam")[k % 2])
     for k in range(24):
         channels = tuple(size(8, 128) for _ in range(2))
-        kind = {"conv": ("direct", "im2col")[k % 2], "optimiser": ("sgd", "adam")[k // 2 % 2]}
+        kind = {"conv": ("direct", "im2col", "winograd")[k % 3], "optimiser": ("sgd", "adam")[k // 2 % 2]}
         yield cnn(size(4, 64), 4 * size(4, 16), channels, size(10, 1000), **kind)
 
 

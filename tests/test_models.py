@@ -29,6 +29,7 @@ SMALL = {
     "mlp": lambda: mlp(batch=6, features=5, hidden=(7, 4), classes=3),
     "cnn": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3),
     "cnn-im2col": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, conv="im2col"),
+    "cnn-winograd": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, conv="winograd"),
     "cnn-norm": lambda: cnn(batch=4, side=8, channels=(2, 3), classes=3, norm=True, drop=0.25),
     "residual": lambda: residual(batch=4, side=8, channels=(2, 3), classes=3),
     "transformer": lambda: transformer(2, length=5, width=6, heads=2, blocks=2, vocabulary=5, period=2, drop=0.25),
@@ -94,11 +95,28 @@ def test_a_variant_runs_the_other_kernel_with_its_workspace() -> None:
     model = SMALL["cnn"]()
     op = next(o.id for o in model.trace.ops if o.name == "conv2d")
     size = model.workspaces(op)
-    assert size["conv2d"] == 0 < size["conv2d_im2col"]
-    plan = Plan((Variant(op, "conv2d_im2col", 5, size["conv2d_im2col"]),), model.trace.n)
-    other = train(model, 3, trace=plan.apply(model.trace))
+    assert list(size) == ["conv2d", "conv2d_im2col", "conv2d_winograd"] and size["conv2d"] == 0
     want = train(model, 3)
-    assert all(np.allclose(want[key], other[key], atol=1e-4) for key in want)
+    for name in ("conv2d_im2col", "conv2d_winograd"):
+        plan = Plan((Variant(op, name, 5, size[name]),), model.trace.n)
+        other = train(model, 3, trace=plan.apply(model.trace))
+        assert all(np.allclose(want[key], other[key], atol=1e-4) for key in want)
+
+
+def test_winograd_is_for_small_windows_that_move_by_one_and_not_for_weights() -> None:
+    graph = Graph()
+    x = graph.constant("x", np.ones((2, 3, 8, 8), np.float32))
+    y = conv2d(graph, "first", x, 4, kind="winograd")
+    y = conv2d(graph, "second", y, 4, size=1, kind="winograd")
+    y = conv2d(graph, "third", y, 4, stride=2, kind="winograd")
+    graph.backward(y)
+    model = graph.model("three")
+    names = [op.name for op in model.trace.ops if op.name.startswith("conv2d")]
+    back = ["conv2d_weight_gradient", "conv2d_input_gradient"]
+    assert names == ["conv2d_winograd", "conv2d", "conv2d", *back, *back, "conv2d_weight_gradient"]
+    assert [name for op in range(model.trace.n) for name in model.workspaces(op) if "wino" in name] == [
+        "conv2d_winograd"
+    ]
 
 
 def test_the_workspace_is_in_the_trace() -> None:
@@ -116,7 +134,7 @@ def test_an_unknown_kernel_is_refused() -> None:
 
 
 def test_a_kind_of_convolution_that_does_not_exist() -> None:
-    with pytest.raises(ValueError, match="kind 'fft' is neither direct nor im2col"):
+    with pytest.raises(ValueError, match="kind: 'fft' is unknown; there are direct, im2col, winograd"):
         cnn(conv="fft")
 
 

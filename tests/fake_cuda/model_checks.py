@@ -21,6 +21,7 @@ from tests.nets import lowest
 MODELS = {
     "mlp": partial(mlp, batch=5, features=7, hidden=(6,) * 4, classes=3, optimiser="adam"),
     "cnn": partial(cnn, batch=2, side=4, channels=(3, 5), classes=3, norm=True, drop=0.25),
+    "cnn-winograd": partial(cnn, batch=2, side=4, channels=(3, 2), classes=3, conv="winograd"),
     "residual": partial(residual, batch=2, side=4, channels=(2, 3), classes=3),
     "transformer": partial(transformer, batch=2, length=5, width=6, heads=2, blocks=1, vocabulary=7, drop=0.25),
 }

@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
         description=run.__doc__,
         examples=["gpumem run mlp --limit 70%", "gpumem run resnet18 --device emulate --planner heuristic"],
     )
-    nets = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, cnn-norm, residual, transformer, transformer-adam"
+    nets = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, cnn-winograd, cnn-norm, residual, transformer, transformer-adam"
     what = f"{nets}, or a trace, whose ops then mix bytes"
     p.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=f"{what}: a {FILE} (default: %(default)s)")
     where = p.add_argument_group("what to run, and where")

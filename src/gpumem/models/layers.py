@@ -7,10 +7,12 @@ from math import prod
 
 import numpy as np
 
-from gpumem.kernels._shapes import conv_output, im2col_floats
+from gpumem.kernels._shapes import conv_output, im2col_floats, winograd_floats
 from gpumem.kinds import STATISTICS
 from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
+from gpumem.names import one_of
 
+KINDS = "direct", "im2col", "winograd"
 Layer = Callable[[Tensor], Tensor]
 
 
@@ -57,21 +59,22 @@ def conv2d(
 ) -> Tensor:
     """Return a convolution, plus a bias if wanted: (N, channels, H, W), or H and W by the stride, rounded up.
 
-    `kind` is `direct` (no workspace) or `im2col` (a matrix product with much); a plan may change it op by op.
+    `kind` is `direct` (no workspace), `im2col` (a matrix product with much) or `winograd` (sixteen of them, for windows
+    of 3 x 3 and stride 1; others and the gradient by the weights are then direct). A plan may change it op by op.
     """
-    if kind not in ("direct", "im2col"):
-        raise ValueError(f"conv2d: kind {kind!r} is neither direct nor im2col")
+    one_of("kind", kind, KINDS)
     depth, padding = x.shape[1], size // 2
     w = graph.parameter(f"{name}.w", (channels, depth, size, size), fan_in=depth * size * size)
     b = graph.parameter(f"{name}.b", (channels,)) if bias else None
     shape = conv_output(x.shape, w.shape, padding, stride)
-    floats = im2col_floats(x.shape, w.shape, padding, stride)
     work = 2.0 * prod(shape) * depth * size * size
 
     def conv(function: str, reads: list[Tensor], out: Tensor) -> Tensor:
-        chosen = function if kind == "direct" else f"{function}_im2col"
-        both = {function: 0, f"{function}_im2col": floats}
-        return graph.op(chosen, reads, out, flops=work, workspaces=both, padding=padding, stride=stride)
+        menu = {function: 0, f"{function}_im2col": im2col_floats(x.shape, w.shape, padding, stride)}
+        if (size, stride) == (3, 1) and function != "conv2d_weight_gradient":
+            menu[f"{function}_winograd"] = winograd_floats(x.shape, w.shape, padding, stride)
+        chosen = f"{function}_{kind}" if f"{function}_{kind}" in menu else function
+        return graph.op(chosen, reads, out, flops=work, workspaces=menu, padding=padding, stride=stride)
 
     y = conv("conv2d", [x, w], Tensor(name, shape))
     if b is not None:

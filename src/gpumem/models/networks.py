@@ -85,8 +85,8 @@ def cnn(
 ) -> Model:
     """Return a training step in the manner of VGG: pairs of 3 x 3 convolutions, each pair followed by pooling.
 
-    `conv` chooses the implementation of the convolutions, `direct` or `im2col`. With `norm` each is followed by batch
-    norm, and with `drop` each pooling by dropout with that probability. Rectifiers work in place.
+    `conv` chooses the implementation of the convolutions, `direct`, `im2col` or `winograd`. With `norm` each goes
+    through batch norm, and with `drop` each pooling through dropout with that probability. Rectifiers work in place.
 
     >>> model = cnn(batch=2, side=4, channels=[2], classes=3)
     >>> [op.name for op in model.trace.ops][:4]
@@ -257,6 +257,7 @@ MODELS: dict[str, Callable[..., Model]] = {
     "cnn": cnn,
     "cnn-adam": partial(cnn, optimiser="adam"),
     "cnn-im2col": partial(cnn, conv="im2col"),
+    "cnn-winograd": partial(cnn, conv="winograd"),
     "cnn-norm": partial(cnn, norm=True, drop=0.25),
     "residual": residual,
     "transformer": transformer,
