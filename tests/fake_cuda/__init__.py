@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TRANSLATOR = ["ptx.h", "ptx_ops.h", "ptx.py", "translate.py"]  # what the driver makes kernels with, in C and Python
+TRANSLATOR = HERE / "ptx"  # a package with which the driver makes kernels
 LINKER = "libnvJitLink.so.13"
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread"]
 
@@ -24,7 +24,7 @@ def build(folder: Path | None = None) -> Path:
 
     Beside it lies a linker for kernels, which is found as it is loaded already when it is asked for.
     """
-    sources = sorted(HERE.glob("*.[ch]"))
+    sources = sorted(HERE.rglob("*.[ch]"))
     digest = _digest(sources)
     folder = folder or _cache(digest)
     library = folder / "libcuda.so.1"
@@ -73,14 +73,15 @@ def why_not() -> str:
 
 
 def _kernels() -> Path:
-    """The folder of compiled kernels, and of what makes them: the driver runs `translate.py` there."""
-    sources = [HERE / name for name in TRANSLATOR]
+    """The folder of compiled kernels, and of what makes them: a package that the driver runs."""
+    sources = sorted(TRANSLATOR.glob("*.*"))
     folder = _cache(f"kernels_{_digest(sources)}")
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TRANSLATOR.name).mkdir(parents=True, exist_ok=True)
     for source in sources:
-        if not (folder / source.name).exists():
+        wanted = folder / TRANSLATOR.name / source.name
+        if not wanted.exists():
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                Path(shutil.copy(source, scratch)).replace(folder / source.name)
+                Path(shutil.copy(source, scratch)).replace(wanted)
     return folder
 
 

@@ -132,6 +132,13 @@ static bool find_shared(u64 address, u32 bytes, struct span *span) {
 }
 
 static bool find_global(u64 address, u32 bytes, struct span *span) {
+    const struct module *module = running->kernel_of;
+    for (unsigned i = 0; i < module->places; i++) {
+        struct place place = module->place[i];
+        if (address < place.address || address - place.address + bytes > place.bytes) continue;
+        *span = (struct span){place.address, place.bytes - bytes + 1, 0};
+        return true;
+    }
     struct area *area = reach(address, bytes) ? area_at(address, bytes) : NULL;
     if (area) *span = (struct span){area->base, area->bytes - bytes + 1, (u64)area->backing - area->base};
     return area;
@@ -167,6 +174,7 @@ static void barrier(struct thread *thread, int site) {
 }
 
 static void trap(struct thread *thread, int site) { fail(thread, LAUNCH_FAILED, "trap", site); }
+static void tire(struct thread *thread, int site) { fail(thread, LAUNCH_TIMEOUT, "the kernel does not end", site); }
 
 // --- blocks
 
@@ -219,7 +227,7 @@ static void run_block(void) {
     for (u32 waiting; (waiting = run_phase()) && !fault;) meet(waiting);
 }
 
-static void set_threads(const struct block *block) {
+static void set_threads(struct block *block) {
     const u32 *n = block->size;
     phase.size = n[0] * n[1] * n[2];
     for (u32 i = 0; i < phase.size; i++)
@@ -228,7 +236,8 @@ static void set_threads(const struct block *block) {
 
 CUresult launched_run(struct launched *launched) {
     const u32 *g = launched->grid, *n = launched->block, blocks = g[0] * g[1] * g[2];
-    struct block block = {{g[0], g[1], g[2]}, {n[0], n[1], n[2]}, {0}, launched->parameters, find, barrier, trap};
+    struct block block = {{g[0], g[1], g[2]}, {n[0], n[1], n[2]}, {0}, launched->parameters, find, barrier, trap,
+                          tire, (u64)1 << 32};
     u32 *order = malloc(blocks * sizeof *order);
     running = launched, fault = SUCCESS, random_state = draw();
     memset(launched->kernel_of->span, 0, launched->kernel_of->sites * sizeof(struct span));

@@ -1,7 +1,7 @@
 // What modules.c loads and blocks.c runs.
 #pragma once
 #include "fake.h"
-#include "ptx.h"
+#include "ptx/ptx.h"
 
 struct launched {  // one launch of a kernel from PTX
     int references;

@@ -64,6 +64,7 @@ API CUresult cuGetProcAddress(const char *name, void **call, int version, uint64
     X(NOT_FOUND, "CUDA_ERROR_NOT_FOUND") X(NOT_READY, "CUDA_ERROR_NOT_READY") \
     X(ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS") X(LAUNCH_TIMEOUT, "CUDA_ERROR_LAUNCH_TIMEOUT") \
     X(LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED") \
+    X(INVALID_PTX, "CUDA_ERROR_INVALID_PTX") X(MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS") \
     X(NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED") X(NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED") \
     X(CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED") \
     X(CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED") \
@@ -79,7 +80,9 @@ API CUresult cuGetErrorName(CUresult error, const char **name) {
     NAMES(X)
     return *name ? SUCCESS : INVALID_VALUE;
 }
-API CUresult cuGetErrorString(CUresult error, const char **text) { return cuGetErrorName(error, text); }
+API CUresult cuGetErrorString(CUresult error, const char **text) {
+    return error == INVALID_PTX ? (*text = module_refusal(), SUCCESS) : cuGetErrorName(error, text);
+}
 
 // --- the device and its context
 

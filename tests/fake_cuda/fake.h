@@ -120,6 +120,7 @@ struct library {
     struct function *functions;
 };
 CUresult module_load(const char *code, const struct module **module);  // NULL where the code is not PTX
+const char *module_refusal(void);  // why the last PTX was refused
 const struct kernel *module_kernel(const struct module *module, const char *name);
 unsigned function_parameters(const struct function *function);
 CUresult function_attribute(const struct function *function, int attribute, int *value);

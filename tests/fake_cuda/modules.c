@@ -40,18 +40,19 @@ static void read_start(const char *path, char *text, size_t size) {
     text[strcspn(text, "\n")] = 0;
 }
 
-// Run `python -I -S translate.py in.ptx out.so`, which says on stderr why it cannot.
+// Run ptx/compile.py, which says on stderr why it cannot.
 static bool make(const char *folder, const char *path, const char *ptx, char *why, size_t size) {
     const char *python = getenv("FAKE_CUDA_PYTHON");
-    char translator[4096 + 32], source[4096 + 32], log[4096 + 32];
-    snprintf(translator, sizeof translator, "%s/translate.py", folder);
+    char source[4096 + 32], log[4096 + 32];
     snprintf(source, sizeof source, "%s.%d.ptx", path, (int)getpid());
     snprintf(log, sizeof log, "%s.%d.log", path, (int)getpid());
     snprintf(why, size, "FAKE_CUDA_PYTHON says which Python translates PTX, and it is not set");
     if (!python) return false;
     snprintf(why, size, "the folder of compiled kernels cannot be written");
     if (!write_whole(source, ptx)) return false;
-    char *command[] = {(char *)python, "-I", "-S", translator, source, (char *)path, NULL};
+    static const char script[] =
+        "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('ptx.compile', run_name='__main__')";
+    char *command[] = {(char *)python, "-ISc", (char *)script, (char *)folder, source, (char *)path, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -77,24 +78,27 @@ API void fake_cuda_report(char *text, size_t size) {
     *report = 0;
 }
 
+static char refusal[1024];
+const char *module_refusal(void) { return refusal; }
+static CUresult refuse(const char *why) {
+    snprintf(refusal, sizeof refusal, "PTX is refused: %.900s", why);
+    return report_once(refusal), INVALID_PTX;
+}
+
 CUresult module_load(const char *code, const struct module **module) {
     *module = NULL;
     if (!is_ptx(code)) return SUCCESS;
-    char path[4096], why[900], text[1000];
+    char path[4096], why[900];
     const char *folder = getenv("FAKE_CUDA_KERNELS");
-    if (!folder) return report_once("FAKE_CUDA_KERNELS does not say where compiled kernels are"), INVALID_PTX;
+    if (!folder) return refuse("FAKE_CUDA_KERNELS does not say where compiled kernels are");
     library_path(path, sizeof path, folder, code);
     if (access(path, R_OK)) {
         counts[TRANSLATIONS]++;
-        if (!make(folder, path, code, why, sizeof why)) {
-            snprintf(text, sizeof text, "PTX is refused: %s", why);
-            return report_once(text), INVALID_PTX;
-        }
+        if (!make(folder, path, code, why, sizeof why)) return refuse(why);
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     *module = library ? dlsym(library, "ptx_module") : NULL;
-    if (!*module) report_once(dlerror());
-    return *module ? SUCCESS : INVALID_PTX;
+    return *module ? SUCCESS : refuse(dlerror());
 }
 
 const struct kernel *module_kernel(const struct module *module, const char *name) {

@@ -15,8 +15,13 @@ from fake_cuda.checks import faults, gates, graphs, kernels, memory, order, pool
 def main():
     """Run the checks whose names have all of the arguments in them; print what came of each as JSON."""
     Device(0).set_current()
+    report(memory, pools, order, gates, kernels, faults, graphs)
+
+
+def report(*modules):
+    """Do so with the checks of some modules."""
     results = {}
-    for module in (memory, pools, order, gates, kernels, faults, graphs):
+    for module in modules:
         for name, check in vars(module).items():
             if name.startswith("check_") and all(part in name for part in sys.argv[1:]):
                 results[name] = outcome(check)

@@ -1,4 +1,4 @@
-// What C made from PTX (ptx.py) and blocks.c, which runs it, share. The types have their names in PTX.
+// What C made from PTX (module.py) and blocks.c, which runs it, share. The types have their names in PTX.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,16 +34,18 @@ struct kernel {
     const struct range *parameter, *array;  // array: of shared memory
     u32 parameter_bytes, shared_bytes, dynamic;  // dynamic: where shared memory of the launch's size starts, or 0
 };
+struct place { u64 address, bytes; };  // of a variable
 struct module {
-    unsigned kernels, sites;
+    unsigned kernels, sites, places;
     const struct kernel *kernel;
     const struct site *site;
+    const struct place *place;
     struct span *span;
 };
 
 struct thread {
     u32 tid[3], index;
-    const struct block *block;
+    struct block *block;
     u64 local, local_bytes;   // its own memory
     int met;                  // the barrier it waits at, by site
     struct worker *worker;    // that waits there with it
@@ -54,5 +56,6 @@ struct block {                // the one that runs
     const char *parameters;
     char *(*find)(struct thread *, u64 address, u32 bytes, enum space, int site);  // does not return where there is none
     void (*barrier)(struct thread *, int site);
-    void (*trap)(struct thread *, int site);
+    void (*trap)(struct thread *, int site), (*tire)(struct thread *, int site);
+    u64 patience;             // how often threads may jump back, all together
 };

@@ -19,13 +19,18 @@ static inline char *reach_(struct thread *t, u64 address, u32 bytes, enum space 
     return t->block->find(t, address, bytes, space, site);
 }
 
+#define AGAIN(site) do if (!--t->block->patience) t->block->tire(t, site); while (0)  // a jump back
+
 // --- arithmetic that is not C's
 
 static inline f32 as_f32(u32 x) { f32 y; return memcpy(&y, &x, 4), y; }
 static inline f64 as_f64(u64 x) { f64 y; return memcpy(&y, &x, 8), y; }
 static inline u32 bits_f32(f32 x) { u32 y; return memcpy(&y, &x, 4), y; }
 static inline u64 bits_f64(f64 x) { u64 y; return memcpy(&y, &x, 8), y; }
-static inline f32 ftz(f32 x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+static inline f32 ftz_f32(f32 x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+static inline f64 ftz_f64(f64 x) { return fabs(x) < 0x1p-1022 ? copysign(0, x) : x; }
+#define FMA_f32 __builtin_fmaf
+#define FMA_f64 __builtin_fma
 #define SATURATED(x) ({ __auto_type x_ = (x); x_ > 0 ? x_ < 1 ? x_ : 1 : 0; })  // NaN: 0
 
 // Division by zero: all ones, and the dividend is left; the quotient that does not fit wraps.

@@ -1,4 +1,4 @@
-"""`translate.py in.ptx out.so`: what the fake driver runs for PTX it has not seen. One line on stderr says why not."""
+"""Translate and compile: what the fake driver runs for PTX that it has not seen."""
 
 import os
 import shutil
@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import ptx
+from . import Refused, translate
 
 FLAGS = ["-std=gnu11", "-O2", "-w", "-ffp-contract=off", "-fno-fast-math", "-fno-strict-aliasing", "-fwrapv"]
 FLAGS += ["-fvisibility=hidden", "-shared", "-fPIC"]
@@ -27,13 +26,14 @@ def compiled(source: Path, made: Path) -> str:
 
 
 def main(given: Path, wanted: Path) -> str:
+    """Make a library of a text; return why there is none, or nothing."""
     source, made = (wanted.with_suffix(f".{os.getpid()}.{kind}") for kind in ("c", "so"))
     try:
-        source.write_text(ptx.translate(given.read_text()))
+        source.write_text(translate(given.read_text()))
         if why := compiled(source, made):
             return why
         made.replace(wanted)
-    except ptx.Refused as refused:
+    except Refused as refused:
         return str(refused)
     finally:
         for path in (source, made):
@@ -42,4 +42,4 @@ def main(given: Path, wanted: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])) or 0)
+    sys.exit(main(*map(Path, sys.argv[1:])) or 0)
