@@ -125,6 +125,7 @@ class PyTorch(Source):
             raise ImportError("PyTorch has no CUDA here")
         super().__init__(bench, stream)
         self.cuda, self.ordinal = torch.cuda, bench.device.device_id
+        self.cuda.init()  # until then it has no allocator
         self.cuda.empty_cache()
         self.before = self.cuda.memory_reserved(self.ordinal)
 

@@ -84,8 +84,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return [f"gpu: none: {missing}"]
     from gpumem.execute.cuda import devices
 
-    name = devices()[0]
-    return [f"gpu: {name}" + (", emulated by tests/fake_cuda: no GPU" if name.startswith("Fake GPU") else "")]
+    return [f"gpu: {devices()[0]}" + (", emulated by tests/fake_cuda: no GPU" if emulated() else "")]
+
+
+def emulated() -> bool:
+    """Return whether the device is the fake driver's."""
+    from gpumem.execute.cuda import devices
+
+    return devices()[0].startswith("Fake GPU")
 
 
 def needs(missing: str) -> None:

@@ -1,4 +1,8 @@
-"""The same contracts on a real device: `python -m pytest -m gpu`. Nothing here runs without one."""
+"""The same contracts on a real device: `python -m pytest -m gpu`. Nothing here runs without one.
+
+Or emulated, a sample: `python -m tests.fake_cuda python -m pytest -m "gpu and not slow" tests/test_gpu.py`. The header
+of the run says which of the two it was. Emulated, 3 iterations run: enough to capture a graph and replay it.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,18 @@ from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.machine import Machine
-from gpumem.models import MODELS, measured
+from gpumem.models import MODELS, Model, measured
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 
-from .conftest import needs
+from .conftest import emulated, needs
 from .kernel_cases import CASES, LARGER, SHAPED, WINOGRAD, Pick
 from .nets import lowest
 
 pytestmark = [pytest.mark.gpu]
+slow = pytest.mark.slow  # for an emulated device
+SAMPLE = ("mlp", "cnn", "cnn-norm", "residual", "transformer")  # the other models are slow
+SEEDS = [0, *(pytest.param(seed, marks=slow) for seed in range(1, 5))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,6 +50,16 @@ def backend(**options: Any) -> Any:
     return Cuda(**options)
 
 
+def times(iterations: int) -> int:
+    """So many iterations, or a few where the device is emulated."""
+    return min(iterations, 3) if emulated() else iterations
+
+
+def of_size(name: str) -> Model:
+    """A model, of a few samples where the device is emulated."""
+    return MODELS[name](**({"batch": 2} if emulated() else {}))
+
+
 def agree(name: str, arguments: dict[str, Any]) -> None:
     from gpumem.kernels import device
     from gpumem.kernels._numba import cuda
@@ -57,7 +74,7 @@ def agree(name: str, arguments: dict[str, Any]) -> None:
             np.testing.assert_allclose(got, expected, *(0, 0) if exact else (1e-3, 1e-4), err_msg=f"{name}: {k}")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
     agree(name, CASES[name](Pick.seeded(seed)))
@@ -98,10 +115,9 @@ def test_products_by_large_tiles(transpose_a: bool, transpose_b: bool, monkeypat
     assert np.array_equal(*outs)
 
 
-def train(name: str, iterations: int, trace: Trace | None = None, **options: Any) -> dict[int, np.ndarray]:
+def train(model: Model, iterations: int, trace: Trace | None = None, **options: Any) -> dict[int, np.ndarray]:
     from gpumem.kernels import device
 
-    model = MODELS[name]()
     trace = trace or model.trace
     with backend(**options) as cuda:
         program = prepare(trace, best_fit(trace), cuda, model.launch(device), host=best_fit(trace.host_side()))
@@ -110,15 +126,15 @@ def train(name: str, iterations: int, trace: Trace | None = None, **options: Any
         return program.read()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name if name in SAMPLE else pytest.param(name, marks=slow) for name in MODELS])
 def test_training_at_the_lowest_limit_is_bit_identical(name: str) -> None:
     model = MODELS[name]()
-    swapped, want = lowest(model), train(name, 20)
+    swapped, want = lowest(model), train(model, times(20))
     for options in ({}, {"graph": True}, {"timing": True}):
-        got = train(name, 20, swapped, **options)
+        got = train(model, times(20), swapped, **options)
         assert all(np.array_equal(want[i], got[i]) for i in model.initial), options
     loss = model.names["loss"]
-    assert want[loss].view(np.float32)[0] < train(name, 1)[loss].view(np.float32)[0]
+    assert want[loss].view(np.float32)[0] < train(model, 1)[loss].view(np.float32)[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"graph": True}])
@@ -163,7 +179,7 @@ def side_by_side(library: Any, iterations: int, **options: Any) -> tuple[Outcome
     """Two training steps at three quarters of their peaks, the second comes while the first is running."""
     from cuda.core import Device
 
-    models = {name: MODELS[name]() for name in ("mlp", "cnn")}
+    models = {name: of_size(name) for name in ("mlp", "cnn")}
     jobs = [Job(name, model.trace, k * 5 * 10**7, iterations) for k, (name, model) in enumerate(models.items())]
     small = sum(model.trace.peak_load for model in models.values()) * 3 // 4
     alone = separately(partial(autoswap, threshold=0, peaks="all"))
@@ -182,13 +198,13 @@ def side_by_side(library: Any, iterations: int, **options: Any) -> tuple[Outcome
     return ran, state
 
 
-@pytest.mark.parametrize("options", [{}, {"timing": True}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"timing": True}, marks=slow)])
 def test_jobs_side_by_side_are_bit_identical_to_each_alone(options: dict[str, bool]) -> None:
     from gpumem.kernels import device
 
     ran, state = side_by_side(device, 30, **options)
     for job in ran.jobs:
-        want = train(job.name, 30)
+        want = train(of_size(job.name), 30)
         assert job.out > 0 and len(job.end) == 30
         assert all(np.array_equal(want[of], value.reshape(-1).view(np.uint8)) for of, value in state[job.name].items())
 
@@ -207,7 +223,7 @@ def test_a_launch_that_fails_ends_all_jobs() -> None:
         side_by_side(broken, 10**6)
     assert caught.value.__notes__ == ["job 'cnn'"]
     assert threading.active_count() == before
-    assert train("mlp", 1)
+    assert train(of_size("mlp"), 1)
 
 
 @pytest.mark.parametrize("options", [{}, {"graph": True}, {"timing": True}], ids=["plain", "graph", "timing"])
@@ -215,15 +231,15 @@ def test_models_together_on_two_streams_end_with_the_bytes_of_each_alone(options
     from gpumem.kernels import device
 
     machine, names = Machine.named("v100"), ("mlp-adam", "cnn-norm")
-    models = [MODELS[name]() for name in names]
+    models = [of_size(name) for name in names]
     parts = [partition(model.trace, machine, model.trace.peak_load // 8) for model in models]
     least = sum(part.rest for part in parts) + max(part.peak - part.rest for part in parts)
     for limit in (least, None):
         both = together(pipeline(parts, limit), machine)
         states, launches = [model.state() for model in models], [model.launch(device) for model in models]
         with backend(**options) as cuda:
-            run_together(both, best_fit(both.trace), cuda, launches, 10, state=states)
-        for name, state in zip(names, states):
-            want = train(name, 10)
+            run_together(both, best_fit(both.trace), cuda, launches, times(10), state=states)
+        for model, name, state in zip(models, names, states):
+            want = train(model, times(10))
             for of, value in state.items():
                 assert value.tobytes() == want[of].tobytes()[: value.nbytes], (name, of, limit)
