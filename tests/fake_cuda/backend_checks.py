@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 from cuda.bindings import driver as api
-from cuda.core import Buffer, LaunchConfig, MemoryResource, ObjectCode, launch
+from cuda.core import Buffer, Device, LaunchConfig, LegacyPinnedMemoryResource, MemoryResource, ObjectCode, launch
 from hypothesis import given, settings, strategies as st
 
 from fake_cuda import control
@@ -482,6 +484,113 @@ def check_a_gate_is_no_place_to_hang() -> None:
         program.run(ITERATIONS)
         assert p.right(program)
     control.queue(0)
+
+
+def check_a_gate_opens_for_an_op_that_does_not_come_to_its_end() -> None:
+    """One that has more launches than a stream has room for; or each of whose launches waits for the device."""
+    trace = Trace(Buffers.make([8], [0], [2], persistent=[True]), Ops.make([[0], [0]], [[0], [0]]))
+
+    def launch_many(op: Any, views: Any) -> Callable[[Any], None]:
+        counter = views(0, _u64, (1,))
+
+        def call(stream: Any) -> None:
+            for _ in range(30):
+                library.advance(stream, counter)
+
+        return call
+
+    control.queue(20)
+    try:
+        with cuda(timing=True) as backend:
+            program = prepare(trace, Placement.at(trace, [0]), backend, launch_many)
+            program.write({})
+            program.run(3)
+            assert program.read()[0].view(_u64)[0] == 2 * 3 * 30
+    finally:
+        control.queue(0)
+    assert threading.active_count() == 1
+
+
+def check_a_gate_that_cannot_be_shut_on_every_stream_is_open() -> None:
+    p, wait, calls = plan(), api.cuStreamWaitValue32, []
+
+    def refused(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return (api.CUresult.CUDA_ERROR_UNKNOWN,) if len(calls) == 2 else wait(*arguments)
+
+    with cuda(timing=True) as backend:
+        program = ready(p, backend)
+        program.run(1)
+        with patch.object(api, "cuStreamWaitValue32", refused):
+            assert "CUDA_ERROR_UNKNOWN" in raised(Exception, lambda: program.run(1))
+        p.write(program)
+        program.run(ITERATIONS)
+        assert p.right(program)
+    assert len(calls) == 2 and not any(held().values()), (calls, held())
+
+
+def check_launches_of_kernels_that_are_there_wait_for_nobody_who_loads_one() -> None:
+    """Loading may wait for the device, which waits for a gate, behind which another thread is to launch."""
+    ptx = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry clear(.param .u64 x)\n{\nret;\n}\n"
+    loading, bound, alone = threading.Event(), threading.Event(), []
+
+    def slow(capability: Any) -> str:
+        loading.set()
+        alone.append(not bound.wait(2))
+        return ptx
+
+    def load() -> None:
+        Device(0).set_current()
+        bind("slow", slow, 1, 1, (0,))
+
+    with cuda():
+        bind("there", lambda capability: ptx, 1, 1, (0,))
+        other = threading.Thread(target=load)
+        other.start()
+        assert loading.wait(5)
+        bind("there", slow, 1, 1, (0,))
+        bound.set()
+        other.join()
+    assert alone == [False]
+
+
+def check_two_threads_that_wait_for_one_op_give_its_events_back_once() -> None:
+    p = plan()
+    with cuda(timing=True) as backend:
+        program = ready(p, backend)
+        program.run(1)
+        backend.begin(program.works, 1)
+        token = program._issue([])[0]
+        span, both = backend._span, threading.Barrier(2)
+
+        def late(token: Any) -> Any:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            return span(token)
+
+        def wait() -> None:
+            Device(0).set_current()
+            backend.wait(token)
+
+        with patch.object(backend, "_span", late):
+            threads = [threading.Thread(target=wait) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        free = [id(event) for event in backend.clocks.free]
+        assert token.span is not None and len(free) == len(set(free)), "an event twice"
+
+
+def check_a_pinned_slab_of_ones_own_outlives_the_stream_it_came_on() -> None:
+    p = plan()
+    before = held()
+    with cuda(pinned=LegacyPinnedMemoryResource()) as backend:
+        for _ in range(3):
+            program = ready(p, backend)
+            program.run(ITERATIONS)
+            assert p.right(program)
+    assert held() == before, held()
 
 
 def check_a_context_that_is_ruined_is_told_of_with_an_op_and_nothing_leaks() -> None:

@@ -33,10 +33,11 @@ def bind(
     """Return what launches a kernel on a stream; `ptx(compute capability)` is asked once for each `what` and device."""
     capability = Device().compute_capability
     key = what, (capability.major, capability.minor)
-    with _lock:
-        if key not in _kernels:
-            _kernels[key] = _loaded(ptx(key[1]), key[1])
-        kernel = _kernels[key]
+    if key not in _kernels:  # else nobody waits for a thread that loads, and so perhaps for the device
+        with _lock:
+            if key not in _kernels:
+                _kernels[key] = _loaded(ptx(key[1]), key[1])
+    kernel = _kernels[key]
     config, words = LaunchConfig(grid=grid, block=block), tuple(_flat(arguments))
     return lambda stream: launch(stream, config, kernel, *words)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from cuda.core import EventOptions
@@ -91,6 +92,7 @@ class Cuda(CudaMemory):
         if timing and graph:
             raise ValueError("Cuda: the ops of a graph cannot be timed one by one; choose timing or graph")
         self.timing, self.graph = timing, graph
+        self.told = Lock()
         if ranges:
             self.submit = ranged(self.submit)  # type: ignore[assignment, method-assign]  # others pay nothing for it
         super().__init__(device, array, pinned)
@@ -221,9 +223,11 @@ class Cuda(CudaMemory):
         """Wait on the host for an op; its times are -1 where no timing event was recorded."""
         if token.span is None:
             (token.stream if token.end is None else token.end).sync()
-            token.span = self._span(token)
-            if token.end is not None and token.end.is_timing_enabled:
-                self.clocks.give(token.start, token.end)
+            with self.told:  # by one of all who wait for it: its events are others' then
+                if token.span is None:
+                    token.span = self._span(token)
+                    if token.end is not None and token.end.is_timing_enabled:
+                        self.clocks.give(token.start, token.end)
         span: Span = token.span
         return span
 

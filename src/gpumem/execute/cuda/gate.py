@@ -2,11 +2,16 @@
 
 A device that is quicker than its host stands idle between an event, the launch behind it and the next event. With the
 gate shut it waits until there are `HELD` ops for it, and then has these one right after the other.
+
+What the host issues may itself wait for the device: a launch into a full stream, each launch under
+`CUDA_LAUNCH_BLOCKING=1` and some profilers, an op that synchronises. Behind a gate that would be for ever, so one behind
+which nothing has been issued for a while opens.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,6 +19,7 @@ from typing import Any
 from cuda.bindings import driver as api
 
 HELD = 96  # ops: a stream takes about a thousand entries before the host has to wait, and behind a gate for ever
+PATIENCE = 0.1  # seconds: nothing issued for so long, and a gate opens
 _GEQ = api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
 
 
@@ -37,12 +43,26 @@ class Gate:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold back what is issued inside, so many ops at a time."""
+        left = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(left,), daemon=True)
+        watcher.start()
         self.active = True
-        self._shut()
         try:
+            self._shut()
             yield
         finally:
             self.active, self.word.value = False, self.shut
+            left.set()
+            watcher.join()
+
+    def _watch(self, left: threading.Event) -> None:
+        """Open the gate whenever the host has been at one op for long, until what is issued has been left."""
+        seen = None
+        while not left.wait(PATIENCE):
+            now = self.shut, self.waiting
+            if now == seen:
+                self.word.value = now[0]
+            seen = now
 
     def op(self) -> None:
         """Note that an op is about to be issued."""
