@@ -4,8 +4,8 @@ A device that is quicker than its host stands idle between an event, the launch 
 gate shut it waits until there are `HELD` ops for it, and then has these one right after the other.
 
 What the host issues may itself wait for the device: a launch into a full stream, each launch under
-`CUDA_LAUNCH_BLOCKING=1` and some profilers, an op that synchronises. Behind a gate that would be for ever, so one behind
-which nothing has been issued for a while opens.
+`CUDA_LAUNCH_BLOCKING=1` and some profilers, an op that synchronises. Behind a gate that would be for ever, so a gate
+opens when nothing has been issued behind it for a while.
 """
 
 from __future__ import annotations
