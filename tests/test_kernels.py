@@ -223,6 +223,21 @@ def test_convolutions_of_more_than_a_thread_and_a_block_sum_at_once(
     compare(device, name, images(Pick(smallest), name, (3, channels, 5, 7), (kernels, channels, 3, 2), padding, stride))
 
 
+@pytest.mark.parametrize(("padding", "stride"), [(2, 1), (1, 2), (0, 1)])
+def test_im2col_of_more_places_than_a_block_has_threads(
+    device: ModuleType, padding: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The matrices alone: the product after them takes the simulator its time."""
+    from gpumem.kernels import _numba, im2col
+
+    monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
+    case = images(Pick(smallest), "conv2d_im2col", (2, 2, 6, 9), (1, 2, 3, 2), padding, stride)
+    got = case["workspace"].copy()
+    im2col._unfold(0, case["x"], case["w"], case["out"], got, padding, stride)
+    reference.conv2d_im2col(None, **case)
+    assert np.array_equal(got, case["workspace"])
+
+
 def test_the_transforms_of_winograd_make_a_correlation(device: ModuleType) -> None:
     """As matrices: y = A^T (G g * B^T d), in whole numbers but for the halves of G."""
     from gpumem.kernels import winograd
