@@ -28,6 +28,14 @@ def bare(requirement: str) -> str:
     return f"{name} {least}" if name == "cuda-python" and int(below) == int(least) + 1 else name
 
 
+@pytest.mark.skipif(absent("numba_cuda_mlir") == "", reason="it is here")
+def test_the_successor_of_the_compiler_is_missed_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs(absent("numba_cuda", "cuda.core", "cuda.bindings"))
+    assert "numba-cuda-mlir" not in doctor.why_no_cuda()
+    monkeypatch.setenv("GPUMEM_KERNEL_COMPILER", "numba-cuda-mlir")
+    assert doctor.why_no_cuda() == "numba-cuda-mlir: not installed; pip install numba-cuda-mlir"
+
+
 def test_the_doctor(cli: Cli) -> None:
     found = cli("doctor", "--json", "--no-measure").json
     assert found["found"]["numpy"] == {"ok": True, "what": np.__version__, "hint": ""}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.kernels import in_turn, prebinding, prebound, reference
+from gpumem.kernels import in_turn, launch, prebinding, prebound, reference
 from gpumem.kernels._prebound import Script
 
 from .conftest import simulated
@@ -88,3 +88,15 @@ def test_starts_in_turn() -> None:
     in_turn([lambda s: told.append(f"first on {s}"), lambda s: told.append(f"then on {s}")])("a")
     in_turn([])("b")
     assert told == ["first on a", "then on a"]
+
+
+def test_a_kernel_has_as_many_blocks_as_it_is_launched_with(
+    device: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumem.kernels import _numba
+
+    grids = []
+    monkeypatch.setattr(_numba, "_bound", lambda kernel, grid, *_: grids.append(grid))
+    launch(None, 2**20, 1, Script())  # it need not loop
+    _numba.spread(None, 2**20, 1, Script())
+    assert grids == [2**20, 2**16]

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 from typing import Any
@@ -45,7 +46,8 @@ EXTRAS = {  # as in pyproject.toml: extra -> its packages, with the major versio
     ),
     "lint": ("ruff", "mypy"),
 }
-NEEDED = ("cuda-bindings", "cuda-core", "numba-cuda", "driver", "device", "nvvm", "nvrtc", "nvJitLink")  # by programs
+SUCCESSOR = "numba-cuda-mlir"  # of numba-cuda, where the environment chooses it
+NEEDED = ("cuda-bindings", "cuda-core", "numba-cuda", SUCCESSOR, "driver", "device", "nvvm", "nvrtc", "nvJitLink")
 Row = dict[str, Any]
 
 
@@ -88,7 +90,7 @@ def examine() -> dict[str, Any]:
 def why_no_cuda(rows: dict[str, Row] | None = None) -> str:
     """Return why programs cannot run on CUDA here, or nothing if they can."""
     rows = _found() if rows is None else rows
-    for name in NEEDED:
+    for name in filter(rows.__contains__, NEEDED):
         if not rows[name]["ok"]:
             return f"{name}: {rows[name]['what']}; {rows[name]['hint']}"
     return ""
@@ -126,6 +128,8 @@ def _extra(name: str, packages: tuple[str, ...]) -> Row:
 def _found() -> dict[str, Row]:
     """Packages, driver, devices, libraries."""
     rows = {name: _package(name, hint) for name, hint in PACKAGES.items()}
+    if os.environ.get("GPUMEM_KERNEL_COMPILER") == SUCCESSOR:
+        rows[SUCCESSOR] = _package(SUCCESSOR, f"pip install {SUCCESSOR}")
     try:
         from gpumem.execute.cuda import probe
     except ImportError:

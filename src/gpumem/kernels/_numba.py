@@ -51,7 +51,7 @@ _WAVES = 4096  # such blocks at most: a million threads, some four times what a 
 _MANY = 512  # of a block with long sums; each may have 128 registers then
 _PARTS = 16  # of a block's sum: threads that add up first
 _STRIDE = np.uint64(_PARTS)
-_BLOCKS = 1 << 16  # at most; kernels loop over the rest
+_BLOCKS = 1 << 16  # at most, of kernels that loop over the rest
 _lock = threading.RLock()  # Numba's simulator keeps state between `kernel[...]` and the call
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small grids are normal here, and a warning for each launch is noise
@@ -100,13 +100,13 @@ def modular(function: F) -> F:
 
 
 def launch(kernel: Any, blocks: int, threads: int | tuple[int, int], stream: object, *arguments: Any) -> None:
-    """Launch blocks of threads on a stream, or nothing where there are none: CUDA refuses an empty grid.
+    """Launch so many blocks of threads on a stream, or nothing where there are none: CUDA refuses an empty grid.
 
     A `Script` for a stream takes the launch down.
     """
     if not blocks:
         return
-    start = _bound(kernel, min(blocks, _BLOCKS), threads, arguments)
+    start = _bound(kernel, blocks, threads, arguments)
     if isinstance(stream, Script):
         stream.append(start)
     else:
@@ -138,6 +138,11 @@ def _ptx(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> st
     return str(cuda.compile_ptx(kernel.py_func, types, cc=capability, device=False)[0])
 
 
+def spread(kernel: Any, blocks: int, threads: int | tuple[int, int], stream: object, *arguments: Any) -> None:
+    """Launch so many blocks or fewer; the kernel must loop with a stride of the grid."""
+    launch(kernel, min(blocks, _BLOCKS), threads, stream, *arguments)
+
+
 def each(kernel: Any, n: int, stream: object, *arguments: Any) -> None:
     """Launch about a thread for each of n elements; the kernel must loop from `position` with a stride of the grid."""
     threads = THREADS if SIMULATOR else _WIDE
@@ -160,7 +165,7 @@ def block_each(kernel: Any, n: int, terms: int, stream: object, *arguments: Any)
     """Launch a block for each of n results, with threads for sums of `terms` numbers; the kernel must loop with strides
     of the grid and of the block."""
     many = terms > 16 * THREADS and not SIMULATOR
-    launch(kernel, n, _MANY if many else THREADS, stream, *arguments)
+    spread(kernel, n, _MANY if many else THREADS, stream, *arguments)
 
 
 def _over_block(combine: Callable[[Any, Any], Any]) -> Any:

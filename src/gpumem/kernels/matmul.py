@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import _shapes
-from gpumem.kernels._numba import TILE, cuda, device, kernel, launch
+from gpumem.kernels._numba import TILE, cuda, device, kernel, spread
 
 _ZERO = np.float32(0)
 _ENOUGH = 64  # large tiles that keep a GPU busy: with fewer, small ones on more multiprocessors are faster
@@ -164,7 +164,7 @@ def product(
     tiles = batches * -(-rows // (share * TILE)) * -(-columns // (share * TILE))
     counts = [np.int64(n) for n in (batches, sums, *shape)]
     left, right = [[flat, *map(np.int64, strides)] for flat, *strides in (a, b)]
-    launch(_PRODUCTS[share], tiles, (TILE, TILE), stream, *left, *right, out, *counts)
+    spread(_PRODUCTS[share], tiles, (TILE, TILE), stream, *left, *right, out, *counts)
 
 
 def matmul(stream: object, a: Any, b: Any, out: Any, transpose_a: bool = False, transpose_b: bool = False) -> None:
