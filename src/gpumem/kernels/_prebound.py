@@ -53,7 +53,8 @@ def prebound(function: Callable[..., Any], /, *arguments: Any, **options: Any) -
     ----------
     function : callable
     *arguments, **options
-        All but the stream. Arrays stay where they are, for as long as starts are to come.
+        All but the stream. Arrays must stay where they are for as long as starts are to come: a start does not keep
+        those on a device alive.
 
     Returns
     -------

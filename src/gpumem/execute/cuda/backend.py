@@ -1,7 +1,7 @@
 """The running half of the CUDA backend: streams, events, graphs.
 
-An event is recorded only after an op that another stream waits for, and waited for only where `hazards`
-says so. A running iteration allocates nothing, and the host waits for nothing before the end of a run.
+An event is recorded only after an op that another stream waits for, and waited for only where `hazards` says so. Inside
+an iteration nothing is allocated and the host waits for nothing; between two it does where it is far ahead.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Cuda(CudaMemory):
         super().__init__(device, array, pinned)
 
     def open(self, layout: Layout) -> None:
-        """Create the streams and take both slabs; what an earlier program had is given back first."""
+        """Create the streams and take both slabs; what an earlier program had and this one cannot use goes first."""
         super().open(layout)
         self.ops = len(layout.trace.ops)
         self.executable: Any = None
