@@ -857,6 +857,32 @@ def test_arrays_of_a_thread_are_in_registers(ptx: dict[str, list[str]]) -> None:
             assert not re.search(r"\.local\b", code), name  # that would be memory
 
 
+def assembled(code: str) -> str:
+    """What the assembler says that a kernel needs on a device of compute capability 9.0; no GPU takes part."""
+    from cuda.bindings import nvjitlink
+
+    linker, told = nvjitlink.create(2, ["-arch=sm_90", "-verbose"]), code.encode()
+    try:
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, told, len(told), "kernel")
+        nvjitlink.complete(linker)
+        log = bytearray(nvjitlink.get_info_log_size(linker))
+        nvjitlink.get_info_log(linker, log)
+    finally:
+        nvjitlink.destroy(linker)
+    return log.decode()
+
+
+@pytest.mark.thorough
+def test_blocks_of_512_threads_have_registers_and_shared_memory_enough(ptx: dict[str, list[str]]) -> None:
+    needs(absent("cuda.bindings"))
+    for name, codes in ptx.items():
+        for code in codes:
+            found = re.search(r"used (\d+) registers, .*?(\d+) stack(?:, (\d+) bytes smem)?", assembled(code))
+            assert found, name
+            registers, stack, shared = (int(n or 0) for n in found.groups())
+            assert registers <= 65536 // 512 and stack == 0 and shared <= 48 << 10, (name, found[0])
+
+
 def innermost(code: str) -> Iterator[list[str]]:
     """The instructions of each loop of PTX that has no other inside."""
     lines = [line.strip() for line in code.splitlines()]
