@@ -236,6 +236,17 @@ def check_the_next_program_has_the_slabs_of_the_one_before() -> None:
     assert not any(held().values()), held()
 
 
+def check_a_program_without_memory_does_not_run() -> None:
+    p = plan()
+    with cuda() as backend:
+        first, second = ready(p, backend), ready(p, backend)
+        for use in (first.run, first.read, lambda: first.write({})):
+            assert "has no memory" in raised(ValueError, use)
+        second.run(ITERATIONS)
+        assert p.right(second)
+    assert "has no memory" in raised(ValueError, second.run)
+
+
 def check_what_is_closed_is_there_for_others() -> None:
     p, free = plan(), lambda: api.cuMemGetInfo()[1]
     with cuda() as backend:

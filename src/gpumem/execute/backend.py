@@ -62,6 +62,8 @@ class Backend(ABC):
     each run `begin`, and for each op of each iteration `submit`; then `wait` and `get`.
     """
 
+    layout: Layout | None = None  # of the program that has the slabs, as `prepare` notes
+
     @abstractmethod
     def open(self, layout: Layout) -> None:
         """Take the two slabs, `layout.device` and `layout.host` bytes, and all else that a run needs."""

@@ -100,6 +100,12 @@ class Program(Shown):
         """The trace that runs."""
         return self.layout.trace
 
+    def _has_memory(self) -> None:
+        if self.backend.layout is not self.layout:
+            raise ValueError(
+                "this program has no memory: its backend was closed, or has run `prepare` for another since"
+            )
+
     def crossing(self) -> dict[int, list[Block]]:
         """Return who carries a value over the boundary: recorded buffer -> its blocks, device first."""
         over = np.flatnonzero(self.trace.crossing).tolist()
@@ -114,8 +120,10 @@ class Program(Shown):
         Raises
         ------
         ValueError
-            A buffer that does not cross the boundary, or a value larger than its buffer.
+            A buffer that does not cross the boundary, a value larger than its buffer, or a program whose backend was
+            closed or is another program's by now; as for `run` and `read`.
         """
+        self._has_memory()
         over = self.crossing()
         for of, value in state.items():
             if of not in over:
@@ -131,6 +139,7 @@ class Program(Shown):
 
     def read(self) -> dict[int, Bytes]:
         """Return what crosses the boundary now: recorded buffer -> bytes."""
+        self._has_memory()
         return {of: self.backend.get(blocks[0]) for of, blocks in self.crossing().items()}
 
     def run(self, iterations: int = 1, *, lag: I64 | None = None) -> Timeline:
@@ -142,6 +151,7 @@ class Program(Shown):
         """
         if iterations < 1:
             raise ValueError(f"iterations: {iterations} is below 1")
+        self._has_memory()
         late = np.zeros(len(self.works), np.int64) if lag is None else np.asarray(lag)
         if late.shape != (len(self.works),) or late.min(initial=0) < 0:
             told = f"lag: {late.tolist()!r:.60}"
@@ -241,6 +251,7 @@ def prepare(
     """
     layout = Layout.of(trace, placement, host)
     backend.open(layout)
+    backend.layout = layout
     try:
         return _bind(layout, backend, launch, first)
     except BaseException:

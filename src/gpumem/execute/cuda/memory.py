@@ -89,6 +89,7 @@ class CudaMemory(Backend):
     def close(self) -> None:
         """Wait for what is under way and give everything back, in reverse order; from any thread."""
         self._end()
+        self.layout = None
         for name in [*reversed(self._slabs)]:
             self._slabs.pop(name)[1].close()
 
