@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 import gpumem
 from gpumem import check
-from gpumem.cli import main
+from gpumem.cli import main, parser
 from gpumem.columns import Buffers, Ops
 from gpumem.commands.progress import Progress, tell, voice
 from gpumem.errors import CheckError, NotReached
@@ -889,6 +889,7 @@ def test_a_long_command_says_what_it_is_at(
         assert spoke.wait(60)
         return load(str(path))
 
+    parser()  # which imports the commands: one that is imported later would keep what is patched here
     monkeypatch.setattr("gpumem.commands.progress.tell", tell)
     monkeypatch.setattr("gpumem.io.load", slow)
     monkeypatch.setattr("gpumem.commands.progress.Progress.__init__.__defaults__", (0.001,))
