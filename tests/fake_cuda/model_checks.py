@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from fake_cuda import control
-from fake_cuda.backend_checks import held, report
+from fake_cuda.backend_checks import held, made_inside, report
 from gpumem import best_fit
-from gpumem.execute import Emulator, Program, prepare, run
+from gpumem.execute import Emulator, prepare, run
 from gpumem.execute.cuda import Cuda
 from gpumem.kernels import _compiled, device, reference
 from gpumem.models import Model, cnn, mlp, residual, transformer
@@ -85,16 +84,7 @@ def check_a_missing_wait_changes_what_a_model_learns() -> None:
 
 
 def check_nothing_is_made_inside_an_iteration() -> None:
-    kinds = ("allocations", "syncs", "events_created", "streams_created", "loads", "translations", "live_graphs")
-    issue, inside = Program._issue, []
-
-    def counted(self: Program, before: Any, runs: Any = None) -> Any:
-        told = [control.count(kind) for kind in kinds]
-        tokens = issue(self, before, runs)
-        inside.append([control.count(kind) - n for kind, n in zip(kinds, told)])
-        return tokens
-
-    with patch.object(Program, "_issue", counted):
+    with made_inside() as inside:
         for name in MODELS:
             model, swapped = built(name)
             for options in WAYS.values():
