@@ -86,12 +86,13 @@ def test_where_the_toolkit_is_and_how_many_connections(monkeypatch: pytest.Monke
     from gpumem.execute.cuda import probe
 
     monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")
     assert probe.toolkit() == ("/opt/cuda", "")
-    assert probe.connections() == "32 (CUDA_DEVICE_MAX_CONNECTIONS)"
-    for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_MAX_CONNECTIONS"):
-        monkeypatch.delenv(name, raising=False)
-    assert probe.connections().startswith("8 (")
+    assert probe.connections() == "16 (CUDA_DEVICE_MAX_CONNECTIONS)"
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    there, missing = probe.toolkit()
+    assert bool(there) is not bool(missing) and there != "/opt/cuda"
     monkeypatch.setattr(probe, "load_nvidia_dynamic_lib", lambda name: 1 / 0)
     assert probe.libraries() == dict.fromkeys(LIBRARIES - {"toolkit"}, ("", "not found (ZeroDivisionError)"))
 

@@ -96,6 +96,5 @@ def toolkit() -> tuple[str, str]:
 
 
 def connections() -> str:
-    """Return how many hardware queues the streams of a process share, and who says so."""
-    given = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
-    return f"{given} (CUDA_DEVICE_MAX_CONNECTIONS)" if given else "8 (CUDA_DEVICE_MAX_CONNECTIONS is not set)"
+    """Return how many hardware queues the streams of a process share: as the user has set it, or this package."""
+    return f"{os.environ['CUDA_DEVICE_MAX_CONNECTIONS']} (CUDA_DEVICE_MAX_CONNECTIONS)"
