@@ -21,10 +21,35 @@ static bool is_ptx(const char *code) {
     }
 }
 
+// Numba numbers its functions as it goes, and lists them in any order: neither makes another kernel. `B2v7` is the 7 of a name.
+static const char *past_number(const char *c) {
+    char *v;
+    size_t length = *c == 'B' ? strtoul(c + 1, &v, 10) : 0;
+    return length > 1 && length < 10 && *v == 'v' && strspn(v + 1, "0123456789") >= length - 1 ? v + length : c;
+}
+
+static uint64_t line_hash(const char *c, const char *end, uint64_t start) {
+    while (c < end) {
+        const char *past = past_number(c);
+        if (past == c) start = mix(start + (unsigned char)*c++);
+        else c = past;
+    }
+    return start;
+}
+
+static uint64_t hash(const char *ptx, uint64_t start) {  // what comes before the first kernel counts in any order
+    uint64_t sum = start;
+    const char *kernel = strstr(ptx, ".entry");
+    for (const char *end; *ptx; ptx = end + (*end == '\n')) {
+        end = ptx + strcspn(ptx, "\n");
+        if (kernel && end < kernel) sum += strncmp(ptx, ".common", 7) ? line_hash(ptx, end, start) : 0;
+        else sum = line_hash(ptx, end, sum);
+    }
+    return sum;
+}
+
 static void library_path(char *path, size_t size, const char *folder, const char *ptx) {  // named after what it is made from
-    uint64_t a = mix(1), b = mix(2);
-    for (const char *c = ptx; *c; c++) a = mix(a + (unsigned char)*c), b = (b ^ (unsigned char)*c) * 0x100000001B3u;
-    snprintf(path, size, "%s/%016llx%016llx.so", folder, (unsigned long long)a, (unsigned long long)b);
+    snprintf(path, size, "%s/%016llx%016llx.so", folder, (unsigned long long)hash(ptx, 1), (unsigned long long)hash(ptx, 2));
 }
 
 static bool write_whole(const char *path, const char *text) {
@@ -102,9 +127,14 @@ CUresult module_load(const char *code, const struct module **module) {
 }
 
 const struct kernel *module_kernel(const struct module *module, const char *name) {
-    for (unsigned i = 0; i < module->kernels; i++)
-        if (!strcmp(module->kernel[i].name, name)) return &module->kernel[i];
-    return NULL;
+    const struct kernel *found = NULL;
+    uint64_t wanted = line_hash(name, name + strlen(name), 0);
+    for (unsigned i = 0; i < module->kernels; i++) {
+        const char *other = module->kernel[i].name;
+        if (!strcmp(other, name)) return &module->kernel[i];
+        if (line_hash(other, other + strlen(other), 0) == wanted) found = &module->kernel[i];
+    }
+    return found;
 }
 
 CUresult function_attribute(const struct function *function, int attribute, int *value) {
