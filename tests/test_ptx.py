@@ -95,7 +95,6 @@ def test_an_instruction_that_is_not_known(instruction):
         "bar.sync 0, 64;": "only bar.sync 0 is known",
         "cvta.to.param.u64 %d1, %d2;": "this space is not known",
         ".reg .f16 %k<3>;": "registers of type f16 are not known",
-        ".local .align 4 .b8 depot[20000];": "one array in local memory, of at most 16 KiB, is known",
         ".branchtargets a, b;": "not known",
         "+++;": "this is no instruction",
     }.items(),

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { MOST = 1024, STACK = 128 << 10 };
+enum { MOST = 1024, STACK = 16 << 10 };
 
 // --- coroutines: `change(&mine, theirs)` goes on where `theirs` was left, and comes back when somebody changes to `mine`
 
@@ -50,9 +49,9 @@ static struct phase {  // the threads between two barriers, in the order in whic
 struct worker {  // runs fresh threads one after another, until one waits at a barrier
     place at;
     struct thread *thread;
-    char *stack;
 };
 static struct worker workers[MOST];
+static _Alignas(64) char stacks[MOST][STACK];  // close together, so that few pages hold the tables of their pages
 static struct worker *current;
 static place scheduler;
 
@@ -67,12 +66,7 @@ static void work(void) {
 }
 
 static void resume(struct worker *worker) {
-    if (!worker->stack) {
-        enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
-        worker->stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, FLAGS, -1, 0);
-        if (worker->stack == MAP_FAILED) abort();
-    }
-    if (!worker->at) worker->at = place_create(worker->stack, work);
+    if (!worker->at) worker->at = place_create(stacks[worker - workers], work);
     current = worker;
     change(&scheduler, worker->at);
 }
@@ -227,11 +221,12 @@ static void run_block(void) {
     for (u32 waiting; (waiting = run_phase()) && !fault;) meet(waiting);
 }
 
-static void set_threads(struct block *block) {
-    const u32 *n = block->size;
+static void set_threads(struct block *block, char *local) {
+    const u32 *n = block->size, bytes = running->kernel->local_bytes;
     phase.size = n[0] * n[1] * n[2];
     for (u32 i = 0; i < phase.size; i++)
-        threads[i] = (struct thread){.tid = {i % n[0], i / n[0] % n[1], i / n[0] / n[1]}, .index = i, .block = block};
+        threads[i] = (struct thread){.tid = {i % n[0], i / n[0] % n[1], i / n[0] / n[1]}, .index = i, .block = block,
+                                     .local = (u64)local + (u64)i * bytes, .local_bytes = bytes};
 }
 
 CUresult launched_run(struct launched *launched) {
@@ -243,14 +238,15 @@ CUresult launched_run(struct launched *launched) {
     memset(launched->kernel_of->span, 0, launched->kernel_of->sites * sizeof(struct span));
     shared = malloc(launched->kernel->shared_bytes + launched->shared + 1);
     shuffle(order, blocks);
-    set_threads(&block);
+    char *local = aligned_alloc(16, (u64)launched->kernel->local_bytes * n[0] * n[1] * n[2] + 16);
+    set_threads(&block, local);
     for (u32 i = 0; i < blocks && !fault; i++) {
         block.at[0] = order[i] % g[0], block.at[1] = order[i] / g[0] % g[1], block.at[2] = order[i] / g[0] / g[1];
         run_block();
     }
     if (fault)
         for (int i = 0; i < MOST; i++) workers[i].thread = NULL, workers[i].at = NULL;
-    free(order), free(shared);
+    free(order), free(shared), free(local);
     running = NULL;
     return fault;
 }

@@ -12,7 +12,8 @@ class Kernel(Instructions):
     def __init__(self, name: str, parameters: str, module: "Module") -> None:
         self.name, self.module = name, module
         self.parameters, self.parameter_bytes = packed([variable(p) for p in split(parameters)])
-        self.shared, self.local = list(module.shared), ""
+        self.shared: list[tuple[str, int, int]] = list(module.shared)
+        self.local: list[tuple[str, int, int]] = []
         self.registers: list[dict[str, str]] = [{}]
         self.labels: set[str] = set()
         self.code: list[str] = []
@@ -20,14 +21,16 @@ class Kernel(Instructions):
 
     def define(self, k: int, out: list[str]) -> str:
         """Append the function in C; return its row in the table of kernels."""
-        out += [f"static void kernel_{k}(struct thread *t) {{", *self.code, "}"]
+        local = -(-packed(self.local)[1] // 16) * 16
+        garbage = [f"memset((char *)t->local, 0xA5, {local});"] if local else []
+        out += [f"static void kernel_{k}(struct thread *t) {{", *garbage, *self.code, "}"]
         arrays = apart(self.shared)
         dynamic = next((start for start, size in arrays.values() if size < 0), 0)
         fixed = [(start, size) for start, size in arrays.values() if size >= 0]
         for what, ranges in (("parameters", self.parameters.values()), ("arrays", fixed)):
             body = ", ".join(f"{{{start}, {size}}}" for start, size in ranges) or "{0, 0}"
             out.append(f"static const struct range {what}_{k}[] = {{{body}}};")
-        counts = f"{len(self.parameters)}, {len(fixed)}, parameters_{k}, arrays_{k}, {self.parameter_bytes}"
+        counts = f"{len(self.parameters)}, {len(fixed)}, parameters_{k}, arrays_{k}, {self.parameter_bytes}, {local}"
         end = max([FIRST, dynamic, *(start + size for start, size in fixed)])
         return f'{{"{self.name}", kernel_{k}, {counts}, {end}, {dynamic}}}'
 
@@ -68,7 +71,9 @@ class Kernel(Instructions):
             return f"(({kind}){PLAIN[text]})"
         if array := apart(self.shared).get(text):
             return f"(({kind}){array[0]}u)"
-        if text == self.local or text in self.module.variables:
+        if array := packed(self.local)[0].get(text):
+            return f"(({kind})(t->local + {array[0]}u))"
+        if text in self.module.variables:
             return f"(({kind})(u64){named(text)})"
         raise self.refuse(f"{text} is not known")
 
@@ -118,12 +123,7 @@ class Kernel(Instructions):
         elif ".shared" in text:
             self.shared.append(variable(text))
         elif ".local" in text:
-            name, size, align = variable(text)
-            if self.local or size > 16384:
-                raise self.refuse("one array in local memory, of at most 16 KiB, is known")
-            self.local, array = name, named(name)
-            self.code.append(f"_Alignas({max(align, 16)}) char {array}[{size}]; memset({array}, 0xA5, {size});")
-            self.code.append(f"t->local = (u64){array}, t->local_bytes = {size};")
+            self.local.append(variable(text))
         elif not text.startswith(".pragma"):
             raise self.refuse("not known")
 

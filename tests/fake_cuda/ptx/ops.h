@@ -14,6 +14,9 @@ typedef unsigned __int128 u128;
 #define reach(t, address, bytes, space, site) reach_(t, address, bytes, space, site, &spans[site])
 
 static inline char *reach_(struct thread *t, u64 address, u32 bytes, enum space space, int site, struct span *span) {
+    u64 own = address - t->local;
+    if (space == LOCAL && own < t->local_bytes && own + bytes <= t->local_bytes && !(address & (bytes - 1)))
+        return (char *)address;
     if (__builtin_expect(address - span->base < span->limit && !(address & (bytes - 1)), 1))
         return (char *)(address + span->shift);
     return t->block->find(t, address, bytes, space, site);

@@ -32,7 +32,7 @@ struct kernel {
     void (*run)(struct thread *);
     unsigned parameters, arrays;
     const struct range *parameter, *array;  // array: of shared memory
-    u32 parameter_bytes, shared_bytes, dynamic;  // dynamic: where shared memory of the launch's size starts, or 0
+    u32 parameter_bytes, local_bytes, shared_bytes, dynamic;  // dynamic: where shared memory of the launch's size starts, or 0
 };
 struct place { u64 address, bytes; };  // of a variable
 struct module {

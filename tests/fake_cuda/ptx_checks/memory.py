@@ -97,10 +97,11 @@ def check_threads_know_where_they_are():
 def check_local_memory_and_generic_addresses():
     memory, x = numbers(np.uint32, 32)
     code = kernel(
-        """.local .align 8 .b8 depot[32];
+        """.local .align 8 .b8 depot[32]; .local .align 4 .b8 more[40000];
         .reg .b64 %SP, %SPL;
         mov.u64 %SPL, depot; cvta.local.u64 %SP, %SPL;
-        st.local.u32 [%SPL+4], %i; ld.u32 %r1, [%SP+4]; mul.lo.s32 %r1, %r1, 3; st.u32 [%SP+8], %r1;
+        st.local.u32 [more+36], %r2; st.local.u32 [%SPL+4], %i;
+        ld.u32 %r1, [%SP+4]; mul.lo.s32 %r1, %r1, 3; st.u32 [%SP+8], %r1;
         mov.u64 %d1, tile; cvta.shared.u64 %d2, %d1; mul.wide.u32 %d3, %r3, 4; add.s64 %d2, %d2, %d3;
         ld.local.u32 %r1, [%SPL+8]; st.u32 [%d2], %r1; bar.sync 0;
         cvta.to.shared.u64 %d4, %d2; ld.shared.u32 %r1, [%d4];
