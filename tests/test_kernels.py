@@ -107,7 +107,8 @@ def test_both_libraries_have_the_same_functions(device: ModuleType) -> None:
 
 ENDS = [(name, smallest) for name in CASES if name not in WINOGRAD]
 ENDS += [pytest.param(name, smallest, marks=pytest.mark.thorough) for name in WINOGRAD]  # 16 matrices take seconds
-ENDS += [pytest.param(name, largest, marks=pytest.mark.thorough) for name in CASES]
+ENDS += [pytest.param(name, largest, marks=pytest.mark.thorough) for name in CASES if name not in WINOGRAD]
+ENDS += [pytest.param(name, largest, marks=pytest.mark.slow) for name in WINOGRAD]  # compiled, they are in test_gpu.py
 
 
 @pytest.mark.parametrize(("name", "sizes"), ENDS)
@@ -123,7 +124,7 @@ def test_kernels_agree_with_numpy(device: ModuleType, name: str, data: st.DataOb
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted(BARRIERS))
+@pytest.mark.parametrize("name", sorted(BARRIERS - set(WINOGRAD)))
 @given(data=st.data(), seed=st.integers(0, 99))
 @settings(max_examples=2)
 def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, data: st.DataObject, seed: int) -> None:

@@ -16,19 +16,15 @@ SOURCES = sorted((fake_cuda.HERE / "ptx_checks").glob("*.py"))
 CHECKS = re.findall(r"^def (check_\w+)", "".join(path.read_text() for path in SOURCES), re.M)
 
 
-@pytest.fixture(scope="module")
-def results():
-    """What came of each check: all of them run in one process."""
+@pytest.mark.thorough
+def test_on_the_fake_driver():
+    """All checks run in one process, and in one test, so that no two workers run them."""
     needs(absent("cuda.core", "cuda.bindings", "numba_cuda") or fake_cuda.why_not())
     done = fake_cuda.run("from fake_cuda import ptx_checks; ptx_checks.main()", memory=1 << 24, timeout=300)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CHECKS)
-def test_check(results, name):
-    assert results[name] is None, results[name]
+    results = json.loads(done.stdout)
+    assert set(results) == set(CHECKS)
+    assert not any(results.values()), "\n".join(f"{name}: {why}" for name, why in results.items() if why)
 
 
 def refusal(body, outside=""):
