@@ -46,9 +46,8 @@ def _softmax_gradient(y: Any, dy: Any, dx: Any, columns: Any, scale: Any) -> Non
 def softmax(stream: object, x: Any, out: Any, scale: float = 1.0, causal: bool = False) -> None:
     """As in `reference`; out may be x."""
     shape = _shapes.softmax(causal, x=x, out=out)
-    first, period = (
-        (1, x.shape[len(x.shape) - 2]) if causal else (shape[1], 1)
-    )  # columns that a row sees, and which rows see more
+    # the columns that a first row sees, each next one sees one more, and after how many rows it begins anew
+    first, period = (1, x.shape[len(x.shape) - 2]) if causal else (shape[1], 1)
     numbers = np.float32(scale), np.int64(first), np.int64(period)
     block_each(_softmax, *shape, stream, x.reshape(shape), out.reshape(shape), *numbers)
 
