@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem import Machine
+from gpumem.live.planning import Planning
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed, record
 from gpumem.torch.ops import call_of, tensors
@@ -22,7 +23,6 @@ from gpumem.torch.run.engines import OnHost, Resized, Swapped
 from gpumem.torch.run.iterations import Book, Segment
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_cuda import advice
-from gpumem.torch.run.planning import Planning
 from gpumem.torch.run.predict import Predicted
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
 
@@ -363,7 +363,7 @@ def test_planning_that_fails_leaves_the_run_on_demand(monkeypatch: pytest.Monkey
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("a planner's defect")
 
-    monkeypatch.setattr("gpumem.torch.run.planning.among", broken)
+    monkeypatch.setattr("gpumem.live.planning.among", broken)
     trace, _ = _pair()
     job = Planning(trace, Machine.named("rtx4090"), 1000)
     job.run()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
+    from gpumem.live.residency import LimitError as LimitError
     from gpumem.torch._torch import NoSolver as NoSolver
     from gpumem.torch.capture import capture as capture, record as record
     from gpumem.torch.captured import Captured as Captured
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fitted import Fit as Fit, Largest as Largest
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
-    from gpumem.torch.run.memory import LimitError as LimitError
-    from gpumem.torch.run.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.torch.workload import WorkloadError as WorkloadError, load as load
 
 face(__name__)

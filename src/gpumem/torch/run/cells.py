@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpumem.live.residency import Movable
 from gpumem.torch._torch import torch
 
 _PARTS = {  # what tensors of other layouts are made of
@@ -17,22 +18,14 @@ _PARTS = {  # what tensors of other layouts are made of
 }
 
 
-class Cell:
-    """A storage, and where its bytes are: `here` (on the device), in a `copy` on the host, or to be made `again`.
+class Cell(Movable):
+    """A storage under management. `node` is the backward node that wrote last."""
 
-    At least one of the three always holds. `version` counts writes; `node` is the backward node that wrote last.
-    """
-
-    copy: Any = None  # as an engine keeps it
-    coming = False  # a copy into it, or out of it, may be under way
-    once = False  # nobody needs the copy when it has come back
-    again: Any = None  # a Making
-    feeds: Sequence[Cell] = ()  # what can only be made again while this has the bytes it has
-    version = 0
     node: int | None = None
 
     def __init__(self, storage: torch.UntypedStorage, size: int, fixed: bool) -> None:
-        self.key, self.size, self.fixed, self.here = storage._cdata, size, fixed, True
+        super().__init__(size, fixed)
+        self.key = storage._cdata
         self.ref: weakref.ref[torch.UntypedStorage]
 
     @property

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gpumem.live.residency import Mover
 from gpumem.torch._torch import torch
 
 
-class Engine(Protocol):
-    """What moves the bytes of storages of one device, its `place`. A copy is whatever `out` returns."""
+class Engine(Mover, Protocol):
+    """What moves the bytes of storages of one device, its `place`."""
 
     place: torch.device
 
@@ -29,18 +30,6 @@ class Engine(Protocol):
 
     def rest(self) -> None:
         """Let whatever runs next, wherever, be behind what was done."""
-
-    def out(self, storage: torch.UntypedStorage) -> Any:
-        """Begin to copy a storage's bytes to the host; return the copy."""
-
-    def back(self, storage: torch.UntypedStorage, copy: Any) -> None:
-        """Begin to copy bytes back into a storage that was just given memory."""
-
-    def settle(self, copy: Any) -> None:
-        """Let what computes next wait for what was begun last with this copy."""
-
-    def drop(self, copy: Any) -> None:
-        """Give the host's memory back."""
 
     def bytes_of(self, copy: Any) -> Any:
         """Wait for a copy out; return its bytes, as an array of `uint8` that may be used again later."""

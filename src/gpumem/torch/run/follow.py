@@ -1,156 +1,36 @@
-"""Where in a plan a run stands: it goes along while ops look as planned, and lets go where they do not."""
+"""Where in a plan a run stands, and what it makes again there: `gpumem.live.follow`, and calls that run again."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any
-
-from gpumem.swap.plan import Hold, Recompute, Swap
+from gpumem.live.follow import Follower
+from gpumem.live.hints import Hints
+from gpumem.live.residency import LimitError
 from gpumem.swap.plan.replay import Replay
 from gpumem.torch.run.again import Kept, Making, NotKept, remake
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.hints import At, Hints
-from gpumem.torch.run.memory import LimitError, Memory
-
-LOST = -1
-DOZEN = 12  # so many ops that look like the first ones are taken for them
+from gpumem.torch.run.memory import Memory
 
 
-class Follower:
-    """Carries out the hints of a plan around the ops of a run.
+class Remaker(Follower[Cell]):
+    """A follower of plans that make values again: `calls` are those that may be asked for, of this iteration."""
 
-    `i` is the op that comes next, or `LOST`. `trail` has what the ops of this iteration touched.
-    """
+    memory: Memory
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
-        self.memory, self.hints = memory, hints
-        self.keys, self.at = hints.keys, hints.at
-        self.i = 0
-        self.bound: list[Cell | None] = [None] * len(hints.plan.decisions)
-        self.held: dict[int, Any] = {}  # storages kept after their death
         self.calls: dict[int, Kept] = {}
-        self.trail: list[list[Cell]] = []
-        self.head = hints.keys[:DOZEN]
-        self.seen: deque[int] = deque(maxlen=len(self.head))  # keys and cells of the last ops, while lost
-        self.touched: deque[list[Cell]] = deque(maxlen=max(len(self.head) - 1, 1))
-        self.deviation = ""
-
-    # where it stands
-
-    def before(self, key: int, name: str) -> int:
-        """Do what is due before an op that looks so; return which one it is, or `LOST`."""
-        i, keys = self.i, self.keys
-        if i != LOST and keys[i] == key:
-            if not i:
-                self.trail = []
-            if (due := self.at[i]) is not None:
-                self._before(due)
-            return i
-        if i != LOST:
-            expected = self.hints.trace.ops.name[i]
-            self.lose(f"op {i}: {name} came for {expected}" if name != expected else f"op {i}, {name}: of other sizes")
-        self.seen.append(key)
-        if [*self.seen] != self.head:
-            return LOST
-        return self._found()
-
-    def expects(self, key: int) -> bool:
-        """Whether an op that looks so is the next one."""
-        return self.i != LOST and self.keys[self.i] == key
+        super().__init__(memory, hints)
 
     def after(self, touched: list[Cell]) -> bool:
-        """Do what is due after the op, which touched these; return whether the iteration is at its end."""
-        if self.i == LOST:
-            self.touched.append(touched)
-            return False
-        if (due := self.at[self.i]) is not None:
-            self._after(due, touched)
-        self.trail.append(touched)
-        self.i += 1
-        if self.i < self.hints.n:
-            return False
-        self.i = 0
-        self.calls = {}
-        return True
-
-    def lose(self, why: str) -> None:
-        """Let go of the plan; what is away stays so until it is asked for."""
-        self.deviation = self.deviation or why
-        self.restart()
-        self.i = LOST
+        """Do what is due after the op; at the end of an iteration its calls are over."""
+        ended = super().after(touched)
+        if ended:
+            self.calls = {}
+        return ended
 
     def restart(self) -> None:
         """Stand before the first op."""
-        self.i = 0
-        self.bound = [None] * len(self.bound)
-        self.held.clear()
-        self.calls, self.trail = {}, []
-        self.seen.clear()
-        self.touched.clear()
-
-    def _found(self) -> int:
-        """Go on where the first ops have come by; what was due around them is done late."""
-        trail = [*self.touched][-len(self.head) + 1 :] if len(self.head) > 1 else []
-        self.restart()
-        for touched in trail:
-            if (due := self.at[self.i]) is not None:
-                self._before(due)
-                self._after(due, touched)
-            self.trail.append(touched)
-            self.i += 1
-        if (due := self.at[self.i]) is not None:
-            self._before(due)
-        return self.i
-
-    def switch(self, trail: list[list[Cell]]) -> None:
-        """Begin with a plan where another iteration ends, whose ops touched these: what is away over the boundary goes.
-
-        Else the first planned iteration would begin with what the plan has on the host.
-        """
-        n = self.hints.n
-        for k in self.hints.wraps():
-            swap = self.hints.plan.decisions[k]
-            assert isinstance(swap, Swap)
-            ((place, _),) = [b for b in self.at[swap.after].bind if b[1] == k]  # type: ignore[union-attr]
-            touched = trail[swap.after]
-            if place < len(touched):
-                cell = self.bound[k] = touched[place]
-                if swap.out < n:
-                    self.memory.out(cell)
-                if swap.release < n <= swap.prefetch:
-                    self.memory.release(cell)
-
-    # what is due
-
-    def _before(self, due: At) -> None:
-        memory = self.memory
-        for k in due.release:
-            if (cell := self.bound[k]) is not None and cell.here:
-                if isinstance(self.hints.plan.decisions[k], Recompute):
-                    self._drop(k, cell)
-                else:
-                    memory.release(cell)
-        for k in due.fetch:
-            cell = self.bound[k]
-            if cell is None or cell.here or cell.copy is None:
-                continue
-            if memory.held + cell.size <= memory.limit:
-                cell.once = self.hints.final[k]
-                memory.bring(cell)
-        if due.again is not None:
-            self._remake(due.again, due.wanted)
-        for k in due.let:
-            self.held.pop(k, None)
-            memory.bury()
-
-    def _after(self, due: At, touched: list[Cell]) -> None:
-        for place, k in due.bind:
-            self.bound[k] = cell = touched[place] if place < len(touched) else None
-            if cell is not None and isinstance(self.hints.plan.decisions[k], Hold):
-                self.held[k] = cell.storage
-        for k in due.out:
-            if (cell := self.bound[k]) is not None:
-                self.memory.out(cell)
+        super().restart()
+        self.calls = {}
 
     def _drop(self, k: int, cell: Cell) -> None:
         """Give up bytes that can be made again; where they cannot, they stay.

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
+from gpumem.live.follow import LOST
+from gpumem.live.hints import Hints
+from gpumem.live.planning import Planning
+from gpumem.live.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.period import BlockEvent, Detector
 from gpumem.swap.plan import Plan
 from gpumem.torch.captured import cut
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.follow import LOST, Follower
-from gpumem.torch.run.hints import Hints
+from gpumem.torch.run.follow import Remaker
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.planning import Planning
-from gpumem.torch.run.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
@@ -103,7 +104,7 @@ class Course:
         self.memory, self.recorder, self.settled, self.lasts, self.wait = memory, recorder, settled, lasts, wait
         self.detects = True
         self.watch: Watch | None = None
-        self.follower: Follower | None = None
+        self.follower: Remaker | None = None
         self.hints: Hints | None = None
         self.job: Planning | None = None
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
@@ -148,7 +149,7 @@ class Course:
         """Follow a plan from the next op on, which is taken for the first."""
         self.watch = None
         self.hints = Hints.of(trace, plan)
-        self.follower = Follower(self.memory, self.hints)
+        self.follower = Remaker(self.memory, self.hints)
 
     # boundaries
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gpumem.live.residency import UNLIMITED
 from gpumem.torch._torch import torch
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.memory import UNLIMITED, Memory, quietly
+from gpumem.torch.run.memory import Memory, quietly
 
 
 def restore(memory: Memory) -> None:

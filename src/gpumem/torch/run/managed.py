@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 from gpumem._strict import strict
 from gpumem.deadline import Deadline
 from gpumem.evaluate import Planned
+from gpumem.live.planning import SEVERAL, Planning, given
+from gpumem.live.report import ManagedReport
+from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.machine import Machine
 from gpumem.names import one_of
 from gpumem.swap import PLANNERS
@@ -22,12 +25,10 @@ from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, S
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
-from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
+from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.mode import Within
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
 from gpumem.torch.run.outside import reading
-from gpumem.torch.run.planning import SEVERAL, Planning, given
-from gpumem.torch.run.report import ManagedReport
 from gpumem.torch.run.strangers import refused
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gpumem.live.follow import LOST
+from gpumem.live.hints import LEAVE
+from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.torch._torch import torch
 from gpumem.torch.dispatch import OpMode
 from gpumem.torch.ops import THERE, Call, tensors
 from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.follow import LOST
-from gpumem.torch.run.hints import LEAVE
 from gpumem.torch.run.iterations import Course
-from gpumem.torch.run.memory import UNLIMITED, LimitError, Memory
+from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.predict import Predicted
 from gpumem.torch.scene import NONE, Scene, engine_references
 from gpumem.torch.timing import Stopwatch, stopwatch
