@@ -1,7 +1,8 @@
-"""What users test their own allocators and planners with; no test framework needed.
+"""What users test their own allocators, planners and devices with; no test framework needed.
 
 `check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `plans`, `requests`,
-`steps` and `traces` need Hypothesis, which comes with `gpumem[test]`.
+`steps` and `traces` need Hypothesis, which comes with `gpumem[test]`. `live_program` draws programs that `perform`
+performs on any device.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,20 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.testing.allocators import check_allocator as check_allocator
+    from gpumem.testing.calls import (
+        AnyDevice as AnyDevice,
+        Compute as Compute,
+        DeviceCall as DeviceCall,
+        Drop as Drop,
+        Fault as Fault,
+        Look as Look,
+        Malloc as Malloc,
+        Mixing as Mixing,
+        Put as Put,
+        Unmanaged as Unmanaged,
+        Wrong as Wrong,
+        perform as perform,
+    )
     from gpumem.testing.contract import (
         OPTIONAL as OPTIONAL,
         RULES as RULES,
@@ -18,6 +33,7 @@ if TYPE_CHECKING:
     )
     from gpumem.testing.history import Player as Player, play as play
     from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES, check_planner as check_planner
+    from gpumem.testing.programs import LiveProgram as LiveProgram, live_program as live_program
     from gpumem.testing.request import (
         Allocate as Allocate,
         Free as Free,
