@@ -234,7 +234,7 @@ def perform(calls: Iterable[DeviceCall], device: AnyDevice, mixing: Mixing | Non
     --------
     >>> calls = [Malloc(0, 4), Put(0, seed=1), Compute("mix", (0,), (0,)), Look(0), Drop(0), Wrong("read", 0)]
     >>> [seen.tolist() for seen in perform(calls, Unmanaged())]
-    [[3, 146, 209, 36]]
+    [[55, 81, 173, 226]]
     """
     return Performance(device, Mixing() if mixing is None else mixing).play(calls)
 
