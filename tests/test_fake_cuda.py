@@ -26,7 +26,8 @@ def needed():
 @pytest.fixture(scope="module")
 def done():
     """All checks, which run in one process."""
-    done = fake_cuda.run("from fake_cuda import checks; checks.main()", memory=1 << 24, timeout=300)
+    code = "from fake_cuda import checks; checks.main()"
+    done = fake_cuda.run(code, memory=1 << 24, timeout=300, FAKE_CUDA_GRANULE="65536")
     assert done.returncode == 0, done.stderr
     return done
 
@@ -131,3 +132,25 @@ for _ in range(10):
 print(control.count("pending"))
 """
     assert [fake_cuda.run(code, FAKE_CUDA_QUEUE=length).stdout for length in ("0", "3")] == ["10\n", "3\n"]
+
+
+def test_granules_and_whether_there_are_any_come_from_the_environment():
+    code = """
+from cuda.bindings import driver
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+wanted = driver.CUmemAllocationProp()
+wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+print(driver.cuDeviceGetAttribute(attribute, 0)[1], driver.cuMemGetAllocationGranularity(wanted, 0)[1])
+print(*(int(call[0]) for call in (
+    driver.cuMemCreate(2 << 20, wanted, 0), driver.cuMemAddressReserve(2 << 20, 0, 0, 0), driver.cuMemUnmap(8, 8),
+)))
+"""
+    for settings, expected in (
+        ({}, "1 2097152\n0 0 1\n"),
+        ({"FAKE_CUDA_GRANULE": "5000"}, "1 8192\n0 0 1\n"),
+        ({"FAKE_CUDA_NO_MAPPING": "1"}, "0 None\n801 801 801\n"),
+    ):
+        assert fake_cuda.run(code, **settings).stdout == expected

@@ -23,12 +23,13 @@ static const char *const count_names[COUNTS] = {
     "sets", "launches", "records", "waits", "syncs", "pageable_refused", "device_bytes", "pinned_bytes",
     "unknown_launches", "graph_launches", "executed_copies", "executed_launches", "pending", "loads", "events_created",
     "streams_created", "host_allocations", "live_managed", "managed_bytes", "reserved_bytes", "prefetches",
-    "spinning_syncs", "translations", "late_loads",
+    "spinning_syncs", "translations", "late_loads", "maps", "unmaps", "creates", "live_handles", "reserved_addresses",
+    "mapped_bytes",
 };
 static long armed[FAULTS];
 static const char *const fault_names[FAULTS] = {
     "allocation", "pinned", "copy", "set", "launch", "record", "wait", "event", "stream", "graph", "execution",
-    "context",
+    "context", "reserve", "create", "map", "access",
 };
 static uint64_t state;
 bool sticky;
@@ -56,7 +57,7 @@ API int fake_cuda_fail(const char *what, long n) {
 API void fake_cuda_reset_counts(void) {  // what counts live things stays
     LOCK;
     for (int i = 0; i < COUNTS; i++) {
-        bool live = !strncmp(count_names[i], "live_", 5) || strstr(count_names[i], "_bytes") || i == PENDING;
+        bool live = !strncmp(count_names[i], "live_", 5) || strstr(count_names[i], "_bytes") || i == PENDING || i == RESERVED_ADDRESSES;
         if (!live) counts[i] = 0;
     }
 }

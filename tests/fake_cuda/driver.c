@@ -118,6 +118,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
         [134] = -1, [130] = 0, [131] = -1,
     };
     *value = attribute > 0 && attribute < 160 ? values[attribute] : 0;
+    if (attribute == 102) *value = mapping_supported();
     return device ? INVALID_DEVICE : attribute > 0 && attribute < 160 ? SUCCESS : INVALID_VALUE;
 }
 

@@ -327,6 +327,6 @@ API void fake_cuda_revive(void) {
         if (is(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
         if (is(h, FUNCTION)) ((struct function *)h)->loaded = false;
     }
-    area_destroy_all(), pools_trim(true), forget_streams();
+    area_destroy_all(), mapping_reset(), pools_trim(true), forget_streams();
     ruined = failure = SUCCESS, failed_on = NULL;
 }

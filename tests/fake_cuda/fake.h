@@ -40,10 +40,11 @@ enum count { ALLOCATIONS, LIVE_DEVICE, LIVE_PINNED, LIVE_STREAMS, LIVE_EVENTS, L
              LAUNCHES, RECORDS, WAITS, SYNCS, PAGEABLE_REFUSED, DEVICE_BYTES, PINNED_BYTES, UNKNOWN_LAUNCHES,
              GRAPH_LAUNCHES, EXECUTED_COPIES, EXECUTED_LAUNCHES, PENDING, LOADS, EVENTS_CREATED, STREAMS_CREATED,
              HOST_ALLOCATIONS, LIVE_MANAGED, MANAGED_BYTES, RESERVED_BYTES, PREFETCHES, SPINNING_SYNCS, TRANSLATIONS,
-             LATE_LOADS, COUNTS };
+             LATE_LOADS, MAPS, UNMAPS, CREATES, LIVE_HANDLES, RESERVED_ADDRESSES, MAPPED_BYTES, COUNTS };
 extern long counts[COUNTS];
 enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAIL_RECORD, FAIL_WAIT, FAIL_EVENT,
-             FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAULTS };
+             FAIL_STREAM, FAIL_GRAPH, FAIL_EXECUTION, FAIL_CONTEXT, FAIL_RESERVE, FAIL_CREATE, FAIL_MAP, FAIL_ACCESS,
+             FAULTS };
 bool fails(enum fault what);  // whether this is the call that was told to fail
 
 extern bool sticky;                // illegal addresses ruin the context
@@ -64,6 +65,9 @@ struct area {
     bool device, managed, owned, dying;  // dying: a free of it is queued
     struct pool *pool;
     struct record *made;  // done when its memory can be used; NULL: at once
+    struct reserved *range;      // of a mapping (mapping.c): where it lies, and what is mapped
+    struct physical *physical;
+    bool denied;                 // a mapping that nobody may access
     uint64_t id;
     struct area *next;
 };
@@ -74,15 +78,21 @@ uint64_t pools_spare(void);
 void pool_use(struct pool *pool, long bytes);
 void pools_trim(bool all);  // give back what nobody uses, or only what is above the pools' thresholds
 struct area *area_at(uintptr_t address, size_t bytes);
+struct area *areas_between(uintptr_t address, size_t bytes);  // any of those that have some of these bytes
 char *reach(uintptr_t address, size_t bytes);  // where queued work finds the bytes; NULL where it must not
 CUresult area_create(struct area area, uintptr_t *address);
+void area_add(struct area area);
 void area_make(const struct record *made, uintptr_t address);
 CUresult area_register(void *host, size_t bytes);
 void area_destroy(struct area *area);
 void area_destroy_all(void);
+bool mapping_supported(void);
+void mapping_end(struct area *area);
+void mapping_reset(void);
+void range_of(const struct area *area, uintptr_t *base, size_t *bytes);  // the addresses that a mapping lies in
 
 // Handles are never freed, so that one that was destroyed is always recognised.
-enum type { STREAM = 0x51, EVENT, GRAPH, EXEC, FUNCTION, LIBRARY, POOL, OBJECT };
+enum type { STREAM = 0x51, EVENT, GRAPH, EXEC, FUNCTION, LIBRARY, POOL, OBJECT, MEMORY };
 struct handle {
     enum type type;
     bool live;

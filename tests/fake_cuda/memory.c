@@ -13,23 +13,49 @@ uint64_t memory_total(void) {
     return total;
 }
 
+static struct area *around(uintptr_t address) {
+    struct area *a = areas;
+    while (a && (address < a->base || address - a->base >= a->bytes)) a = a->next;
+    return a;
+}
+
+// Whether the bytes are all there: within one area, or through mappings of one range side by side.
+static bool reaches(const struct area *area, uintptr_t address, size_t bytes, bool access) {
+    const struct reserved *range = area->range;
+    for (size_t here;; address += here, bytes -= here) {
+        if (access && area->denied) return false;
+        if (bytes <= (here = area->bytes - (address - area->base))) return true;
+        area = around(address + here);
+        if (!range || !area || area->range != range) return false;
+    }
+}
+
 struct area *area_at(uintptr_t address, size_t bytes) {
-    for (struct area *a = areas; a; a = a->next)
-        if (address >= a->base && address - a->base < a->bytes && bytes <= a->bytes - (address - a->base)) return a;
-    return NULL;
+    struct area *area = around(address);
+    return area && reaches(area, address, bytes, false) ? area : NULL;
+}
+
+struct area *areas_between(uintptr_t address, size_t bytes) {
+    struct area *a = areas;
+    while (a && (a->base >= address + bytes || address >= a->base + a->bytes)) a = a->next;
+    return a;
 }
 
 static void area_count(const struct area *area, long sign) {
+    if (area->physical) {  // what it maps is counted where it is created
+        counts[MAPPED_BYTES] += sign * (long)area->bytes;
+        return;
+    }
     counts[area->managed ? LIVE_MANAGED : area->device ? LIVE_DEVICE : LIVE_PINNED] += sign;
     counts[area->managed ? MANAGED_BYTES : area->device ? DEVICE_BYTES : PINNED_BYTES] += sign * (long)area->bytes;
 }
 
-static void area_add(struct area area) {
+void area_add(struct area area) {
     static uint64_t id;
     struct area *a = malloc(sizeof *a);
     *a = area;
     a->id = ++id, a->next = areas, areas = a;
-    counts[ALLOCATIONS]++, counts[HOST_ALLOCATIONS] += !a->device;
+    counts[a->physical ? MAPS : ALLOCATIONS]++, counts[HOST_ALLOCATIONS] += !a->device;
     area_count(a, 1);
 }
 
@@ -79,7 +105,8 @@ void area_destroy(struct area *area) {
     pool_use(area->pool, -(long)area->bytes);
     record_release(area->made);
     if (area->owned) munmap(area->backing, area->bytes);
-    if (area->device && !area->managed) munmap((void *)area->base, area->bytes);
+    if (area->physical) mapping_end(area);
+    else if (area->device && !area->managed) munmap((void *)area->base, area->bytes);
     free(area);
 }
 
@@ -89,7 +116,8 @@ void area_destroy_all(void) {
 
 char *reach(uintptr_t address, size_t bytes) {
     struct area *area = area_at(address, bytes);
-    return area && (!area->made || area->made->done) ? area->backing + (address - area->base) : NULL;
+    if (!area || (area->made && !area->made->done) || !reaches(area, address, bytes, true)) return NULL;
+    return area->backing + (address - area->base);
 }
 
 // --- allocating and freeing
@@ -146,7 +174,7 @@ API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags UN
 API CUresult cuMemHostUnregister(void *address) {
     LOCK;
     struct area *area = area_at((uintptr_t)address, 0);
-    if (!area || area->owned || area->base != (uintptr_t)address) return INVALID_VALUE;
+    if (!area || area->owned || area->device || area->base != (uintptr_t)address) return INVALID_VALUE;
     TRY(finish_all());
     area_destroy(area);
     return ruined;
@@ -175,6 +203,9 @@ static CUresult pointer(void *data, int attribute, uint64_t address) {  // unkno
     static const struct area none;
     uint64_t value = 0;
     const struct area *a = area ? area : &none;
+    uintptr_t base = a->base;
+    size_t bytes = a->bytes;
+    if (a->range && attribute < 13) range_of(a, &base, &bytes);
     switch (attribute) {
         case 1: value = area ? (uintptr_t)&primary : 0; break;
         case 2: value = area ? 1 + a->device : 0; break;  // host, device
@@ -184,10 +215,10 @@ static CUresult pointer(void *data, int attribute, uint64_t address) {  // unkno
         case 6: case 10: case 15: case 14: case 17: case 21: break;
         case 7: case 20: value = a->id; break;
         case 9: value = area ? 0 : (uint64_t)-2; break;
-        case 11: case 19: value = a->base; break;
-        case 12: case 18: value = a->bytes; break;
+        case 11: case 19: value = base; break;
+        case 12: case 18: value = bytes; break;
         case 13: value = !!area; break;
-        case 16: value = 3; break;
+        case 16: value = a->denied ? 0 : 3; break;
         default: return INVALID_VALUE;
     }
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
@@ -211,3 +242,8 @@ API CUresult cuPointerSetAttribute(const void *value UNUSED, int attribute UNUSE
     LOCK;
     return area_at(address, 0) ? SUCCESS : INVALID_VALUE;
 }
+
+// --- other processes: refused
+
+API CUresult cuIpcGetMemHandle(void *handle UNUSED, uint64_t address UNUSED) { return NOT_SUPPORTED; }
+API CUresult cuIpcCloseMemHandle(uint64_t address UNUSED) { return NOT_SUPPORTED; }

@@ -9,13 +9,13 @@ from cuda.bindings import driver
 from cuda.core import Device
 
 from fake_cuda import control
-from fake_cuda.checks import faults, gates, graphs, kernels, memory, order, pools
+from fake_cuda.checks import faults, gates, graphs, kernels, mapping, memory, order, pools
 
 
 def main():
     """Run the checks whose names have all of the arguments in them; print what came of each as JSON."""
     Device(0).set_current()
-    report(memory, pools, order, gates, kernels, faults, graphs)
+    report(memory, mapping, pools, order, gates, kernels, faults, graphs)
 
 
 def report(*modules):
