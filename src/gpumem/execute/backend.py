@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -53,6 +53,19 @@ class Work:
     signals: bool
     ends: tuple[Block, ...]
     waited: bool = False
+
+
+class Arrays(Protocol):
+    """Typed arrays over blocks, and a few that lie outside of them."""
+
+    def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a typed array over a block, of the kind that the ops take."""
+
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a zeroed array outside the blocks, of the kind that `view` returns."""
+
+    def counter(self, first: int) -> Any:
+        """Return a uint64[1] array outside the blocks that begins with `first`."""
 
 
 class Backend(ABC):

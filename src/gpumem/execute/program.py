@@ -14,7 +14,7 @@ from gpumem._show import Shown
 from gpumem._strict import expect, strict
 from gpumem.columns import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op
 from gpumem.errors import ExecutionError
-from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
+from gpumem.execute.backend import Arrays, Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of
 from gpumem.kinds import WORKSPACE
@@ -31,7 +31,7 @@ class Views:
     trace serves every rewritten one.
     """
 
-    backend: Backend
+    backend: Arrays
     op: Op
     blocks: Mapping[int, Block]
     written: tuple[int, ...]  # recorded ids, in the op's order

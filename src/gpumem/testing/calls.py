@@ -188,8 +188,10 @@ class Unmanaged:
         *,
         call: Start | None = None,
         duration: int = 0,
+        flops: float = 0,
+        moved: float = 0,
     ) -> None:
-        """Run an op."""
+        """Run an op; how long it takes is of no importance."""
         arrays = [self._live(block) for block in dict.fromkeys([*reads, *writes])]
         if call is not None:
             call(None, *arrays)

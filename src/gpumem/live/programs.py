@@ -1,0 +1,270 @@
+"""A trace as a program that knows nothing of plans: it allocates, runs and frees as the recorded program did."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpumem._strict import strict
+from gpumem.columns import COMPUTE, ROLES, SYNC, UNKNOWN, Op
+from gpumem.execute import Block, Launch, Views
+from gpumem.execute.backend import Bytes, Call, nbytes
+from gpumem.kinds import WORKSPACE
+from gpumem.trace import Trace
+
+KEPT = 16  # bound calls of an op, each for other addresses
+
+
+class Plays(Protocol):
+    """A device as a program sees it; `Adaptive` is one."""
+
+    def malloc(self, size: int, *, kind: str = "") -> int:
+        """Return a new block of so many bytes."""
+
+    def free(self, block: int) -> None:
+        """Give a block back."""
+
+    def exec(
+        self,
+        op: str,
+        reads: Sequence[int] = (),
+        writes: Sequence[int] = (),
+        *,
+        call: Any,
+        duration: int,
+        flops: float,
+        moved: float,
+    ) -> object:
+        """Run `call(stream, *arrays)`, with a uint8 array for each block, those read first."""
+
+    def write(self, block: int, data: Bytes) -> None:
+        """Give a block bytes."""
+
+    def read(self, block: int) -> Bytes:
+        """Return a block's bytes."""
+
+
+class OverArrays:
+    """Views over the arrays that an op is given, and arrays of the host for what lies outside the blocks.
+
+    `arrays` has those of the op that is being bound, by recorded id.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, Any] = {}
+
+    def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return an array over the block's first bytes."""
+        if block.of == UNKNOWN:
+            return np.zeros(shape, dtype)
+        whole = self.arrays[block.of]
+        return whole[: nbytes(block, dtype, shape)].view(dtype).reshape(shape)
+
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return a new array of zeros."""
+        return np.zeros(shape, dtype)
+
+    def counter(self, first: int) -> Any:
+        """Return a new counter."""
+        return np.full(1, first, np.uint64)
+
+
+@strict
+def play(
+    trace: Trace,
+    launch: Launch | None,
+    device: Plays,
+    iterations: int = 1,
+    *,
+    state: MutableMapping[int, NDArray[Any]] | None = None,
+    outside: OverArrays | None = None,
+) -> None:
+    """Run a trace on a device as the program that it was recorded from would.
+
+    A buffer is allocated right before the op it starts with and freed right after its last. Ops run in issue order,
+    on one stream.
+
+    Parameters
+    ----------
+    trace : Trace
+        As recorded, with ops.
+    launch : callable, optional
+        `launch(op, views)` as for `gpumem.execute.prepare`. A device's blocks change their addresses, so an op is bound
+        when it runs; what is bound is kept for the addresses that it was bound to, on a device whose arrays know them.
+    device : Plays
+        One with `malloc`, `free`, `exec`, `write` and `read`.
+    iterations : int
+    state : dict of int to array, optional
+        Recorded buffer -> value, for what is alive across the boundary; overwritten with the values at the end.
+        What is left out has no value at first.
+    outside : OverArrays, optional
+        Where draw counters and scratch arrays come from; by default the host.
+
+    Raises
+    ------
+    ValueError
+        A trace without ops, or with copies or values made again; a state for what does not cross the boundary.
+
+    Examples
+    --------
+    Two ops: `x = w`, then `w = w + x`.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.testing import Unmanaged
+    >>> ops = Ops.make([[0], [0, 1]], [[1], [0]], name=["copy", "add"])
+    >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)
+    >>> def launch(op, view):
+    ...     w, x = view(0, "int64", (1,)), view(1, "int64", (1,))
+    ...     return (lambda stream: np.copyto(x, w)) if op.name == "copy" else (lambda stream: np.add(w, x, out=w))
+    >>> w, device = np.array([3]), Unmanaged()
+    >>> play(trace, launch, device, iterations=4, state={0: w})
+    >>> w, device.peak
+    (array([48]), 16)
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations: {iterations} is below 1")
+    player = _Player.of(trace, launch, device, outside or OverArrays())
+    player.begin(state or {})
+    for _ in range(iterations):
+        player.iteration()
+    player.end(state or {})
+
+
+@dataclass(slots=True)
+class _Player:
+    """A trace that is being played: which block of the device each live buffer is."""
+
+    trace: Trace
+    device: Plays
+    steps: list[_Step]
+    starts: list[list[int]]  # buffers by the op before which they are allocated
+    ends: list[list[int]]  # and after which they are freed
+    size: list[int]
+    live: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: Trace, launch: Launch | None, device: Plays, outside: OverArrays) -> _Player:
+        _check(trace)
+        n, b = trace.n, trace.buffers
+        starts: list[list[int]] = [[] for _ in range(n)]
+        ends: list[list[int]] = [[] for _ in range(n)]
+        for i in np.flatnonzero(~trace.eternal).tolist():
+            starts[b.start[i]].append(i)
+            ends[(b.end[i] - 1) % n].append(i)
+        generators: dict[int, Any] = {}
+        steps = [_Step.of(trace, op, launch, outside, generators) for op in trace.ops]
+        return cls(trace, device, steps, starts, ends, b.size.tolist())
+
+    def malloc(self, buffer: int) -> None:
+        self.live[buffer] = self.device.malloc(self.size[buffer], kind=self.trace.buffers.kind[buffer])
+
+    def begin(self, state: MutableMapping[int, NDArray[Any]]) -> None:
+        """Allocate what crosses the boundary, and give it its values."""
+        over = np.flatnonzero(self.trace.crossing).tolist()
+        mine = {self.trace.buffers.of[i]: i for i in over}
+        if stray := [of for of in state if of not in mine]:
+            raise ValueError(f"state: recorded buffer {stray[0]} carries no value over the boundary")
+        for buffer in over:
+            self.malloc(buffer)
+        for of, value in state.items():
+            data = np.zeros(self.size[mine[of]], np.uint8)
+            data[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            self.device.write(self.live[mine[of]], data)
+
+    def iteration(self) -> None:
+        device, live = self.device, self.live
+        for step, starts, ends in zip(self.steps, self.starts, self.ends):
+            for buffer in starts:
+                self.malloc(buffer)
+            op = step.op
+            reads, writes = [live[b] for b in op.reads], [live[b] for b in op.writes]
+            device.exec(op.name, reads, writes, call=step, duration=op.duration, flops=step.flops, moved=step.moved)
+            for buffer in ends:
+                device.free(live.pop(buffer))
+
+    def end(self, state: MutableMapping[int, NDArray[Any]]) -> None:
+        """Read the values, and free everything."""
+        mine = {self.trace.buffers.of[i]: i for i in self.live}
+        for of, value in state.items():
+            found = np.asarray(self.device.read(self.live[mine[of]]))
+            value.reshape(-1).view(np.uint8)[...] = found[: value.nbytes]
+        for block in self.live.values():
+            self.device.free(block)
+
+
+@dataclass(slots=True)
+class _Step:
+    """An op, as the device calls it: it is bound to the arrays that it is given."""
+
+    op: Op
+    launch: Launch | None
+    views: Views
+    outside: OverArrays
+    row: list[int]  # recorded ids, in the order of the arrays
+    flops: float
+    moved: float
+    bound: dict[tuple[int, ...], Call | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: Trace, op: Op, launch: Launch | None, outside: OverArrays, generators: dict[int, Any]) -> _Step:
+        b = trace.buffers
+        row = list(dict.fromkeys([*op.reads, *op.writes]))
+        blocks = {int(b.of[i]): Block(i, int(b.of[i]), False, 0, int(b.size[i])) for i in row}
+        spare = next((blocks[int(b.of[i])] for i in op.writes if b.kind[i] == WORKSPACE), None)
+        written = tuple(int(b.of[i]) for i in op.writes)
+        views = Views(outside, op, blocks, written, spare, generators, 0, op.of)
+        cost = float(trace.ops.flops[op.id]), float(trace.ops.moved[op.id])
+        return cls(op, None if op.role == ROLES[SYNC] else launch, views, outside, [int(b.of[i]) for i in row], *cost)
+
+    def __call__(self, stream: Any, *arrays: Any) -> None:
+        call = self.call(arrays)
+        if call is not None:
+            call(stream)
+
+    def call(self, arrays: Sequence[Any]) -> Call | None:
+        """Return what starts the op on these arrays."""
+        if self.launch is None:
+            return None
+        key = _addresses(arrays)
+        if key is not None and key in self.bound:
+            return self.bound[key]
+        self.outside.arrays = dict(zip(self.row, arrays))
+        call = self.launch(self.op, self.views)
+        if key is not None:
+            if len(self.bound) == KEPT:
+                self.bound.clear()
+            self.bound[key] = call
+        return call
+
+
+def _addresses(arrays: Sequence[Any]) -> tuple[int, ...] | None:
+    """Where arrays lie on a device; None for those of the host, which would be kept alive by what is bound to them."""
+    if any(isinstance(x, np.ndarray) for x in arrays):
+        return None
+    return tuple(x.__cuda_array_interface__["data"][0] for x in arrays)
+
+
+def _check(trace: Trace) -> None:
+    if not len(trace.ops):
+        raise ValueError(f"trace {trace.name!r}: no ops, a bare instance cannot run")
+    strange = np.flatnonzero((trace.ops.role != COMPUTE) & (trace.ops.role != SYNC))
+    if len(strange) or trace.buffers.host.any():
+        raise ValueError(f"trace {trace.name!r}: a plan is in it; a program that knows of none is played as recorded")
+
+
+@strict
+def in_units(trace: Trace, unit: int) -> Trace:
+    """Shrink a trace: one byte for each `unit` bytes, rounded up, so that it runs fast.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> in_units(Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]])), 256).buffers.size
+    array([2, 1])
+    """
+    if unit < 1:
+        raise ValueError(f"unit: {unit} is below 1")
+    buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
+    return Trace(buffers, trace.ops, name=trace.name)
