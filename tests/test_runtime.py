@@ -18,8 +18,8 @@ from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay, stepwise
-from gpumem.pool.runtime import Deviation, SmartPool
-from gpumem.pool.runtime._cursor import LOST
+from gpumem.pool.runtime import Deviation, SmartPool, smartpool
+from gpumem.pool.runtime._cursor import LOST, Cursor
 from gpumem.pool.runtime._table import GRAM, RequestTable, recorded
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace
@@ -606,10 +606,10 @@ def unroll(iteration: tuple[list[tuple[str, int]], list[int]], times: int, tag: 
 
 
 def perturb(draw: Callable[[int], int], program: Program, count: int) -> Program:
-    """Change sizes, insert and remove blocks, swap neighbours, delay frees; `draw(n)` is below `n`."""
+    """Change sizes, insert and remove blocks, swap neighbours, free late or early; `draw(n)` is below `n`."""
     program = list(program)
     for k in range(count):
-        at, what = draw(len(program)), draw(5)
+        at, what = draw(len(program)), draw(6)
         kind, name, size = program[at]
         if what == 0 and kind == "m":
             program[at] = kind, name, SIZES[draw(len(SIZES))] + 7 * draw(2)
@@ -623,6 +623,9 @@ def perturb(draw: Callable[[int], int], program: Program, count: int) -> Program
         elif what == 4 and kind == "f":
             del program[at]
             program.insert(min(at + draw(40), len(program)), (kind, name, size))
+        elif what == 5 and kind == "f":
+            made = next(i for i, (_, other, _) in enumerate(program) if other == name)
+            program.insert(made + 1 + draw(at - made), program.pop(at))
     return program
 
 
@@ -653,6 +656,39 @@ def test_whatever_happens_blocks_are_apart_and_a_regular_program_is_looked_up_ag
     before = counts.misses, counts.deviations.total()
     play(judge, regular[-length:])
     assert (counts.misses, counts.deviations.total()) == before
+
+
+class Thorough(Cursor):
+    """Looks at every request as if it might not be as planned."""
+
+    def malloc_as_planned(self, size: int, stream: int) -> None:
+        return None
+
+    def free_as_planned(self, held: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_short_way_of_a_request_as_planned_comes_to_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    order = [(kind, b) for b in range(rng.randint(1, 24)) for kind in "mf"]
+    rng.shuffle(order)
+    iteration = order, [rng.choice(SIZES) for _ in order[::2]]
+    odd = perturb(rng.randrange, unroll(iteration, 12, "odd"), rng.choice([2, 5, 12, 40]))
+    program = [*unroll(iteration, 4, "before"), *odd, *unroll(iteration, 6, "after")]
+    streams, found = rng.randint(1, 2), []
+    for cursor in (Cursor, Thorough):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(smartpool, "Cursor", cursor)
+            judge, drawn = Judge(small(min_length=1)), random.Random(seed)
+            told = []
+            for request in program:
+                play(judge, [request], lambda k, drawn=drawn: drawn.randrange(streams))
+                now = judge.pool._cursor
+                where = None if now is None else (now.position, now.streak, now._since, now._trouble, [*now._recent])
+                told.append((judge.at.get(request[1]), where))
+            found.append((told, judge.pool.statistics, judge.waits))
+    assert found[0] == found[1]
 
 
 @given(iterations(), iterations(), st.integers(1, 2))

@@ -43,6 +43,32 @@ class Cursor:
         self._grams: dict[tuple[int, ...], int] = {}
         self._since = len(table.size)  # requests since it was found again
 
+    def malloc_as_planned(self, size: int, stream: int) -> Held | None:
+        """Serve the malloc that is due; None, and nothing has happened, where anything is not as planned.
+
+        What `seek`, `claim` and `made` come to together where nothing is amiss, at a fraction of the cost. It asks for
+        all that they rest on, though a pool that records nothing comes here after two iterations as planned only.
+        """
+        at, table, region = self.position, self.table, self.region
+        buffer = table.requests[at]
+        if buffer < 0 or table.size[buffer] != size or self._holder[buffer] is not None:
+            return None
+        if region is None or self._trouble or not region.punctual:
+            return None
+        held = self._holder[buffer] = region.claim(region.base + table.offset[buffer], size, stream)
+        held.buffer = buffer
+        self._pass(at)
+        return held
+
+    def free_as_planned(self, held: Held) -> bool:
+        """Move past the free that is due, if it is the one of this block and nothing is amiss; as `freed` would."""
+        at, buffer = self.position, held.buffer
+        if buffer == NONE or self.table.requests[at] != ~buffer or self._trouble:
+            return False
+        self._holder[buffer], held.buffer = None, NONE
+        self._pass(at)
+        return True
+
     def seek(self, size: int) -> tuple[int, str]:
         """Move to the request that this malloc is; return its buffer, or -1, and how it deviates, if it does.
 
@@ -181,6 +207,15 @@ class Cursor:
                 missed = True
             self.position = self._after(self.position, 1)
         return missed
+
+    def _pass(self, at: int) -> None:
+        """Go on from a request that came as planned, while nothing is amiss."""
+        requests = self.table.requests
+        at = self.position = at + 1 if at + 1 < len(requests) else self.table.head
+        if requests[at] < 0 and self._holder[~requests[at]] is None:
+            self._settle()
+        self.streak += 1
+        self._since += 1
 
     def _advance(self) -> None:
         """Go to the next request."""

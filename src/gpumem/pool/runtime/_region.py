@@ -11,10 +11,11 @@ from gpumem.pool.allocators._last_use import LastUse
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A live block: its bytes, and the region that it lies in, if any."""
+    """A live block: its bytes, how many of them were asked for, and the region that it lies in, if any."""
 
     low: int
     size: int
+    requested: int
     region: Region | None
     buffer: int = -1  # of the plan
     overdue: bool = False  # lies in a region where its plan would have others by now
@@ -35,6 +36,11 @@ class Region:
         self._sole = stream  # the one stream that has used these bytes, until there is another
         self._use: LastUse | None = None  # then: who used which bytes last
 
+    @property
+    def punctual(self) -> bool:
+        """Whether no block lives longer than planned."""
+        return not self._overdue
+
     def vacant(self, low: int, size: int) -> bool:
         """Whether no overdue block has any of these bytes."""
         if not self._overdue:
@@ -44,20 +50,18 @@ class Region:
 
     def claim(self, low: int, size: int, stream: int) -> Held:
         """Make a block, after waiting where another stream may still be using its bytes."""
-        self._seen(stream)
-        if self._use is not None:
-            self._use.claim(low, size, stream)
-        held = self.live[low] = Held(low, size, self)
+        if stream != self._sole or self._use is not None:
+            self._seen().claim(low, size, stream)
+        held = self.live[low] = Held(low, size, size, self)
         return held
 
     def release(self, held: Held, stream: int) -> None:
         """Take a block back, last used on `stream`."""
-        self._seen(stream)
         if held.overdue:
             del self._overdue[bisect_left(self._overdue, (held.low,))]
+        if stream != self._sole or self._use is not None:
+            self._seen().freed(held.low, held.size, stream)
         del self.live[held.low]
-        if self._use is not None:
-            self._use.freed(held.low, held.size, stream)
 
     def late(self, held: Held) -> None:
         """Note that a block lives longer than planned; it remains so until it is freed."""
@@ -76,10 +80,11 @@ class Region:
             self._wait()
         return self._sole
 
-    def _seen(self, stream: int) -> None:
+    def _seen(self) -> LastUse:
         """From the second stream on, tell apart which one used which bytes."""
-        if self._use is None and stream != self._sole:
+        if self._use is None:
             self._use = LastUse(self._wait)
             self._use.freed(self.base, self.height, self._sole)
             for held in self.live.values():
                 self._use.claim(held.low, held.size, self._sole)
+        return self._use

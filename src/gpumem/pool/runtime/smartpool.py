@@ -13,13 +13,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from math import gcd
+from typing import SupportsIndex
 
 from gpumem import check
 from gpumem._strict import strict
 from gpumem.placement import Placement
-from gpumem.pool.allocators._blocks import Granted, Live, checked
+from gpumem.pool.allocators._blocks import checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Pool, stepwise
 from gpumem.pool.runtime._cursor import NONE, Cursor
@@ -123,7 +125,7 @@ class SmartPool:
         self._fallback.synchronize = self._wait
         self._planner = planner
         self._min_length, self._horizon = checked(min_length, "min_length"), checked(horizon, "horizon")
-        self._live: Live[Held] = Live(self.statistics)
+        self._live: dict[int, Held] = {}
         self._cursor: Cursor | None = None
         self.trace: Trace | None = None
         self.placement: Placement | None = None
@@ -178,9 +180,20 @@ class SmartPool:
 
     def allocate(self, size: int, *, stream: int = 0) -> int:
         """Return the offset of `size` bytes for work on `stream`: the planned one, or one of the fallback's."""
-        asked = checked(size, "size")
+        cursor, counts = self._cursor, self.statistics
+        asked = size if type(size) is int and size > 0 else checked(size, "size")
+        if cursor is None or self._observer is not None or not (held := cursor.malloc_as_planned(asked, stream)):
+            return self._allocate(asked, stream)
+        counts.hits += 1
+        counts.requests += 1
+        counts.made(asked, asked)
+        self._live[held.low] = held
+        return held.low
+
+    def _allocate(self, asked: int, stream: int) -> int:
+        """Serve a request that is not known to be as planned."""
         self._replan(stream)
-        buffer, how, held, granted = NONE, "", None, asked
+        buffer, how, held = NONE, "", None
         if self._cursor is not None:
             buffer, how = self._cursor.seek(asked)
             self._take_region(self._cursor, stream)
@@ -189,8 +202,9 @@ class SmartPool:
         if held is not None:
             self.statistics.hits += 1
         else:
-            held, granted = self._outside(asked, stream)
-        self._live.add(held.low, Granted(granted, asked, held))
+            held = self._outside(asked, stream)
+        self.statistics.made(held.size, asked)
+        self._live[held.low] = held
         if self._cursor is not None:
             if held.region is None and buffer != NONE and how != "size" and self._cursor.region is not None:
                 self._cursor.taken(asked)
@@ -200,21 +214,33 @@ class SmartPool:
 
     def free(self, offset: int, *, stream: int = 0) -> None:
         """Take back what `allocate` returned, last used on `stream`."""
-        block = self._live[offset]
-        self._replan(stream)
-        held = block.home
-        if held.region is None:
+        held = (type(offset) is int and self._live.get(offset)) or self._found(offset)
+        cursor = self._cursor
+        if self._observer is not None:
+            self._replan(stream)
+            cursor = self._cursor
+        if (region := held.region) is None:
             self._fallback.free(held.low, stream=stream)
         else:
-            held.region.release(held, stream)
-            if held.region in self._retired and not held.region.live:
-                self._give_back(held.region)
-        self._live.remove(offset)
-        if self._cursor is not None:
-            self._cursor.freed(held, block.requested)
+            region.release(held, stream)
+            if self._retired and region in self._retired and not region.live:
+                self._give_back(region)
+        del self._live[held.low]
+        self.statistics.gone(held.size, held.requested)
+        if cursor is not None and self._observer is None and cursor.free_as_planned(held):
+            self.statistics.requests += 1
+            return
+        if cursor is not None:
+            cursor.freed(held, held.requested)
         self._observe(held.low, 0)
 
-    def _outside(self, size: int, stream: int) -> tuple[Held, int]:
+    def _found(self, offset: SupportsIndex) -> Held:
+        try:
+            return self._live[operator.index(offset)]
+        except (TypeError, KeyError):
+            raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
+
+    def _outside(self, size: int, stream: int) -> Held:
         """Let the fallback serve; if it cannot, an idle region must go."""
         counts = self._fallback.statistics.allocated
         before = counts.current
@@ -229,7 +255,7 @@ class SmartPool:
             before = counts.current
             low = self._fallback.allocate(size, stream=stream)
         self.statistics.misses += 1
-        return Held(low, size, None), counts.current - before
+        return Held(low, counts.current - before, size, None)
 
     def _observe(self, address: int, size: int) -> None:
         """Record a malloc, or a free (size 0), if there is anything to find out; forget it all if not."""
@@ -263,7 +289,7 @@ class SmartPool:
         self._observer = None
         assert self._cursor is not None
         for address, position in made.items():
-            self._cursor.adopt(self._live[address].home, requests[position])
+            self._cursor.adopt(self._live[address], requests[position])
 
     def _begin(self, trace: Trace, placed: Placement, requests: list[int], head: int) -> None:
         """Follow a plan from its first request on."""
