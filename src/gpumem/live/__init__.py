@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.live.joins import Events as Events
     from gpumem.live.programs import play as play
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.live.residency import LimitError as LimitError
+    from gpumem.live.served import Served as Served
 
 face(__name__)

@@ -1,0 +1,213 @@
+"""Memory that an allocator serves: its offsets become addresses, for several threads and in the order of streams.
+
+::
+
+    allocate(size, stream) --> carry out what was freed --> ask the allocator --> grow the bytes behind it --> address
+    free(address, stream)  --> take a note, in any thread, at any moment: finalizers do
+
+The allocator asks for a `synchronize` where bytes go from one stream to another, and gets a join: each stream waits for
+what the others were given so far, on the device. A stream that comes later waits when it is first seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gpumem.live.joins import OF_A_THREAD, Streams, known
+from gpumem.pool.online import Allocator
+
+
+class _Backing(Protocol):
+    base: int
+
+    def grow(self, top: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Served:
+    """An allocator whose blocks are real memory; itself an `Allocator`, of addresses.
+
+    Parameters
+    ----------
+    allocator : Allocator
+        Decides where blocks lie, from offset 0 on. It belongs to this object, which sets its `synchronize`.
+    backing : Backing
+        The bytes: `[base, base + top)` are there once `grow(top)` has returned.
+    streams : Streams
+        Joins streams where bytes change hands; `Events(device)` on a GPU.
+
+    Attributes
+    ----------
+    top : int
+        How many bytes the backing was asked for so far.
+    synchronize : callable
+        What the allocator's `synchronize` calls: a join of all streams that were seen so far.
+
+    Raises
+    ------
+    ValueError
+        An allocator whose alignment the backing's first byte lacks; a size below 1; an address that no live block has.
+    MemoryError
+        From `allocate`: no room, even after what was freed was carried out and what is idle was given back.
+    RuntimeError
+        From `allocate`: it was called from within itself, say by a planner; or all of this was closed.
+
+    Notes
+    -----
+    `free` never waits, never asks the driver and never calls the allocator, so it may come from a finalizer that runs
+    while this very thread is inside `allocate`. What it noted is carried out within the next request; whatever is
+    raised there is raised from that request, and it is carried out again with the next one.
+
+    Where the backing cannot grow, the block is given back to the allocator, whose statistics have seen it.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from gpumem.pool import Native
+    >>> memory = SimpleNamespace(base=4096, grow=lambda top: print("grow to", top), close=lambda: None)
+    >>> streams = SimpleNamespace(join=lambda streams: [], wait=lambda: None)
+    >>> served = Served(Native(granularity=256), memory, streams=streams)
+    >>> a = served.allocate(1000, stream=7)
+    grow to 1000
+    >>> served.free(a)
+    >>> a, served.allocate(24), served.top
+    (4096, 4096, 1000)
+    """
+
+    def __init__(self, allocator: Allocator, backing: _Backing, *, streams: Streams) -> None:
+        self.allocator, self.backing, self.streams = allocator, backing, streams
+        self.alignment: int = getattr(allocator, "alignment", 1)
+        if backing.base % self.alignment:
+            raise ValueError(f"backing: its first byte, {backing.base:#x}, is not a multiple of {self.alignment}")
+        self.top = 0
+        self.synchronize: Callable[[], None] = self._join
+        if hasattr(allocator, "synchronize"):
+            allocator.synchronize = lambda: self.synchronize()
+        self._lock = threading.RLock()
+        self._inside = self._closed = self._joined = False
+        self._live: dict[int, int] = {}  # address -> the stream it was allocated for
+        self._freed: deque[tuple[int, int, int]] = deque()  # address, stream it was last used on, and allocated for
+        self._known: dict[int, bool] = {}  # streams, and whether each comes after all joins so far
+
+    @property
+    def capacity(self) -> int | None:
+        """The allocator's, None where it has none."""
+        found: int | None = getattr(self.allocator, "capacity", None)
+        return found
+
+    @property
+    def statistics(self) -> Any:
+        """The allocator's, with all that was freed so far."""
+        with self._lock:
+            if not (self._inside or self._closed):
+                self._enter()
+                self._inside = False
+            return self.allocator.statistics  # type: ignore[attr-defined]
+
+    def allocate(self, size: int, stream: int = 0) -> int:
+        """Return the address of `size` bytes for work on `stream`."""
+        if stream in OF_A_THREAD:
+            stream = known(stream)
+        with self._lock:
+            self._enter()
+            try:
+                if not self._known.get(stream):
+                    self._meet(stream)
+                try:
+                    offset = self._take(size, stream)
+                except MemoryError:
+                    self._tidy()
+                    offset = self._take(size, stream)
+                address = self.backing.base + offset
+                self._live[address] = stream
+                return address
+            finally:
+                self._inside = False
+
+    def free(self, address: int, stream: int | None = None) -> None:
+        """Take back what `allocate` returned, last used on `stream`: if None, the one that it was allocated for."""
+        try:
+            first = self._live.pop(address)
+        except (KeyError, TypeError):
+            raise ValueError(f"address {address!r:.60}: no live block starts there") from None
+        last = first if stream is None else known(stream)
+        self._freed.append((address, last, first))
+
+    def meet(self, stream: int) -> None:
+        """Take this handle to be a new stream, which waits for all others; say so where handles may come again."""
+        with self._lock:
+            self._known.pop(known(stream), None)
+            self._meet(known(stream))
+
+    def close(self) -> None:
+        """Wait for the device and give all bytes back, those of live blocks too; `free` goes on to take notes."""
+        with self._lock:
+            if self._inside:
+                raise RuntimeError("this memory cannot be closed from within a request for memory")
+            if not self._closed:
+                self._closed = True
+                self.streams.wait()
+                self.backing.close()
+
+    def _enter(self) -> None:
+        """Begin a request: carry out what was freed."""
+        if self._inside:
+            raise RuntimeError("memory is asked for from within a request for memory, say by a planner: ask elsewhere")
+        if self._closed:
+            raise RuntimeError("this memory was closed: nothing can be allocated in it")
+        self._inside = True
+        if self._freed:
+            try:
+                self._drain()
+            except BaseException:
+                self._inside = False
+                raise
+
+    def _take(self, size: int, stream: int) -> int:
+        """Ask the allocator, and have the bytes behind its answer; if they cannot be had, nothing has happened."""
+        offset = self.allocator.allocate(size, stream=stream)
+        if offset + size > self.top:
+            try:
+                self.backing.grow(offset + size)
+            except BaseException:
+                self.allocator.free(offset, stream=stream)
+                raise
+            self.top = offset + size
+        return offset
+
+    def _tidy(self) -> None:
+        """Have everything that is free in one piece, before asking once more."""
+        self._drain()
+        for name in ("trim", "sync_and_coalesce"):
+            if (tidy := getattr(self.allocator, name, None)) is not None:
+                tidy()
+
+    def _drain(self) -> None:
+        """Carry out what was freed, in order; what fails stays to be carried out."""
+        base = self.backing.base
+        while self._freed:
+            address, last, first = self._freed[0]
+            self._known.setdefault(last, not self._joined)
+            if first < 0 and last < 0 and last != first:  # two threads' own: a finalizer cannot say whose it was
+                self.synchronize()
+            self.allocator.free(address - base, stream=last)
+            self._freed.popleft()
+
+    def _meet(self, stream: int) -> None:
+        """Have a stream wait for what earlier joins put before all others; from now on joins are with it."""
+        if self._joined:
+            self._joined_with({*self._known, stream})
+        self._known[stream] = True
+
+    def _join(self) -> None:
+        self._joined_with({*self._known})
+        self._joined = True
+
+    def _joined_with(self, streams: set[int]) -> None:
+        """Join streams, and forget those that are gone."""
+        gone = self.streams.join(streams)
+        self._known = dict.fromkeys(streams.difference(gone), True)
