@@ -39,7 +39,7 @@ def known(stream: int) -> int:
     return _thread.number if stream in OF_A_THREAD else stream
 
 
-class Streams(Protocol):
+class Joiner(Protocol):
     """Puts streams in order; the numbers are those that `known` returns."""
 
     def join(self, streams: Collection[int]) -> Collection[int]:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpumem.live.joins import OF_A_THREAD, Streams, known
+from gpumem.live.joins import OF_A_THREAD, Joiner, known
 from gpumem.pool.online import Allocator
 
 
@@ -37,7 +37,7 @@ class Served:
         Decides where blocks lie, from offset 0 on. It belongs to this object, which sets its `synchronize`.
     backing : Backing
         The bytes: `[base, base + top)` are there once `grow(top)` has returned.
-    streams : Streams
+    streams : Joiner
         Joins streams where bytes change hands; `Events(device)` on a GPU.
 
     Attributes
@@ -78,7 +78,7 @@ class Served:
     (4096, 4096, 1000)
     """
 
-    def __init__(self, allocator: Allocator, backing: _Backing, *, streams: Streams) -> None:
+    def __init__(self, allocator: Allocator, backing: _Backing, *, streams: Joiner) -> None:
         self.allocator, self.backing, self.streams = allocator, backing, streams
         self.alignment: int = getattr(allocator, "alignment", 1)
         if backing.base % self.alignment:
