@@ -1,7 +1,8 @@
 """Programs that know nothing of plans: they allocate, run and free, and find themselves inside their limit.
 
-Read `residency` first: who is on the device. Then `hints`, a plan by the ops around which it acts, and `follow`, where
-in it a run stands; `planning` makes it beside the run, `report` says what came of it.
+Read `adaptive` first, the papers' transparent device, and `worlds`, where it runs. Then `residency`: who is on the
+device; `hints`, a plan by the ops around which it acts; `follow`, where in it a run stands; `learner`, which has the
+iteration found and planned for. `planning` makes plans beside the run, `log` and `report` say what came of it.
 """
 
 from typing import TYPE_CHECKING
@@ -9,10 +10,18 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
+    from gpumem.live.adaptive import Adaptive as Adaptive
     from gpumem.live.joins import Events as Events
+    from gpumem.live.log import LogEntry as LogEntry
     from gpumem.live.programs import play as play
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.live.residency import LimitError as LimitError
     from gpumem.live.served import Served as Served
+    from gpumem.live.worlds import (
+        InMemory as InMemory,
+        LiveBlock as LiveBlock,
+        LiveWorld as LiveWorld,
+        OnClock as OnClock,
+    )
 
 face(__name__)

@@ -11,7 +11,7 @@ from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.units import human, human_ns
 
-RECORDED, ON_DEMAND, PLANNED, IDLE = "recorded", "on demand", "planned", "idle"
+RECORDED, ON_DEMAND, PLANNED, IDLE, NATIVE = "recorded", "on demand", "planned", "idle", "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Iteration:
     number : int
         How many there were before it.
     state : str
-        `recorded`; `planned`; `on demand`: without a plan, or away from it; `idle`: it fits without one.
+        `recorded`; `planned`; `on demand`: without a plan, or away from it; `idle`: it fits without one. `native`:
+        nothing was found away or sent away, and nothing is planned.
     ops : int
     peak : int
         The most bytes held on the device at once.

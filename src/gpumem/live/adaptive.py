@@ -1,0 +1,369 @@
+"""The papers' transparent device: a program allocates, runs ops and frees, and knows nothing of plans."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpumem._strict import strict
+from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
+from gpumem.deadline import Deadline
+from gpumem.live.learner import PERIOD, WRITES, Learner
+from gpumem.live.log import LogEntry
+from gpumem.live.planning import Planning
+from gpumem.live.report import ManagedReport
+from gpumem.live.residency import UNLIMITED, LimitedMemory
+from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.machine import Machine
+from gpumem.names import one_of
+from gpumem.recorder import Exec
+from gpumem.swap import PLANNERS
+from gpumem.trace import Trace
+from gpumem.units import amount, human
+
+NEVER_PLANNED = "on-demand"
+LOGGED = 2**18  # entries of the log
+Hook = Callable[[Exec, int], None]
+
+
+@dataclass(slots=True)
+class _Logged:
+    """Moves blocks as a world does, and writes down what it did."""
+
+    world: LiveWorld
+    log: deque[LogEntry]
+    op: int = 0
+
+    def note(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
+        number, size = (-1, 0) if block is None else (block.number, block.size)
+        now = self.world.now()
+        self.log.append(LogEntry(kind, self.op, what, number, size, now, now))
+
+    def begun(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
+        number, size = (-1, 0) if block is None else (block.number, block.size)
+        self.log.append(LogEntry(kind, self.op, what, number, size, *self.world.span))
+
+    def fill(self, storage: LiveBlock, size: int) -> None:
+        self.world.fill(storage, size)
+        self.note("fill", "", storage)
+
+    def empty(self, storage: LiveBlock) -> None:
+        self.world.empty(storage)
+        self.note("empty", "", storage)
+
+    def out(self, storage: LiveBlock) -> Any:
+        copy = self.world.out(storage)
+        self.begun("out", "", storage)
+        return copy
+
+    def back(self, storage: LiveBlock, copy: Any) -> None:
+        self.world.back(storage, copy)
+        self.begun("in", "", storage)
+
+    def settle(self, copy: Any) -> None:
+        self.world.settle(copy)
+
+    def drop(self, copy: Any) -> None:
+        self.world.drop(copy)
+
+
+class Adaptive:
+    """A device within a limit: call `malloc`, `free` and `exec` as the program does.
+
+    At first nothing moves. Where an op would take more than the limit, the blocks that were unused for longest go to
+    the host, and come back when an op touches them. Ops are recorded; when two iterations are alike, the next one is
+    planned for beside the program, and the plan is followed from the end of an iteration on. It is made of hints: an
+    op that finds a block away brings it back itself. So a program that does something else than planned is slower,
+    never wrong, and stays within the limit; it is recorded again, and planned for when it repeats.
+
+    Parameters
+    ----------
+    world : LiveWorld
+        Where it runs: `InMemory()`, `OnClock(machine)`, or `live.cuda.OnStreams()`.
+    limit : int or str
+        Bytes that blocks may hold on the device at once, or a text such as `"4GiB"`, or `"70%"` of the peak of the
+        iteration that is found; until then there is none.
+    planner : str or sequence of str
+        Names in `swap.PLANNERS`; the cheapest plan counts. `"on-demand"`: none is made. What a plan makes again goes
+        to the host instead.
+    machine : Machine or str, optional
+        What plans are made for; the clock's own, an `rtx4090` in other worlds.
+    detect : str
+        `"period"`: an iteration is what repeats, see `gpumem.period`. `"writes"`: what lies between two writes of an
+        input, as the SNU thesis has it; see `gpumem.swap.snu.pattern`.
+    min_length : int
+        Fewest events (mallocs, reads, writes, frees) of an iteration, for `"period"`.
+    seconds : float
+        Of planning, at most, once there is a plan.
+    wait : bool
+        Let the program wait for its plan.
+
+    Attributes
+    ----------
+    before, after : list of callable
+        Called with each op and its place in the iteration that is followed, -1 where it is in none: `before` when its
+        blocks are about to be brought, `after` when it was begun. Append yours.
+    log : sequence of LogEntry
+        What was done, the last 2^18 entries.
+
+    Raises
+    ------
+    ValueError
+        What is wrong with an argument.
+    LimitError
+        From `exec`, `write` and `read`: the op alone holds more than the limit. It was not begun, and all is as it was.
+
+    Notes
+    -----
+    A block takes no memory before the first op that touches it. A thread at a time. The limit is for the bytes of
+    blocks; what an allocator rounds up comes on top. Recorded ops cost O(log of those recorded) each; later ones, and
+    those of a plan, O(blocks that they touch). Departures from the papers: AutoSwap's device iterates three times
+    before it plans, and neither paper says what becomes of an iteration that is not as planned.
+
+    Examples
+    --------
+    >>> from gpumem.live import Adaptive, InMemory
+    >>> def twice(stream, x, y):
+    ...     y[:] = 2 * x + 1
+    >>> def program(device):
+    ...     weights = [device.malloc(100) for _ in range(4)]
+    ...     for w in weights:
+    ...         device.write(w, bytes(range(100)))
+    ...     for _ in range(6):
+    ...         made = [device.malloc(100) for _ in weights]
+    ...         for w, x in zip(weights, made):
+    ...             device.exec("make", [w], [x], call=twice)
+    ...         for w, x in zip(weights[::-1], made[::-1]):
+    ...             device.exec("update", [x], [w], call=twice)
+    ...             device.free(x)
+    ...     return [device.read(w).tobytes() for w in weights]
+    >>> device = Adaptive(InMemory(), 500, wait=True)
+    >>> program(device) == program(Adaptive(InMemory(), "1MiB"))
+    True
+    >>> rows = device.report().iterations
+    >>> [row.state for row in rows[1:6]], max(row.peak for row in rows)
+    (['on demand', 'on demand', 'planned', 'planned', 'planned'], 500)
+
+    References
+    ----------
+    Zhang et al. 2019, section V (the Device abstraction); J. Lee's thesis, Seoul National University, section 5.
+    """
+
+    @strict
+    def __init__(
+        self,
+        world: LiveWorld,
+        limit: int | str,
+        *,
+        planner: str | Sequence[str] = "heuristic",
+        machine: Machine | str | None = None,
+        detect: str = PERIOD,
+        min_length: int = 8,
+        seconds: float = 30.0,
+        wait: bool = False,
+    ) -> None:
+        self.planners = [planner] if isinstance(planner, str) else [*planner]
+        for name in self.planners or [""]:
+            one_of("planner", name, PLANNERS)
+        one_of("detect", detect, (PERIOD, WRITES))
+        Deadline.within(seconds)  # refuses what is none
+        if min_length < 1:
+            raise ValueError(f"min_length {min_length} is not at least 1")
+        own = getattr(world, "machine", None) or "rtx4090"
+        chosen = own if machine is None else machine
+        self.machine = Machine.named(chosen) if isinstance(chosen, str) else chosen
+        self.world, self.seconds, self.limit = world, seconds, limit
+        self.log: deque[LogEntry] = deque(maxlen=LOGGED)
+        self.before: list[Hook] = []
+        self.after: list[Hook] = []
+        self._moves = _Logged(world, self.log)
+        self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
+        self._blocks: dict[int, LiveBlock] = {}
+        self._made = 0
+        self._learner = Learner(
+            self._memory,
+            self._blocks,
+            self._settled,
+            self._moves.note,
+            world.now,
+            detect=detect,
+            min_length=min_length,
+            wait=wait,
+        )
+        given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
+        if not (isinstance(limit, str) and "%" in limit):
+            self._memory.limit = given
+
+    def __enter__(self) -> Adaptive:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        limit = self.limit if self._memory.limit == UNLIMITED else human(self._memory.limit)
+        return f"Adaptive(limit {limit}, {human(self._memory.held)} held, {self._moves.op} ops)"
+
+    def _settled(self, trace: Trace) -> Planning | None:
+        if self._memory.limit == UNLIMITED:
+            self._memory.limit = amount(self.limit, trace.peak_load, "limit")
+        if trace.peak_load <= self._memory.limit or self.planners == [NEVER_PLANNED]:
+            return None
+        return Planning(trace, self.machine, self._memory.limit, self.planners, self.seconds)
+
+    # the program's calls
+
+    @strict
+    def malloc(self, size: int, *, kind: str = "", shape: Sequence[int] | None = None, dtype: str = "") -> int:
+        """Return a new block of `size` bytes.
+
+        Ops get it as an array of `shape` and `dtype` where both are told, which take its bytes at most, else of bytes.
+        """
+        if not 0 <= index(size) < MAX_BYTES:
+            raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
+        dims = None if shape is None else dimensions(shape, "malloc: shape")
+        if dims is not None and dtype and int(np.prod(dims, dtype=object)) * np.dtype(dtype).itemsize > size:
+            raise ValueError(f"malloc: an array of {dtype} {dims} takes more than {size} bytes")
+        block = LiveBlock(self._made, index(size), kind, dims, dtype)
+        self._made += 1
+        self._blocks[block.number] = block
+        self._memory.alive += block.size
+        if self._learner.book is not None:
+            self._learner.book.malloc(block)
+        return block.number
+
+    @strict
+    def free(self, block: int) -> None:
+        """Give a block back; ops that were begun still have it."""
+        mine = self._live(block, "free")
+        if self._learner.book is not None:
+            self._learner.book.free(mine)
+        memory = self._memory
+        if mine.here:
+            mine.once = False
+            memory.settle(mine)  # its memory may be another's next
+            self._moves.empty(mine)
+        mine.alive = False
+        del self._blocks[block]
+        memory.dead.append(mine)
+        memory.bury()
+
+    @strict
+    def exec(
+        self,
+        name: str,
+        reads: Sequence[int] = (),
+        writes: Sequence[int] = (),
+        *,
+        call: LiveCall | None = None,
+        duration: int = UNKNOWN,
+        flops: float = 0,
+        moved: float | None = None,
+    ) -> None:
+        """Run an op.
+
+        Parameters
+        ----------
+        name : str
+            Ops of an iteration are known by their names and by the bytes that they read.
+        reads, writes : sequence of int
+            Blocks; one that is changed in place belongs to both. What is written and not read is written whole.
+        call : callable
+            `call(stream, *arrays)` begins it, with an array for each block of `reads` and then of `writes`, each once.
+            The arrays are good for this call only. What it raises passes through; the op counts as not there.
+        duration, flops, moved
+            As in `Recorder.exec`; `moved` is what the op touches where left out.
+        """
+        self._exec(self._op(name, reads, writes, duration, flops, moved), call, None)
+
+    @strict
+    def write(self, block: int, data: ArrayLike | bytes) -> None:
+        """Copy the program's bytes into a block, as an op called `write`; the rest of the block becomes zeros."""
+        mine = self._live(block, "write")
+        source = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray) else np.asarray(data)
+        given = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+        if len(given) > mine.size:
+            raise ValueError(f"write: {len(given)} bytes for block {block}, which has {mine.size}")
+        ns = int(self.machine.into.copy_ns(np.array([mine.size], np.int64))[0])
+        self._exec(self._op("write", [], [block], ns, 0, 0), None, given)
+
+    @strict
+    def read(self, block: int) -> Bytes:
+        """Wait for all ops so far, and return a copy of a block's bytes; an op called `read`."""
+        mine = self._live(block, "read")
+        ns = int(self.machine.out.copy_ns(np.array([mine.size], np.int64))[0])
+        found: list[Bytes] = []
+        self._exec(self._op("read", [block], [], ns, 0, 0), None, found)
+        return found[0]
+
+    # what becomes of them
+
+    def _live(self, block: int, where: str) -> LiveBlock:
+        if (mine := self._blocks.get(block)) is None:
+            known = hasattr(block, "__index__") and 0 <= block < self._made
+            raise ValueError(f"{where}: block {block!r:.60} was {'already freed' if known else 'never allocated'}")
+        return mine
+
+    def _op(
+        self,
+        name: str,
+        reads: Sequence[int],
+        writes: Sequence[int],
+        duration: int,
+        flops: float,
+        moved: float | None,
+    ) -> Exec:
+        where = f"op {self._moves.op} ({name})"
+        if duration < 0 and duration != UNKNOWN:
+            raise ValueError(f"{where}: duration {duration} ns is negative")
+        touched = [self._live(b, where).size for b in (*reads, *writes)]
+        moves = float(sum(touched)) if moved is None else moved
+        if duration == UNKNOWN:
+            duration = int(self.machine.roofline_ns(np.array([flops], float), np.array([moves], float))[0])
+        once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
+        return Exec(name, *once, "compute", duration, flops, moves, False, None, None, "", THE_HOST, False)
+
+    def _exec(self, op: Exec, call: LiveCall | None, data: Any) -> None:
+        """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
+        blocks, memory, learner, name = self._blocks, self._memory, self._learner, op.name
+        touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
+        key = hash((name, *[blocks[b].size for b in op.reads]))
+        i = learner.before(op, key, isinstance(data, np.ndarray))
+        for hook in self.before:
+            hook(op, i)
+        memory.ready(touched, 0, name)
+        memory.wrote([blocks[b] for b in op.writes])  # also if it fails half-way
+        if isinstance(data, list):
+            data.append(self.world.get(touched[0]))
+        elif data is not None:
+            self.world.put(touched[0], data)
+        else:
+            self.world.run(call, touched, op.duration)
+        self._moves.begun("op", name)
+        self._moves.op += 1
+        learner.after(op, key, touched)
+        for hook in self.after:
+            hook(op, i)
+
+    def report(self) -> ManagedReport:
+        """Return what came of it so far."""
+        learner, memory = self._learner, self._memory
+        hints = learner.hints
+        plan = hints.plan if hints is not None and hints.plan.decisions else None
+        trace = None if hints is None else hints.trace
+        peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
+        return ManagedReport(memory.limit, memory.held, trace, plan, peak, tuple(learner.rows), tuple(learner.notes))
+
+    def close(self) -> None:
+        """End the last iteration, wait for what is under way, and give everything back; blocks are gone."""
+        self._learner.close()
+        self._learner.book = None
+        for block in [*self._blocks]:
+            self.free(block)
+        self.world.close()

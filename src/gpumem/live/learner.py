@@ -1,0 +1,293 @@
+"""What a device learns of its program: the iteration, a plan for it, and where in that the program is.
+
+::
+
+    ops     | native, or on demand      | guarded         | planned ...      | on demand   | planned ...
+    book    | recorded, two are alike   |                 |                  | recorded    |
+                                        ^                 ^                  ^             ^
+                                        found: planned    the plan is there  deviated      its first ops came by, or
+                                        aside             at a boundary                    another iteration was found
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from gpumem.live.follow import LOST, Follower
+from gpumem.live.hints import Hints
+from gpumem.live.planning import Planning
+from gpumem.live.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
+from gpumem.live.residency import LimitedMemory
+from gpumem.live.worlds import LiveBlock
+from gpumem.period import BlockEvent, Detector
+from gpumem.recorder import Exec, Recorder
+from gpumem.swap.plan import Plan
+from gpumem.swap.snu import pattern
+from gpumem.trace import Trace
+
+PERIOD, WRITES = "period", "writes"
+KEPT = 1000  # rows of a report
+HORIZON = 2**17  # ops recorded at most before the search begins afresh
+CALM = 2  # iterations in a row as planned, and what was recorded beside them is given up
+
+
+class _Step(NamedTuple):
+    """What was done for one op."""
+
+    peak: int
+    out: int
+    back: int
+    misses: int
+    evictions: int
+    end: int
+
+
+class Notebook:
+    """A recording of the ops since some moment: how they look, what they touched, and when two iterations are alike.
+
+    Parameters
+    ----------
+    blocks : sequence of LiveBlock
+        Those that there are.
+    first : int
+        How many steps the learner has had since its last row.
+    detect : str
+        `period` or `writes`.
+    min_length : int
+        Fewest events of an iteration, for `period`.
+    """
+
+    def __init__(self, blocks: Sequence[LiveBlock], first: int, detect: str, min_length: int) -> None:
+        self.first, self.detect = first, detect
+        self.recorder = Recorder()
+        self.ids: dict[int, int] = {}
+        self.keys: list[int] = []
+        self.trail: list[list[LiveBlock]] = []
+        self._detector = Detector(min_length=min_length)
+        self._pushed = 0
+        self._records: list[Hashable] = []
+        self._writes: list[int] = []
+        for block in blocks:
+            self.malloc(block)
+
+    def malloc(self, block: LiveBlock) -> None:
+        """Note an allocation."""
+        self.ids[block.number] = self.recorder.malloc(block.size, kind=block.kind, shape=block.shape, dtype=block.dtype)
+
+    def free(self, block: LiveBlock) -> None:
+        """Note a release."""
+        self.recorder.free(self.ids.pop(block.number))
+
+    def at_write(self, op: Exec) -> list[tuple[int, int]] | None:
+        """Look for two iterations that end where the program is about to write an input; return the ops of both."""
+        if self.detect != WRITES:
+            return None
+        self._writes.append(len(self._records))
+        found = pattern([*self._records, _record(op)], self._writes)
+        if found is None:
+            return None
+        middle = found.start + found.length
+        return [(found.start, middle), (middle, middle + found.length)]
+
+    def note(self, op: Exec, key: int, touched: list[LiveBlock]) -> list[tuple[int, int]] | None:
+        """Note an op; return the ops of two iterations that are alike once there are any, which end with it."""
+        ids = self.ids
+        self.recorder.append(op._replace(reads=[ids[b] for b in op.reads], writes=[ids[b] for b in op.writes]))
+        self.keys.append(key)
+        self.trail.append(touched)
+        if self.detect == WRITES:
+            self._records.append(_record(op))
+            return None
+        events = [*islice(self.recorder.events, self._pushed, None)]
+        self._pushed += len(events)
+        found = None
+        for event in events:
+            found = self._detector.push(BlockEvent(*event)) or found
+        if found is None:
+            return None
+        ops, middle = self.recorder.ops_between, found.start + found.length
+        return [ops(found.start, middle), ops(middle, found.end)]
+
+
+def _record(op: Exec) -> Hashable:
+    return op.name, tuple(op.reads), tuple(op.writes)
+
+
+class Learner:
+    """Follows a program: records it, finds its iteration, has it planned for, and carries the plan out.
+
+    Parameters
+    ----------
+    memory : LimitedMemory
+    blocks : dict of int to LiveBlock
+        Those that are alive, by number.
+    settled : callable
+        Told of an iteration that was there twice; returns what will plan for it, None where there is nothing to plan.
+    told : callable
+        `told(kind, why)`: what is to stand in the log.
+    now : callable
+        The time, in ns.
+    """
+
+    def __init__(
+        self,
+        memory: LimitedMemory[LiveBlock],
+        blocks: dict[int, LiveBlock],
+        settled: Callable[[Trace], Planning | None],
+        told: Callable[[str, str], None],
+        now: Callable[[], int],
+        *,
+        detect: str,
+        min_length: int,
+        wait: bool,
+    ) -> None:
+        self.memory, self.blocks, self.settled, self.told, self.now = memory, blocks, settled, told, now
+        self.detect, self.min_length, self.wait = detect, min_length, wait
+        self.rows: deque[Iteration] = deque(maxlen=KEPT)
+        self.notes: deque[str] = deque(maxlen=KEPT)
+        self.follower: Follower[LiveBlock] | None = None
+        self.hints: Hints | None = None
+        self.job: Planning | None = None
+        self._steps: list[_Step] = []
+        self._calm = 0
+        self._began = now()
+        self._number = 0
+        self.book: Notebook | None = self._new_book()
+
+    def _new_book(self) -> Notebook:
+        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length)
+
+    # around an op
+
+    def before(self, op: Exec, key: int, is_input: bool) -> int:
+        """Do what is due before an op; return which one of the iteration it is, or `LOST`."""
+        if is_input and self.book is not None and (bounds := self.book.at_write(op)) is not None:
+            self._alike(self.book, bounds)
+        follower = self.follower
+        if follower is None:
+            return LOST
+        was = follower.i
+        i = follower.before(key, op.name)
+        if was != LOST and i == LOST:
+            self._calm = 0
+            self.told("deviated", follower.deviation)
+            self.book = self.book or self._new_book()
+        elif was == LOST and i != LOST:
+            self.told("resumed", "")
+            self._row(len(self._steps) - i, ON_DEMAND, follower.deviation)
+            follower.deviation = ""
+        return i
+
+    def after(self, op: Exec, key: int, touched: list[LiveBlock]) -> None:
+        """Take note of an op that was begun, and do what is due after it."""
+        memory, follower = self.memory, self.follower
+        c = memory.counts
+        self._steps.append(_Step(memory.peak, c.out, c.back, c.misses, c.evictions, self.now()))
+        memory.begin()
+        ended = follower is not None and follower.after(touched)
+        bounds = None if self.book is None else self.book.note(op, key, touched)
+        if ended:
+            self._ended()
+        elif follower is not None and follower.i == LOST and len(self._steps) >= follower.hints.n:
+            self._row(len(self._steps), ON_DEMAND, follower.deviation)
+        if bounds is not None and self.book is not None:
+            self._alike(self.book, bounds)
+        elif self.book is not None and len(self.book.keys) >= HORIZON:
+            self._row(len(self._steps), self._unplanned(self._steps), "")
+            self.book = self._new_book()
+
+    def _ended(self) -> None:
+        """An iteration went as it was to."""
+        follower, job = self.follower, self.job
+        assert follower is not None
+        self._row(len(self._steps), self._state(), "")
+        self._calm += 1
+        if self._calm >= CALM:
+            self.book = None
+        if job is not None and job.done:
+            self._switch(follower.trail)
+
+    def _state(self) -> str:
+        hints = self.hints
+        if hints is not None and hints.plan.decisions:
+            return PLANNED
+        idle = hints is not None and hints.trace.peak_load <= self.memory.limit
+        return IDLE if idle else self._unplanned(self._steps)
+
+    @staticmethod
+    def _unplanned(steps: Sequence[_Step]) -> str:
+        return ON_DEMAND if any(step.evictions or step.misses for step in steps) else NATIVE
+
+    def _row(self, count: int, state: str, deviation: str) -> None:
+        """Close a row over the first steps since the last one."""
+        steps, self._steps = self._steps[:count], self._steps[count:]
+        if self.book is not None:
+            self.book.first -= len(steps)
+        if not steps:
+            return
+        peak = max(step.peak for step in steps)
+        sums = [sum(step[k] for step in steps) for k in (1, 2)], [sum(step[k] for step in steps) for k in (3, 4)]
+        (out, back), (misses, evictions) = sums
+        seconds = (steps[-1].end - self._began) / 1e9
+        row = Iteration(self._number, state, len(steps), peak, out, back, 0, misses, evictions, deviation, seconds)
+        self.rows.append(row)
+        self._number, self._began = self._number + 1, steps[-1].end
+
+    # an iteration that was there twice
+
+    def _alike(self, book: Notebook, bounds: list[tuple[int, int]]) -> None:
+        """Have two iterations planned for, unless they are what is followed already."""
+        lo, hi = bounds[-1]
+        follower = self.follower
+        if follower is not None and follower.i != LOST and follower.hints.n == hi - lo:
+            self.book = None
+            return
+        try:
+            trace = book.recorder.trace(lo, hi, name="program")
+        except ValueError:  # not steady after all
+            self.book = self._new_book()
+            return
+        deviation = "" if follower is None else follower.deviation
+        for begin, _ in bounds:
+            part = self._steps[: book.first + begin]
+            self._row(len(part), ON_DEMAND if deviation else self._unplanned(part), deviation)
+            deviation = ""
+        self._row(len(self._steps), self._unplanned(self._steps), "")
+        self.told("found", f"{trace.n} ops")
+        trail = book.trail[lo:hi]
+        self.book, self._calm = None, 0
+        self._follow(trace, Plan.of(trace))
+        self.job = self.settled(trace)
+        if self.job is not None:
+            self.job.start()
+            if self.wait:
+                self.job.stop()
+                self._switch(trail)
+                self._began = self.now()  # no iteration's time
+
+    def _follow(self, trace: Trace, plan: Plan) -> None:
+        self.hints = Hints.of(trace, plan)
+        self.follower = Follower(self.memory, self.hints)
+
+    def _switch(self, trail: list[list[LiveBlock]]) -> None:
+        """Begin with the plan, at the end of an iteration whose ops touched these blocks."""
+        job, self.job = self.job, None
+        assert job is not None
+        self.notes.extend(job.notes)
+        if job.best is None:
+            return
+        self._follow(job.trace, job.best)
+        assert self.follower is not None
+        self.told("planned", repr(job.best))
+        self.follower.switch(trail)
+
+    def close(self) -> None:
+        """Close the last row, and wait for what plans."""
+        if self.job is not None:
+            self.job.stop()
+        follower = self.follower
+        deviation = "" if follower is None else follower.deviation
+        self._row(len(self._steps), ON_DEMAND if deviation else self._state(), deviation)

@@ -1,0 +1,42 @@
+"""What a transparent device did, entry by entry."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KINDS = ("op", "out", "in", "empty", "fill", "found", "planned", "deviated", "resumed")
+
+
+class LogEntry(NamedTuple):
+    """Something a device did.
+
+    Parameters
+    ----------
+    kind : str
+        `op`: an op was begun. `out`, `in`: a copy was. `fill`, `empty`: a block was given memory, or lost it.
+        `found`: an iteration was; `planned`: a plan is followed from the next op on; `deviated`: the op is none that
+        the plan has there; `resumed`: the first ops of the iteration came by.
+    op : int
+        Ops begun before, counted from 0.
+    what : str
+        Name of the op; why it deviated.
+    block : int
+        Number of the block, -1 where it is none's.
+    size : int
+        Its bytes.
+    start, end : int
+        When it ran or runs, ns by the world's clock; -1 where that is not known.
+    """
+
+    kind: str
+    op: int
+    what: str = ""
+    block: int = -1
+    size: int = 0
+    start: int = -1
+    end: int = -1
+
+    @property
+    def event(self) -> tuple[str, int, str, int, int]:
+        """All of it but the time."""
+        return self[:5]
