@@ -95,6 +95,11 @@ class Events:
         with self._current():
             self._synchronise()
 
+    def born(self, stream: int) -> int:
+        """Return what no other stream ever has, unlike its handle, which may come again; 0 where it is not told."""
+        status, number = self._api.cuStreamGetId(stream)
+        return 0 if status else int(number)
+
     def close(self) -> None:
         """Give the events and the hold on the context back."""
         for stream in [*self._event]:

@@ -90,7 +90,7 @@ class Served:
         self._lock = threading.RLock()
         self._inside = self._closed = self._joined = False
         self._live: dict[int, int] = {}  # address -> the stream it was allocated for
-        self._freed: deque[tuple[int, int, int]] = deque()  # address, stream it was last used on, and allocated for
+        self._freed: deque[tuple[int, int, int | None]] = deque()  # address, stream it was allocated for, last used on
         self._known: dict[int, bool] = {}  # streams, and whether each comes after all joins so far
 
     @property
@@ -129,13 +129,16 @@ class Served:
                 self._inside = False
 
     def free(self, address: int, stream: int | None = None) -> None:
-        """Take back what `allocate` returned, last used on `stream`: if None, the one that it was allocated for."""
+        """Take back what `allocate` returned, last used on `stream`; if None, nobody knows, and all are waited for."""
         try:
             first = self._live.pop(address)
         except (KeyError, TypeError):
             raise ValueError(f"address {address!r:.60}: no live block starts there") from None
-        last = first if stream is None else known(stream)
-        self._freed.append((address, last, first))
+        if stream in OF_A_THREAD:
+            stream = known(stream)
+            if first < 0 and stream != first:  # two threads' own: a finalizer cannot tell whose it was
+                stream = None
+        self._freed.append((address, first, stream))
 
     def meet(self, stream: int) -> None:
         """Take this handle to be a new stream, which waits for all others; say so where handles may come again."""
@@ -188,14 +191,17 @@ class Served:
 
     def _drain(self) -> None:
         """Carry out what was freed, in order; what fails stays to be carried out."""
-        base = self.backing.base
+        base, waited = self.backing.base, 0
         while self._freed:
-            address, last, first = self._freed[0]
-            self._known.setdefault(last, not self._joined)
-            if first < 0 and last < 0 and last != first:  # two threads' own: a finalizer cannot say whose it was
+            address, first, last = self._freed[0]
+            if last is None and not waited:
+                waited = len(self._freed)  # what is noted from here on is not waited for
                 self.synchronize()
+            last = first if last is None else last
+            self._known.setdefault(last, not self._joined)
             self.allocator.free(address - base, stream=last)
             self._freed.popleft()
+            waited = max(waited - 1, 0)
 
     def _meet(self, stream: int) -> None:
         """Have a stream wait for what earlier joins put before all others; from now on joins are with it."""
@@ -209,5 +215,5 @@ class Served:
 
     def _joined_with(self, streams: set[int]) -> None:
         """Join streams, and forget those that are gone."""
-        gone = self.streams.join(streams)
+        gone = self.streams.join(streams) if len(streams) > 1 else ()
         self._known = dict.fromkeys(streams.difference(gone), True)
