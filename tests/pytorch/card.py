@@ -159,6 +159,9 @@ class FakeCard:
     def event(self) -> Event:
         return Event(self)
 
+    def size(self, storage: torch.UntypedStorage) -> int:
+        return int(storage.nbytes())
+
     def pinned(self, size: int) -> torch.UntypedStorage:
         slab = torch.UntypedStorage(size)
         self.log.append(Allocate("", (pointer(slab), pointer(slab) + size)))

@@ -1,13 +1,4 @@
-"""How bytes move: by the host's own hands, or by copies beside a GPU's kernels. One class for each device.
-
-The order on a GPU, c the stream that computes, o and i those of copies out and in::
-
-    out      c: record e          o: wait e, copy, record f        c: wait f, before the memory is given back or written
-    back     c: allocate, record e   i: wait e, copy, record f     c: wait f, before the first use
-
-Memory is allocated and given back on the stream that computes, never on another, so that PyTorch's allocator knows it.
-`OnHost` is here, `on_cuda` has the other one.
-"""
+"""How bytes move: by the host's own hands, or by copies beside a GPU's kernels (`on_cuda`)."""
 
 from __future__ import annotations
 

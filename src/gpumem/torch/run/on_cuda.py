@@ -1,9 +1,7 @@
-"""Copies beside a GPU's kernels: every wait of a run is in this file; `engines` has the picture.
+"""A card of `torch.cuda`, and copies beside its kernels; `gpumem.live.copies` has the picture and every wait.
 
-Streams that compute are joined: where an op comes on another stream than the one before it, its stream first waits for
-that one. So the ops of a run are in one order, whatever streams they run on, and "the stream that computes" is the one
-of the last op. What that costs is what such streams could have done side by side. In a backward pass PyTorch makes the
-stream of the forward op current, in a thread of its own, so that is no other stream than before.
+In a backward pass PyTorch makes the stream of the forward op current, in a thread of its own, so joining streams that
+compute costs no more there.
 
 All of this ran beside doubles of `torch.cuda` only, never on hardware.
 """
@@ -12,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 from typing import Any, Protocol
 
+from gpumem.live.copies import Beside, Card, Slab
 from gpumem.machine import PRESETS, Link, Machine
 from gpumem.torch._torch import torch
 from gpumem.torch.run.memory import quietly
@@ -23,42 +21,10 @@ LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memor
 SMALL, LARGE, TIMES = 2**16, 2**25, 3  # bytes of the copies that measure a link, and how often
 
 
-class _Event(Protocol):
-    """A point of a stream, as `torch.cuda.Event`."""
-
-    def record(self, stream: Any) -> None:
-        """Stand behind what a stream was given so far."""
-
-    def synchronize(self) -> None:
-        """Let the host wait until the stream has come there."""
-
-
-class _Stream(Protocol):
-    """As `torch.cuda.Stream`."""
-
-    def wait_event(self, event: Any) -> None:
-        """Let what the stream is given next wait for where the event stands now."""
-
-
-class Card(Protocol):
+class TorchCard(Card, Protocol):
     """What the engine needs of a GPU; `Gpu` has it from `torch.cuda`."""
 
     place: torch.device
-
-    def current(self) -> _Stream:
-        """The stream that ops of this thread go to; the same object as long as it is the same stream."""
-
-    def stream(self) -> _Stream:
-        """Another stream, for copies."""
-
-    def event(self) -> _Event:
-        """An event that stands nowhere."""
-
-    def pinned(self, size: int) -> torch.UntypedStorage:
-        """So many bytes of the host's pinned memory."""
-
-    def copy(self, stream: Any, target: torch.UntypedStorage, source: torch.UntypedStorage, size: int) -> None:
-        """Begin to copy the first bytes of a storage to another one, on a stream."""
 
 
 class Gpu:
@@ -84,6 +50,10 @@ class Gpu:
         """Without a time, unless it is asked for."""
         return torch.cuda.Event(enable_timing=timed)
 
+    def size(self, storage: torch.UntypedStorage) -> int:
+        """Of a storage."""
+        return int(storage.nbytes())
+
     def pinned(self, size: int) -> torch.UntypedStorage:
         """From PyTorch's allocator of pinned memory."""
         with quietly():
@@ -95,89 +65,18 @@ class Gpu:
             _bytes(target, size).copy_(_bytes(source, size), non_blocking=True)
 
 
-class Slab:
-    """Pinned memory, and the first bytes in use; `begun` and `done` stand around what was begun with it last."""
+class OnCuda(Beside):
+    """The engine of one GPU."""
 
-    __slots__ = ("begun", "done", "memory", "size")
-
-    def __init__(self, card: Card, size: int) -> None:
-        self.memory, self.size = card.pinned(size), 0
-        self.begun, self.done = card.event(), card.event()
-
-
-class OnCuda:
-    """The engine of one GPU: copies on two streams of their own, one out and one in.
-
-    Slabs are as large as a power of two, which PyTorch's allocator of pinned memory would take anyway. They stay with
-    the engine, so that a step finds them again.
-    """
-
-    def __init__(self, card: Card) -> None:
-        self.card, self.place = card, card.place
-        self.d2h, self.h2d = card.stream(), card.stream()
-        self.compute, self.joint = card.current(), card.event()
-        self.others: set[_Stream] = set()  # that computed before
-        self.free: dict[int, deque[Slab]] = {}
-
-    def follow(self) -> bool:
-        """Let the stream that is current be the one that computes, once it has waited for the one before."""
-        current = self.card.current()
-        if current is self.compute:
-            return False
-        self.joint.record(self.compute)
-        current.wait_event(self.joint)
-        self.others.add(self.compute)
-        self.compute = current
-        return True
-
-    def rest(self) -> None:
-        """All streams that computed go on from here, whichever of them comes first."""
-        self.follow()
-        self.joint.record(self.compute)
-        while self.others:
-            self.others.pop().wait_event(self.joint)
-
-    def out(self, storage: torch.UntypedStorage) -> Slab:
-        """Copy, once what was computed so far is there."""
-        slab = self._slab(storage.nbytes())
-        self._copy(self.d2h, slab, slab.memory, storage)
-        return slab
-
-    def back(self, storage: torch.UntypedStorage, copy: Slab) -> None:
-        """Copy, once its memory is free of what was there before."""
-        self._copy(self.h2d, copy, storage, copy.memory)
-
-    def settle(self, copy: Slab) -> None:
-        """The next kernels wait, the host does not."""
-        self.compute.wait_event(copy.done)
-
-    def drop(self, copy: Slab) -> None:
-        """The slab is free at once; whoever gets it waits for the copy that may be under way."""
-        self.free.setdefault(copy.memory.nbytes(), deque()).append(copy)
+    def __init__(self, card: TorchCard) -> None:
+        super().__init__(card)
+        self.place = card.place
 
     def bytes_of(self, copy: Slab) -> Any:
         """The host waits."""
         copy.done.synchronize()
         with quietly():
             return _bytes(copy.memory, copy.size).numpy()
-
-    def _slab(self, size: int) -> Slab:
-        whole = 1 << (size - 1).bit_length()
-        free = self.free.get(whole)
-        if free:
-            slab = free.popleft()
-            self.d2h.wait_event(slab.done)
-        else:
-            slab = Slab(self.card, whole)
-        slab.size = size
-        return slab
-
-    def _copy(self, side: _Stream, slab: Slab, target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
-        self.follow()  # memory is of the stream that is current
-        slab.begun.record(self.compute)
-        side.wait_event(slab.begun)
-        self.card.copy(side, target, source, slab.size)
-        slab.done.record(side)
 
 
 def _bytes(storage: torch.UntypedStorage, size: int) -> torch.Tensor:
