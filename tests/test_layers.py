@@ -69,7 +69,7 @@ CUDA = {"cuda", "numba_cuda", "cupy"}
 CUDA_ROOMS = (
     "execute/cuda/",
     "kernels/",
-    *(f"live/{name}" for name in ("cuda/", "emm.py", "memory.py", "backing.py", "pages.py", "joins.py")),
+    *(f"live/{name}" for name in ("cuda/", "emm.py", "memory.py", "backing.py", "pages.py", "joins.py", "streams.py")),
 )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.live.residency import LimitError as LimitError
     from gpumem.live.served import Served as Served
+    from gpumem.live.streams import OnStreams as OnStreams
     from gpumem.live.worlds import (
         InMemory as InMemory,
         LiveBlock as LiveBlock,

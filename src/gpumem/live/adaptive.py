@@ -192,6 +192,7 @@ class Adaptive:
             self._settled,
             self._moves.note,
             world.now,
+            world.lasted,
             detect=detect,
             min_length=min_length,
             wait=wait,
@@ -280,7 +281,7 @@ class Adaptive:
         duration, flops, moved
             As in `Recorder.exec`; `moved` is what the op touches where left out.
         """
-        self._exec(self._op(name, reads, writes, duration, flops, moved), call, None)
+        self._exec(self._op(name, reads, writes, duration, flops, moved), call, None, told=duration != UNKNOWN)
 
     @strict
     def write(self, block: int, data: ArrayLike | bytes) -> None:
@@ -329,7 +330,7 @@ class Adaptive:
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         return Exec(name, *once, "compute", duration, flops, moves, False, None, None, "", THE_HOST, False)
 
-    def _exec(self, op: Exec, call: LiveCall | None, data: Any) -> None:
+    def _exec(self, op: Exec, call: LiveCall | None, data: Any, told: bool = True) -> None:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
         blocks, memory, learner, name = self._blocks, self._memory, self._learner, op.name
         touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
@@ -344,7 +345,9 @@ class Adaptive:
         elif data is not None:
             self.world.put(touched[0], data)
         else:
-            self.world.run(call, touched, op.duration)
+            timer = self.world.run(call, touched, op.duration, learner.book is not None and not told)
+            if timer is not None and learner.book is not None:
+                learner.book.times.add(len(learner.book.keys), timer)
         self._moves.begun("op", name)
         self._moves.op += 1
         learner.after(op, key, touched)

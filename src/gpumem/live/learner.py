@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpumem.live.follow import LOST, Follower
 from gpumem.live.hints import Hints
@@ -31,6 +34,7 @@ from gpumem.trace import Trace
 PERIOD, WRITES = "period", "writes"
 KEPT = 1000  # rows of a report
 HORIZON = 2**17  # ops recorded at most before the search begins afresh
+TIMERS = 512  # of ops that may be under way
 CALM = 2  # iterations in a row as planned, and what was recorded beside them is given up
 
 
@@ -43,6 +47,31 @@ class _Step(NamedTuple):
     misses: int
     evictions: int
     end: int
+
+
+class Times:
+    """How long recorded ops took, in ns; of the last ones the timers, which are read when there are many."""
+
+    def __init__(self, lasted: Callable[[Any], int]) -> None:
+        self._lasted = lasted
+        self._known: dict[int, int] = {}
+        self._timers: deque[tuple[int, Any]] = deque()
+
+    def add(self, op: int, timer: Any) -> None:
+        """Note what an op is timed by."""
+        self._timers.append((op, timer))
+        if len(self._timers) > TIMERS:
+            self._read_one()
+
+    def read(self) -> dict[int, int]:
+        """Wait for all, and return them."""
+        while self._timers:
+            self._read_one()
+        return self._known
+
+    def _read_one(self) -> None:
+        op, timer = self._timers.popleft()
+        self._known[op] = self._lasted(timer)
 
 
 class Notebook:
@@ -58,14 +87,24 @@ class Notebook:
         `period` or `writes`.
     min_length : int
         Fewest events of an iteration, for `period`.
+    lasted : callable
+        How long a timed op took, in ns.
     """
 
-    def __init__(self, blocks: Sequence[LiveBlock], first: int, detect: str, min_length: int) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[LiveBlock],
+        first: int,
+        detect: str,
+        min_length: int,
+        lasted: Callable[[Any], int],
+    ) -> None:
         self.first, self.detect = first, detect
         self.recorder = Recorder()
         self.ids: dict[int, int] = {}
         self.keys: list[int] = []
         self.trail: list[list[LiveBlock]] = []
+        self.times = Times(lasted)
         self._detector = Detector(min_length=min_length)
         self._pushed = 0
         self._records: list[Hashable] = []
@@ -116,6 +155,12 @@ def _record(op: Exec) -> Hashable:
     return op.name, tuple(op.reads), tuple(op.writes)
 
 
+def _timed(trace: Trace, lo: int, found: dict[int, int]) -> Trace:
+    """A trace that begins with op `lo`, whose ops take as long as those that were timed did."""
+    duration = [found.get(lo + i, ns) for i, ns in enumerate(trace.ops.duration.tolist())]
+    return replace(trace, ops=replace(trace.ops, duration=np.array(duration, np.int64)))
+
+
 class Learner:
     """Follows a program: records it, finds its iteration, has it planned for, and carries the plan out.
 
@@ -130,6 +175,8 @@ class Learner:
         `told(kind, why)`: what is to stand in the log.
     now : callable
         The time, in ns.
+    lasted : callable
+        How long a timed op took, in ns.
     """
 
     def __init__(
@@ -139,12 +186,14 @@ class Learner:
         settled: Callable[[Trace], Planning | None],
         told: Callable[[str, str], None],
         now: Callable[[], int],
+        lasted: Callable[[Any], int],
         *,
         detect: str,
         min_length: int,
         wait: bool,
     ) -> None:
-        self.memory, self.blocks, self.settled, self.told, self.now = memory, blocks, settled, told, now
+        self.memory, self.blocks, self.settled, self.told = memory, blocks, settled, told
+        self.now, self.lasted = now, lasted
         self.detect, self.min_length, self.wait = detect, min_length, wait
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
         self.notes: deque[str] = deque(maxlen=KEPT)
@@ -158,7 +207,9 @@ class Learner:
         self.book: Notebook | None = self._new_book()
 
     def _new_book(self) -> Notebook:
-        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length)
+        if (old := getattr(self, "book", None)) is not None:
+            old.times.read()  # so that its timers serve again
+        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length, self.lasted)
 
     # around an op
 
@@ -246,7 +297,7 @@ class Learner:
             self.book = None
             return
         try:
-            trace = book.recorder.trace(lo, hi, name="program")
+            trace = _timed(book.recorder.trace(lo, hi, name="program"), lo, book.times.read())
         except ValueError:  # not steady after all
             self.book = self._new_book()
             return

@@ -48,8 +48,15 @@ class LiveWorld(Mover, Emptier, Protocol):
 
     span: tuple[int, int]
 
-    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int) -> None:
-        """Begin an op on blocks that are on the device, behind all ops before it; `duration` in ns where it is told."""
+    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> Any:
+        """Begin an op on blocks that are on the device, behind all ops before it.
+
+        It takes `duration` ns by what the program or the machine says. Return what `lasted` is to be asked with, if it
+        is to be `timed` and the world can.
+        """
+
+    def lasted(self, timer: Any) -> int:
+        """Wait for an op that was timed; return how long it took, in ns."""
 
     def put(self, block: LiveBlock, data: Bytes) -> None:
         """Copy the program's bytes into a block, behind all ops before it."""
@@ -105,7 +112,11 @@ class InMemory:
     def drop(self, copy: Bytes) -> None:
         """It is freed with its last reference."""
 
-    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int) -> None:
+    def lasted(self, timer: Any) -> int:
+        """Nothing is timed: plans are made for a machine, and the host is none."""
+        raise NotImplementedError
+
+    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> None:
         """Call it."""
         if call is not None:
             self._timed(call, None, *[typed(block.memory, block) for block in blocks])
@@ -184,7 +195,11 @@ class OnClock:
     def drop(self, copy: _Copy) -> None:
         """The host's memory is free."""
 
-    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int) -> None:
+    def lasted(self, timer: Any) -> int:
+        """Nothing is timed: how long an op takes is known."""
+        raise NotImplementedError
+
+    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> None:
         """Let the time pass."""
         begin, self.compute = self.compute, self.compute + max(duration, 0)
         self.span = (begin, self.compute)

@@ -1,0 +1,251 @@
+"""A GPU as the world of a transparent device: ops on one stream, copies beside them on two, memory from an allocator.
+
+`copies` has every wait. Memory is taken and given back in the order of the stream that computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+from cuda.bindings import driver as api
+from cuda.core import Device, EventOptions
+
+from gpumem.execute.cuda import DeviceArray, for_numba
+from gpumem.live.copies import Beside, Slab
+from gpumem.live.worlds import Bytes, LiveBlock, LiveCall
+
+UNTIMED = -1, -1
+
+
+class Addresses(Protocol):
+    """Where memory comes from: an allocator of addresses, as `Served` is."""
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of `size` bytes for work on a stream."""
+
+    def free(self, address: int, stream: int) -> None:
+        """Take them back, last used on a stream."""
+
+
+class DriverMemory:
+    """Memory of the driver's own pool, in the order of streams (`cuMemAllocAsync`)."""
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Allocate."""
+        status, address = api.cuMemAllocAsync(size, stream)
+        if status:
+            raise MemoryError(f"{size} bytes of device memory: {status.name}")
+        return int(address)
+
+    def free(self, address: int, stream: int) -> None:
+        """Free."""
+        _done(api.cuMemFreeAsync(address, stream), "cuMemFreeAsync")
+
+
+class _CudaEvent:
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def record(self, stream: _CudaStream) -> None:
+        stream.of.record(self.of)
+
+    def synchronize(self) -> None:
+        self.of.sync()
+
+
+class _CudaStream:
+    __slots__ = ("handle", "of")
+
+    def __init__(self, of: Any) -> None:
+        self.of, self.handle = of, int(of.handle)
+
+    def wait_event(self, event: _CudaEvent) -> None:
+        self.of.wait(event.of)
+
+
+class _CudaCard:
+    """A device by `cuda.core`, as copies need it; what it has made is given back by `close`."""
+
+    def __init__(self, device: Any, stream: Any) -> None:
+        self.device = device
+        self.kept: list[Callable[[], object]] = []
+        self.compute = self.stream() if stream is None else _CudaStream(stream)
+
+    def current(self) -> _CudaStream:
+        return self.compute
+
+    def stream(self) -> _CudaStream:
+        made = self.device.create_stream()
+        self.kept.append(made.close)
+        return _CudaStream(made)
+
+    def event(self, *, timed: bool = False) -> _CudaEvent:
+        made = self.device.create_event(EventOptions(timing_enabled=timed))
+        self.kept.append(made.close)
+        return _CudaEvent(made)
+
+    def size(self, storage: LiveBlock) -> int:
+        return storage.size
+
+    def pinned(self, size: int) -> int:
+        status, address = api.cuMemAllocHost(size)
+        if status:
+            raise MemoryError(f"{size} bytes of pinned memory: {status.name}")
+        self.kept.append(lambda: api.cuMemFreeHost(address))
+        return int(address)
+
+    def copy(self, stream: _CudaStream, target: LiveBlock | int, source: LiveBlock | int, size: int) -> None:
+        there, here = (x.memory if isinstance(x, LiveBlock) else x for x in (target, source))
+        if size:
+            _done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
+
+    def close(self) -> None:
+        while self.kept:
+            with suppress(Exception):
+                self.kept.pop()()
+
+
+def _done(result: tuple[Any, ...], what: str) -> None:
+    if result[0]:
+        raise RuntimeError(f"{what}: {result[0].name}")
+
+
+class OnStreams(Beside):
+    """A GPU: `call(stream, *arrays)` gets a `cuda.core.Stream` and an array on the device for each block.
+
+    Parameters
+    ----------
+    device : int
+        Its number.
+    memory : Addresses, optional
+        Where blocks lie; the driver's own pool where left out. `Served` over a `SmartPool` is one.
+    array : callable
+        What a `DeviceArray` is turned into for the calls; by default a Numba array.
+    timing : bool
+        Measure ops whose duration the program does not tell, for the plan; each such op takes two timing events.
+    stream : cuda.core.Stream, optional
+        On which ops run; a new one where left out.
+
+    Raises
+    ------
+    MemoryError
+        From an op: no memory on the device, or no pinned memory.
+
+    Notes
+    -----
+    The host does not wait for copies, but for those of the program's own bytes (`write`, `read`).
+    """
+
+    card: _CudaCard
+
+    def __init__(
+        self,
+        device: int = 0,
+        *,
+        memory: Addresses | None = None,
+        array: Callable[[DeviceArray], Any] = for_numba,
+        timing: bool = True,
+        stream: Any = None,
+    ) -> None:
+        self.device = Device(device)
+        self.device.set_current()
+        super().__init__(_CudaCard(self.device, stream))
+        self.memory: Addresses = DriverMemory() if memory is None else memory
+        self.array, self.timing = array, timing
+        self.span = UNTIMED
+        self._timers: list[tuple[_CudaEvent, _CudaEvent]] = []
+        self._staging: Slab | None = None
+
+    @property
+    def _stream(self) -> int:
+        return self.card.compute.handle
+
+    def fill(self, storage: LiveBlock, size: int) -> None:
+        """Take memory for what the stream computes next."""
+        storage.memory = self.memory.allocate(size, self._stream) if size else 0
+
+    def empty(self, storage: LiveBlock) -> None:
+        """Give memory back, behind what the stream was given so far."""
+        if storage.memory:
+            self.memory.free(storage.memory, self._stream)
+        storage.memory = None
+
+    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> Any:
+        """Begin an op on the stream; return what it is timed by, if it is."""
+        if call is None:
+            return None
+        arrays = [self._array(block) for block in blocks]
+        stream = self.card.compute
+        if not (timed and self.timing):
+            call(stream.of, *arrays)
+            return None
+        begin, end = self._timers.pop() if self._timers else (self.card.event(timed=True), self.card.event(timed=True))
+        begin.record(stream)
+        call(stream.of, *arrays)
+        end.record(stream)
+        return begin, end
+
+    def lasted(self, timer: Any) -> int:
+        """Wait for an op that was timed; return how long it took, in ns."""
+        begin, end = timer
+        end.synchronize()
+        self._timers.append(timer)
+        return round(float(end.of - begin.of) * 1e6)
+
+    def _array(self, block: LiveBlock) -> Any:
+        kind = np.dtype(block.dtype or np.uint8)
+        shape = (block.size,) if block.shape is None or not block.dtype else block.shape
+        return self.array(DeviceArray(block.memory, kind, shape))
+
+    def put(self, block: LiveBlock, data: Bytes) -> None:
+        """Copy through pinned memory, once that is free of the copy before."""
+        slab = self._stage(block.size)
+        here = _host(slab.memory, block.size)
+        here[: len(data)], here[len(data) :] = data, 0
+        self.card.copy(self.card.compute, block, slab.memory, block.size)
+        slab.done.record(self.card.compute)
+
+    def get(self, block: LiveBlock) -> Bytes:
+        """Copy through pinned memory, and wait."""
+        slab = self._stage(block.size)
+        self.card.copy(self.card.compute, slab.memory, block, block.size)
+        slab.done.record(self.card.compute)
+        slab.done.synchronize()
+        return _host(slab.memory, block.size).copy()
+
+    def _stage(self, size: int) -> Slab:
+        """Pinned memory of which no copy is under way."""
+        slab = self._staging
+        if slab is not None:
+            slab.done.synchronize()
+        if slab is None or slab.whole < size:
+            if slab is not None:
+                self.drop(slab)
+            slab = self._staging = self._slab(size)
+            slab.done.synchronize()
+        return slab
+
+    def now(self) -> int:
+        """The host's clock."""
+        return time.perf_counter_ns()
+
+    def close(self) -> None:
+        """Wait for what is under way, and give streams, events and pinned memory back."""
+        self.device.set_current()
+        for stream in (self.compute, self.d2h, self.h2d):
+            with suppress(Exception):
+                stream.of.sync()  # type: ignore[attr-defined]
+        self.card.close()
+
+
+def _host(address: int, size: int) -> Bytes:
+    if not size:
+        return np.zeros(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
