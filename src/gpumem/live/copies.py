@@ -18,7 +18,7 @@ from collections import deque
 from typing import Any, Protocol
 
 
-class Event(Protocol):
+class Mark(Protocol):
     """A point of a stream."""
 
     def record(self, stream: Any) -> None:
@@ -44,7 +44,7 @@ class Card(Protocol):
     def stream(self) -> Stream:
         """Another stream, for copies."""
 
-    def event(self) -> Event:
+    def event(self) -> Mark:
         """An event that stands nowhere."""
 
     def size(self, storage: Any) -> int:

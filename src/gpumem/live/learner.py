@@ -49,7 +49,7 @@ class _Step(NamedTuple):
     end: int
 
 
-class Times:
+class OpTimes:
     """How long recorded ops took, in ns; of the last ones the timers, which are read when there are many."""
 
     def __init__(self, lasted: Callable[[Any], int]) -> None:
@@ -104,7 +104,7 @@ class Notebook:
         self.ids: dict[int, int] = {}
         self.keys: list[int] = []
         self.trail: list[list[LiveBlock]] = []
-        self.times = Times(lasted)
+        self.times = OpTimes(lasted)
         self._detector = Detector(min_length=min_length)
         self._pushed = 0
         self._records: list[Hashable] = []
