@@ -148,7 +148,11 @@ class Notebook:
         if found is None:
             return None
         ops, middle = self.recorder.ops_between, found.start + found.length
-        return [ops(found.start, middle), ops(middle, found.end)]
+        alike = [ops(found.start, middle), ops(middle, found.end)]
+        lo, hi = alike[-1]
+        if hi < len(self.keys) and self.keys[hi] == self.keys[lo]:  # it ends with a release, or a block for this op
+            return [(begin + 1, end + 1) for begin, end in alike]
+        return alike
 
 
 def _record(op: Exec) -> Hashable:

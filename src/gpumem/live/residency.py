@@ -153,19 +153,18 @@ class LimitedMemory(Generic[R]):
 
     def ready(self, cells: Sequence[R], fresh: int, what: str) -> None:
         """Let cells be on the device, with room for so many bytes beside them."""
-        away = 0
+        missing = False  # which need not take bytes: a block may have none
         for cell in cells:
             if cell.here:
                 self.here.move_to_end(cell)
                 if cell.coming:
                     self.settle(cell)
             else:
-                away += cell.size
-        if away:
-            away = self._remade(cells)
+                missing = True
+        away = self._remade(cells) if missing else 0
         if self.held + away + fresh > self.limit:
             self.room(away + fresh, cells, what)
-        if away:
+        if missing:
             for cell in cells:
                 if not cell.here:
                     self.bring(cell)

@@ -38,7 +38,9 @@ class _Net:
     arrives: bool  # in a new block each time; else in the same one
     layers: tuple[_Layer, ...]
     late: bool  # what is over is freed at the end of the iteration
-    carries: bool
+    carries: (
+        int  # nothing over the boundary; a loss until there is another one; one that the next iteration begins with
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,11 @@ class LiveProgram:
 
     @property
     def widest(self) -> int:
-        """The most bytes that one op touches: below that, no device can keep a limit."""
+        """The most bytes that one op touches, or that are written or read at once: below that nothing can run."""
         size = {call.block: call.size for call in self.calls if isinstance(call, Malloc)}
-        return max(
-            sum(size[block] for block in {*call.reads, *call.writes})
-            for call in self.calls
-            if isinstance(call, Compute)
-        )
+        touched = [{*call.reads, *call.writes} for call in self.calls if isinstance(call, Compute)]
+        touched += [{call.block} for call in self.calls if isinstance(call, Put | Look)]
+        return max(sum(size[block] for block in row) for row in touched)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _Writer:
             )
             for _ in range(r.randint(2, 12))
         )
-        return _Net(r.choice(SIZES), r.random() < 0.6, layers, r.random() < 0.2, r.random() < 0.7)
+        return _Net(r.choice(SIZES), r.random() < 0.6, layers, r.random() < 0.2, r.choice([0, 1, 2, 2]))
 
     # an iteration
 
@@ -137,6 +137,8 @@ class _Writer:
         made = [x]
         for k, layer in enumerate(net.layers):
             self._forward(k, layer, made, scale, over if net.late else None)
+            if k == 0 and learns and net.carries == 2 and self.loss > 0:
+                self._recall(made[-1])
         if fails:
             self._failing(made, fails)
         elif learns:
@@ -185,6 +187,12 @@ class _Writer:
         self.op("carry", [gradient, *([before] if before > 0 else [])], [self.loss])
         if before > 0:
             self.drop(before)
+
+    def _recall(self, y: int) -> None:
+        """Let the loss of the last iteration go into this one."""
+        self.op("recall", [y, self.loss], [y])
+        self.drop(self.loss)
+        self.loss = -1
 
     def _over(self, block: int, over: list[int] | None) -> None:
         if over is None:
