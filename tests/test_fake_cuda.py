@@ -138,7 +138,6 @@ def test_granules_and_whether_there_are_any_come_from_the_environment():
     code = """
 from cuda.bindings import driver
 driver.cuInit(0)
-driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
 wanted = driver.CUmemAllocationProp()
 wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

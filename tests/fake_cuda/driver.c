@@ -10,9 +10,9 @@ struct context primary;
 static _Thread_local void *contexts[16];
 static _Thread_local int depth;
 
+CUresult started(void) { return !initialised ? NOT_INITIALIZED : calling ? NOT_PERMITTED : SUCCESS; }
 CUresult inside(void) {
-    if (!initialised) return NOT_INITIALIZED;
-    if (calling) return NOT_PERMITTED;
+    TRY(started());
     return depth && contexts[depth - 1] ? SUCCESS : INVALID_CONTEXT;
 }
 

@@ -25,7 +25,8 @@ bool nap(long *ms);  // give the lock away for a millisecond, if some are left
 #define LOCK int held __attribute__((cleanup(unlock), unused)) = take()
 #define TRY(call) do { CUresult result_ = (call); if (result_) return result_; } while (0)
 
-CUresult inside(void);    // whether calls are allowed here: initialised, a context, no host callback
+CUresult started(void);   // whether any call is allowed here: initialised, no host callback
+CUresult inside(void);    // and whether there is a context
 extern CUresult ruined;   // SUCCESS, or the failure of queued work that ruined the context: from then on all calls return it
 #define ENTER LOCK; TRY(inside()); TRY(ruined)
 #define ROOM_IN(handle) \

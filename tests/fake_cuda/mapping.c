@@ -42,8 +42,9 @@ static int file(void) {
     if (fd < 0) fd = memfd_create("fake_cuda", MFD_CLOEXEC);
     return fd;
 }
-#define MAPPING(enter) \
-    enter; \
+#define MAPPING \
+    LOCK; \
+    TRY(started()); \
     if (!mapping_supported()) return NOT_SUPPORTED
 
 struct location { int type, id; };
@@ -65,7 +66,7 @@ static CUresult ordinary(const struct properties *properties) {
     return here(&properties->location);
 }
 API CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties, int which) {
-    MAPPING(LOCK);
+    MAPPING;
     TRY(ordinary(properties));
     return *bytes = granule(), which < 0 || which > 1 ? INVALID_VALUE : SUCCESS;
 }
@@ -86,7 +87,8 @@ static void range_drop(struct reserved *range) {
     free(range);
 }
 API CUresult cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t hint UNUSED, uint64_t flags) {
-    MAPPING(ENTER);
+    MAPPING;
+    TRY(ruined);
     if (!bytes || bytes % (size_t)sysconf(_SC_PAGESIZE) || alignment & (alignment - 1) || flags) return INVALID_VALUE;
     if (fails(FAIL_RESERVE)) return OUT_OF_MEMORY;
     size_t unit = alignment > granule() ? alignment : granule(), taken = bytes + 2 * unit;
@@ -101,7 +103,7 @@ API CUresult cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignme
     return SUCCESS;
 }
 API CUresult cuMemAddressFree(uint64_t address, size_t bytes) {
-    MAPPING(LOCK);
+    MAPPING;
     struct reserved *range = range_at(address, bytes);
     if (!range || range->base != address || range->bytes != bytes || range->mapped) return INVALID_VALUE;
     return range_drop(range), ruined;
@@ -120,7 +122,8 @@ static void physical_go(struct physical *memory) {  // if nothing holds it
 }
 API CUresult cuMemCreate(struct physical **result, size_t bytes, const struct properties *properties, uint64_t flags) {
     static off_t end;
-    MAPPING(ENTER);
+    MAPPING;
+    TRY(ruined);
     TRY(ordinary(properties));
     if (!bytes || !whole(bytes) || flags) return INVALID_VALUE;
     if (fails(FAIL_CREATE)) return OUT_OF_MEMORY;
@@ -137,20 +140,20 @@ API CUresult cuMemCreate(struct physical **result, size_t bytes, const struct pr
     return SUCCESS;
 }
 API CUresult cuMemRelease(struct physical *memory) {
-    MAPPING(LOCK);
+    MAPPING;
     if (!is(memory, MEMORY)) return INVALID_VALUE;
     memory->references--, physical_go(memory);
     return ruined;
 }
 API CUresult cuMemRetainAllocationHandle(struct physical **memory, void *address) {
-    MAPPING(LOCK);
+    MAPPING;
     struct area *area = area_at((uintptr_t)address, 0);
     if (!area || !area->physical) return INVALID_VALUE;
     *memory = area->physical, (*memory)->references++, (*memory)->handle.live = true;
     return SUCCESS;
 }
 API CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *properties, struct physical *memory) {
-    MAPPING(LOCK);
+    MAPPING;
     if (!is(memory, MEMORY)) return INVALID_VALUE;
     return *properties = (struct properties){.type = 1, .location = {1, 0}}, SUCCESS;
 }
@@ -158,7 +161,8 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *propertie
 // --- mapping: at once, and not in the order of any stream
 
 API CUresult cuMemMap(uint64_t address, size_t bytes, size_t offset, struct physical *memory, uint64_t flags) {
-    MAPPING(ENTER);
+    MAPPING;
+    TRY(ruined);
     struct reserved *range = range_at(address, bytes);
     if (!range || !bytes || !whole(address) || !whole(bytes) || offset || flags) return INVALID_VALUE;
     if (!is(memory, MEMORY) || bytes > memory->bytes || areas_between(address, bytes)) return INVALID_VALUE;
@@ -187,14 +191,14 @@ static bool mapped(uintptr_t address, size_t bytes) {  // from end to end, by ma
     return true;
 }
 API CUresult cuMemUnmap(uint64_t address, size_t bytes) {
-    MAPPING(LOCK);
-    if (calling) return NOT_PERMITTED;
+    MAPPING;
     if (!mapped(address, bytes)) return INVALID_VALUE;
     for (struct area *area; (area = areas_between(address, bytes)); counts[UNMAPS]++) area_destroy(area);
     return ruined;
 }
 API CUresult cuMemSetAccess(uint64_t address, size_t bytes, const struct access *access, size_t count) {
-    MAPPING(ENTER);
+    MAPPING;
+    TRY(ruined);
     if (!count || !mapped(address, bytes)) return INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         TRY(here(&access[i].location));
@@ -208,7 +212,7 @@ API CUresult cuMemSetAccess(uint64_t address, size_t bytes, const struct access 
     return SUCCESS;
 }
 API CUresult cuMemGetAccess(uint64_t *flags, const struct location *location, uint64_t address) {
-    MAPPING(LOCK);
+    MAPPING;
     TRY(here(location));
     struct area *area = area_at(address, 0);
     if (!area || !area->physical) return INVALID_VALUE;

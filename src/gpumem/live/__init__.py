@@ -11,8 +11,10 @@ from gpumem._face import face
 
 if TYPE_CHECKING:
     from gpumem.live.adaptive import Adaptive as Adaptive
+    from gpumem.live.backing import Backing as Backing, backing as backing
     from gpumem.live.joins import Events as Events
     from gpumem.live.log import LogEntry as LogEntry
+    from gpumem.live.pages import Pages as Pages, PageStatistics as PageStatistics, Range as Range
     from gpumem.live.programs import play as play
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.live.residency import LimitError as LimitError

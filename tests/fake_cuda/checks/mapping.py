@@ -170,6 +170,7 @@ def check_what_mapping_refuses():
         (driver.cuMemMap, at + 3 * unit, 0, 0, handle, 0),
         (driver.cuMemUnmap, at + unit, unit),  # a part of a mapping
         (driver.cuMemUnmap, at + 2 * unit, unit),
+        (driver.cuMemUnmap, at + 2 * unit, 2 * unit),
         (driver.cuMemUnmap, at, 3 * unit),  # more than is mapped
         (driver.cuMemUnmap, at + unit, 3 * unit),
         (driver.cuMemUnmap, at, unit),
