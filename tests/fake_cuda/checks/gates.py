@@ -70,8 +70,10 @@ def check_a_stream_waits_until_another_writes():
 def check_another_thread_may_write():
     a, b = streams(2)
     control.patience(20_000)
-    for synchronise in (a.sync, sync, lambda: ok(driver.cuMemFree(ok(driver.cuMemAlloc(8))))):
-        gate, event = pinned(8, 0), Device().create_event()
+    calls = (a.sync, sync, lambda: ok(driver.cuMemFree(ok(driver.cuMemAlloc(8)))))
+    shut = [pinned(8, 0) for _ in calls]  # kept to the end: freeing one waits for the next
+    for gate, synchronise in zip(shut, calls):
+        event = Device().create_event()
         ok(wait(a, gate, 1))
         a.record(event)
 
