@@ -74,8 +74,8 @@ class Pages:
 
     Attributes
     ----------
-    granule : int
-        Bytes in which memory is mapped.
+    granule, budget : int
+        Bytes in which memory is mapped; how many of these there may be.
     """
 
     def __init__(self, device: int, budget: int) -> None:
@@ -86,6 +86,7 @@ class Pages:
             raise ValueError(f"a budget of {budget} bytes: memory is mapped in granules of {human(self.granule)}")
         self._ranges: dict[Range, list[Any]] = {}  # with their granules; none while a range is empty
         self._free: list[Any] = []
+        self._mapped = 0  # granules
 
     def whole(self, size: int) -> int:
         """Round bytes up to what a range of them takes."""
@@ -102,6 +103,9 @@ class Pages:
 
     def fill(self, range_: Range) -> None:
         """Have bytes behind all addresses of an empty range, with whatever is in them.
+
+        Any granules do, so there is room wherever the ranges that are filled leave as many bytes of the budget. The
+        time is one call of the driver a granule, and one more for each that is not in the free list.
 
         Raises
         ------
@@ -120,6 +124,7 @@ class Pages:
             raise
         del self._free[len(self._free) - len(reused) :]
         self._ranges[range_] = reused + created
+        self._mapped += granules
 
     def empty(self, range_: Range) -> None:
         """Take the bytes of a filled range away, at once; the addresses stay its own."""
@@ -127,6 +132,7 @@ class Pages:
             raise ValueError(f"{range_} has no bytes")
         self._memory.unmap(range_.address, range_.taken)
         self._free += self._ranges[range_]
+        self._mapped -= len(self._ranges[range_])
         self._ranges[range_] = []
 
     def release(self, range_: Range) -> None:
@@ -157,8 +163,7 @@ class Pages:
     @property
     def statistics(self) -> PageStatistics:
         """How many granules are where."""
-        mapped = sum(map(len, self._ranges.values()))
-        return PageStatistics(self.granule, mapped, len(self._free), self.budget)
+        return PageStatistics(self.granule, self._mapped, len(self._free), self.budget)
 
     def _create(self, granules: int) -> list[Any]:
         """Take new granules of the device, all or none."""
