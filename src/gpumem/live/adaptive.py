@@ -16,6 +16,7 @@ from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.deadline import Deadline
 from gpumem.live.learner import PERIOD, WRITES, Learner
 from gpumem.live.log import LogEntry
+from gpumem.live.needed import used
 from gpumem.live.planning import Planning
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory
@@ -143,7 +144,7 @@ class Adaptive:
     ...             device.exec("update", [x], [w], call=twice)
     ...             device.free(x)
     ...     return [device.read(w).tobytes() for w in weights]
-    >>> device = Adaptive(InMemory(), 500, wait=True)
+    >>> device = Adaptive(InMemory(), 500, min_length=8, wait=True)
     >>> program(device) == program(Adaptive(InMemory(), "1MiB"))
     True
     >>> rows = device.report().iterations
@@ -164,7 +165,7 @@ class Adaptive:
         planner: str | Sequence[str] = "heuristic",
         machine: Machine | str | None = None,
         detect: str = PERIOD,
-        min_length: int = 8,
+        min_length: int = 32,
         seconds: float = 30.0,
         wait: bool = False,
     ) -> None:
@@ -216,7 +217,8 @@ class Adaptive:
             self._memory.limit = amount(self.limit, trace.peak_load, "limit")
         if trace.peak_load <= self._memory.limit or self.planners == [NEVER_PLANNED]:
             return None
-        return Planning(trace, self.machine, self._memory.limit, self.planners, self.seconds)
+        limit, seconds = self._memory.limit, self.seconds
+        return Planning(trace, self.machine, limit, self.planners, seconds, shorter=used(trace))
 
     # the program's calls
 
@@ -235,8 +237,6 @@ class Adaptive:
         self._made += 1
         self._blocks[block.number] = block
         self._memory.alive += block.size
-        if self._learner.book is not None:
-            self._learner.book.malloc(block)
         return block.number
 
     @strict

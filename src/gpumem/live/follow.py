@@ -24,7 +24,7 @@ class Follower(Generic[R]):
         self.memory, self.hints = memory, hints
         self.keys, self.at = hints.keys, hints.at
         self.i = 0
-        self.bound: list[R | None] = [None] * len(hints.plan.decisions)
+        self.bound: list[R | None] = [None] * hints.count
         self.held: dict[int, Any] = {}  # storages kept after their death
         self.trail: list[list[R]] = []
         self.head = hints.keys[:DOZEN]
@@ -122,7 +122,7 @@ class Follower(Generic[R]):
         memory = self.memory
         for k in due.release:
             if (cell := self.bound[k]) is not None and cell.here:
-                if isinstance(self.hints.plan.decisions[k], Recompute):
+                if self.hints.says(k, Recompute):
                     self._drop(k, cell)
                 else:
                     memory.release(cell)
@@ -146,7 +146,7 @@ class Follower(Generic[R]):
     def _after(self, due: At, touched: list[R]) -> None:
         for place, k in due.bind:
             self.bound[k] = cell = touched[place] if place < len(touched) else None
-            if cell is not None and isinstance(self.hints.plan.decisions[k], Hold):
+            if cell is not None and self.hints.says(k, Hold):
                 self.held[k] = cell.storage
         for k in due.out:
             if (cell := self.bound[k]) is not None:

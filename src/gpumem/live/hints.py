@@ -36,7 +36,8 @@ class Hints:
     """A plan for a trace.
 
     `at` has what is done around an op, None for most; `keys` what an op looks like; `rows` the buffers that it touches,
-    operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own.
+    operands first; `alone` for each `Recompute` what makes its value if that is wanted on its own. `tails` are buffers
+    that go to the host after their last access, by no decision; they count behind the decisions.
     """
 
     trace: Trace
@@ -47,6 +48,16 @@ class Hints:
     at: list[At | None]
     alone: dict[int, Replay]
     final: list[bool]  # of each swap: nothing needs the host's copy after it came back
+    tails: Sequence[int] = ()
+
+    @property
+    def count(self) -> int:
+        """Decisions and tails."""
+        return len(self.plan.decisions) + len(self.tails)
+
+    def says(self, k: int, kind: type[Decision]) -> bool:
+        """Whether it is a decision of a kind."""
+        return k < len(self.plan.decisions) and isinstance(self.plan.decisions[k], kind)
 
     def buffer(self, k: int) -> int:
         """The buffer that a decision is about."""
@@ -60,8 +71,8 @@ class Hints:
         return len(self.keys)
 
     @classmethod
-    def of(cls, trace: Trace, plan: Plan) -> Hints:
-        """Arrange a plan for a trace that it fits.
+    def of(cls, trace: Trace, plan: Plan, tails: Sequence[int] = ()) -> Hints:
+        """Arrange a plan for a trace that it fits, and buffers that are on the host from their last access on.
 
         Raises
         ------
@@ -86,9 +97,14 @@ class Hints:
             op = last[d.buffer][-1] if isinstance(d, Hold) else d.after
             around(op).bind.append((rows[op].index(d.buffer), k))
             _place(k, d, around, trace.n)
+        for k, buffer in enumerate(tails, len(plan.decisions)):
+            op = int(trace.buffers.end[buffer] - 1) % trace.n
+            around(op).bind.append((rows[op].index(buffer), k))
+            around(op).out.append(k)
+            around(op + 1).release.append(k)
         alone = _again(trace, plan.decisions, around)
         final = _final(plan.decisions, carried.out.tolist())
-        return cls(trace, plan, *keys_of(trace), rows, at, alone, final)
+        return cls(trace, plan, *keys_of(trace), rows, at, alone, final, tails)
 
     def wraps(self) -> list[int]:
         """The swaps whose gap goes over the boundary."""

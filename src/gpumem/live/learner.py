@@ -21,6 +21,7 @@ import numpy as np
 
 from gpumem.live.follow import LOST, Follower
 from gpumem.live.hints import Hints
+from gpumem.live.needed import tails, without_idle
 from gpumem.live.planning import Planning
 from gpumem.live.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
 from gpumem.live.residency import LimitedMemory
@@ -110,15 +111,17 @@ class Notebook:
         self._records: list[Hashable] = []
         self._writes: list[int] = []
         for block in blocks:
-            self.malloc(block)
+            if not block.void:
+                self._malloc(block)
 
-    def malloc(self, block: LiveBlock) -> None:
-        """Note an allocation."""
+    def _malloc(self, block: LiveBlock) -> None:
+        """Note an allocation, which is when an op first touches the block: it takes no memory before that."""
         self.ids[block.number] = self.recorder.malloc(block.size, kind=block.kind, shape=block.shape, dtype=block.dtype)
 
     def free(self, block: LiveBlock) -> None:
         """Note a release."""
-        self.recorder.free(self.ids.pop(block.number))
+        if block.number in self.ids:
+            self.recorder.free(self.ids.pop(block.number))
 
     def at_write(self, op: Exec) -> list[tuple[int, int]] | None:
         """Look for two iterations that end where the program is about to write an input; return the ops of both."""
@@ -134,6 +137,9 @@ class Notebook:
     def note(self, op: Exec, key: int, touched: list[LiveBlock]) -> list[tuple[int, int]] | None:
         """Note an op; return the ops of two iterations that are alike once there are any, which end with it."""
         ids = self.ids
+        for block in touched:
+            if block.number not in ids:
+                self._malloc(block)
         self.recorder.append(op._replace(reads=[ids[b] for b in op.reads], writes=[ids[b] for b in op.writes]))
         self.keys.append(key)
         self.trail.append(touched)
@@ -301,7 +307,7 @@ class Learner:
             self.book = None
             return
         try:
-            trace = _timed(book.recorder.trace(lo, hi, name="program"), lo, book.times.read())
+            trace = without_idle(_timed(book.recorder.trace(lo, hi, name="program"), lo, book.times.read()))
         except ValueError:  # not steady after all
             self.book = self._new_book()
             return
@@ -323,18 +329,19 @@ class Learner:
                 self._switch(trail)
                 self._began = self.now()  # no iteration's time
 
-    def _follow(self, trace: Trace, plan: Plan) -> None:
-        self.hints = Hints.of(trace, plan)
+    def _follow(self, trace: Trace, plan: Plan, tails: Sequence[int] = ()) -> None:
+        self.hints = Hints.of(trace, plan, tails)
         self.follower = Follower(self.memory, self.hints)
 
     def _switch(self, trail: list[list[LiveBlock]]) -> None:
         """Begin with the plan, at the end of an iteration whose ops touched these blocks."""
         job, self.job = self.job, None
-        assert job is not None
+        assert job is not None and self.hints is not None
         self.notes.extend(job.notes)
         if job.best is None:
             return
-        self._follow(job.trace, job.best)
+        whole = self.hints.trace
+        self._follow(job.trace, job.best, tails(whole, job.trace, self.memory.limit))
         assert self.follower is not None
         self.told("planned", repr(job.best))
         self.follower.switch(trail)

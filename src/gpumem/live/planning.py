@@ -41,13 +41,17 @@ def given(plan: Planned | tuple[Trace, Plan] | str | Path) -> tuple[Trace, Plan]
 
 @dataclass(slots=True)
 class Planning:
-    """Plans for a trace within a load limit; the cheapest by the capacity clock counts."""
+    """Plans for a trace within a load limit; the cheapest by the capacity clock counts.
+
+    Where there is none, those for the trace `shorter` count, whose buffers do not live as long.
+    """
 
     trace: Trace
     machine: Machine
     limit: int
     planners: Sequence[str] = SEVERAL
     seconds: float = 30.0
+    shorter: Trace | None = None
     best: Plan | None = None
     notes: list[str] = field(default_factory=list)
     _thread: threading.Thread | None = None
@@ -55,17 +59,23 @@ class Planning:
     def run(self) -> None:
         """Plan; where the time was too short for any plan, for as long as it takes."""
         try:
-            for seconds in (self.seconds, None):
-                found = among(
-                    self.trace, self.machine, load=self.limit, planners=self.planners, seconds=seconds, check=False
-                )
-                if found.planned is not None:
-                    self.best = found.planned.plan
-                if found.planned is not None or found.needs:
-                    break
-            self.notes += [f"planner {tried}" for tried in found.tried]
+            self._plan()
+            if self.best is None and self.shorter is not None:
+                self.trace = self.shorter
+                self._plan()
         except Exception as error:  # a planner's defect is no reason to end a training
             self.notes.append(f"no plan, as planning failed: {type(error).__name__}: {error}")
+
+    def _plan(self) -> None:
+        for seconds in (self.seconds, None):
+            found = among(
+                self.trace, self.machine, load=self.limit, planners=self.planners, seconds=seconds, check=False
+            )
+            if found.planned is not None:
+                self.best = found.planned.plan
+            if found.planned is not None or found.needs:
+                break
+        self.notes += [f"planner {tried}" for tried in found.tried]
 
     def start(self) -> None:
         """Plan in a thread of its own, so that no frame of a planner's error keeps what the step holds."""

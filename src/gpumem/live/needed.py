@@ -1,0 +1,73 @@
+"""What a device needs of an iteration: a program keeps blocks for longer than its ops use them.
+
+::
+
+    program   [ malloc .......................................... free ]
+    ops               write     read          read
+    whole             [======================================]          as the trace has it
+    used              [=====================]                           as little as there must be
+                                             ^ the host may have it from here on, in case somebody reads it after all
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpumem._strict import strict
+from gpumem.columns import Csr
+from gpumem.trace import Trace
+
+
+@strict
+def without_idle(trace: Trace) -> Trace:
+    """Return a trace without the buffers that no op touches: they may be on the host for good.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> trace = Trace(Buffers.make([8, 4], [0, 0], [1, 1]), Ops.make([[]], [[1]]))
+    >>> without_idle(trace).buffers.size
+    array([4])
+    """
+    keep = np.flatnonzero(np.diff(trace.accesses().op.ptr) > 0)
+    if len(keep) == len(trace.buffers):
+        return trace
+    number = np.full(len(trace.buffers), -1, np.int64)
+    number[keep] = np.arange(len(keep))
+    ops = trace.ops
+    reads, writes = (Csr(row.ptr, number[row.idx]) for row in (ops.reads, ops.writes))
+    return Trace(trace.buffers.take(keep), replace(ops, reads=reads, writes=writes), name=trace.name)
+
+
+@strict
+def used(trace: Trace) -> Trace:
+    """Return a trace whose buffers end with their last access; those that are alive all the time stay so.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
+    >>> used(trace).buffers.end
+    array([2])
+    """
+    b, n = trace.buffers, trace.n
+    who = trace.accesses().op
+    since = (who.idx - b.start[who.rows()]) % n
+    last = np.full(len(b), -1, np.int64)
+    np.maximum.at(last, who.rows(), since)
+    end = np.where(trace.eternal | (last < 0), b.end, b.start + last + 1)
+    crosses = ~b.persistent | (end > n)
+    return Trace(replace(b, end=end, persistent=b.persistent & crosses), trace.ops, name=trace.name)
+
+
+@strict
+def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
+    """Return the buffers that end later in `whole` than in `short`, and are in the way of a limit until they do.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> whole = Trace(Buffers.make([8, 8], [0, 2], [4, 4]), Ops.make([[], [0], [], []], [[0], [], [1], []]))
+    >>> tails(whole, used(whole), 8), tails(whole, used(whole), 16)
+    ([0, 1], [])
+    """
+    over, n = whole.load() > limit, whole.n
+    found = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
+    spans = zip(found, short.buffers.end[found].tolist(), whole.buffers.end[found].tolist())
+    return [i for i, lo, hi in spans if over[np.arange(lo, hi) % n].any()]
