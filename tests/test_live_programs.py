@@ -48,7 +48,9 @@ def play_one(seed: int) -> set[str]:
     program, native, world = live_program(seed), Unmanaged(), Watched()
     right = perform(program.calls, native)
     limit = limit_of(program, seed, native.peak)
-    with Adaptive(world, limit, planner=("heuristic", "on-demand")[seed % 5 == 4], wait=seed % 3 > 0) as device:
+    with Adaptive(
+        world, limit, planner=("heuristic", "on-demand")[seed % 5 == 4], wait=seed % 3 > 0, min_length=8
+    ) as device:
         found = perform(program.calls, device)
     report = device.report()
     assert [x.tobytes() for x in found] == [x.tobytes() for x in right]
@@ -90,7 +92,7 @@ def test_planned_within_two_periods_of_the_pattern(seed: int) -> None:
     native, world = Unmanaged(), Watched()
     right = perform(program.calls, native)
     limit = (program.widest + native.peak) // 2
-    device = Adaptive(world, limit, planner=["heuristic", "on-demand-nonblocking"], wait=True)
+    device = Adaptive(world, limit, planner=["heuristic", "on-demand-nonblocking"], wait=True, min_length=8)
     assert [x.tobytes() for x in perform(program.calls, device)] == [x.tobytes() for x in right]
     told = [entry for entry in device.log if entry.kind in ("found", "planned", "deviated", "resumed")]
     begun = ops(program.calls[: program.settles])
@@ -99,7 +101,7 @@ def test_planned_within_two_periods_of_the_pattern(seed: int) -> None:
     assert begun + 2 * period <= told[0].op <= begun + n + 3 * period
     trace = device.report().trace
     assert trace is not None
-    reached = not any("infeasible" in note for note in device.report().notes)
+    reached = not all("infeasible" in note for note in device.report().notes)
     if trace.peak_load > limit and reached:
         assert told[1].kind == "planned" and told[1].op == told[0].op
     assert all(entry.kind != "deviated" or entry.op >= ops(program.calls) - len(right) for entry in told)
