@@ -14,7 +14,7 @@ from hypothesis import settings
 from gpumem.live import Served
 from gpumem.live.joins import known
 from gpumem.pool import ALLOCATORS, MultiStream, Native, SmartPool
-from gpumem.testing import allocator_machine, check_allocator
+from gpumem.testing import Witness, allocator_machine, check_allocator
 
 BASE = 2**40
 
@@ -48,6 +48,9 @@ class Joins:
 
     def wait(self) -> None:
         self.waits += 1
+
+    def close(self) -> None:
+        pass
 
 
 def served(allocator: Any = None, room: int = 2**62) -> Served:
@@ -162,6 +165,60 @@ def test_a_join_that_fails_is_made_again() -> None:
     it.streams.join = join
     it.allocate(256, 10)
     assert it.streams.joined == [{7, 9}, {7, 9, 10}]
+
+
+class Again:
+    """Makes each request again until its joins do not fail; they fail at random."""
+
+    def __init__(self, it: Served, seed: int) -> None:
+        self.it, self.draw, self.synchronize = it, random.Random(seed), lambda: None
+        it.synchronize = self.join
+
+    def join(self) -> None:
+        if self.draw.random() < 0.4:
+            raise RuntimeError("no event")
+        self.synchronize()
+
+    def again(self, request: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return request()
+            except RuntimeError:
+                pass
+
+    def allocate(self, size: int, *, stream: int = 0) -> int:
+        address: int = self.again(lambda: self.it.allocate(size, stream))
+        return address
+
+    def free(self, address: int, *, stream: int = 0) -> None:
+        self.it.free(address, stream)
+
+    @property
+    def statistics(self) -> Any:
+        return self.again(lambda: self.it.statistics)
+
+
+@pytest.mark.parametrize("fallback", [MultiStream, lambda: Native(granularity=256)], ids=["streams", "native"])
+def test_wherever_a_join_fails_the_pool_is_as_it_was(fallback: Callable[[], Any]) -> None:
+    plans = 0
+    for seed in range(40):
+        draw, it = random.Random(seed), served(SmartPool(fallback(), min_length=4))
+        witness, kept = Witness(Again(it, seed)), []
+        for _ in range(6):
+            word = [
+                (draw.randrange(1, 2000), draw.randrange(3), draw.randrange(3)) for _ in range(draw.randrange(2, 6))
+            ]
+            for _ in range(draw.randrange(4, 8)):
+                blocks = [(witness.allocate(size, stream=first), last) for size, first, last in word]
+                kept += [block for block in blocks if draw.random() < 0.05]
+                for block in blocks:
+                    if block not in kept:
+                        witness.free(block[0], stream=block[1])
+            while kept and draw.random() < 0.6:
+                block = kept.pop(0)
+                witness.free(block[0], stream=block[1])
+        plans += it.statistics.plans
+    assert plans > 40
 
 
 def _fails(streams: Collection[int]) -> set[int]:
@@ -298,12 +355,21 @@ def test_four_threads_get_blocks_of_their_own() -> None:
     assert not wrong and it.statistics.blocks.current == len(live) == 20
 
 
-def test_closed_memory_gives_nothing_and_takes_everything() -> None:
+def test_closed_memory_gives_nothing_and_goes_with_its_last_block() -> None:
     it = served()
-    a = it.allocate(8)
-    it.close(), it.close()
-    assert it.backing.closed and it.streams.waits == 1
-    it.free(a)
+    a, b = it.allocate(8), it.allocate(8)
+    it.close()
+    it.free(a), it.close()
+    assert not it.backing.closed
     with pytest.raises(RuntimeError, match="closed"):
         it.allocate(8)
-    assert it.statistics.blocks.total == 1
+    it.free(b), it.close()
+    assert it.backing.closed and it.streams.waits == 1 and it.statistics.blocks.total == 2
+
+
+def test_bytes_go_back_where_the_device_has_failed() -> None:
+    it = served()
+    it.streams.wait = lambda: _fails(())
+    with pytest.raises(RuntimeError, match="no event"):
+        it.close()
+    assert it.backing.closed

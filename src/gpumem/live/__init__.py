@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpumem.live.backing import Backing as Backing, backing as backing
     from gpumem.live.joins import Events as Events
     from gpumem.live.log import LogEntry as LogEntry
+    from gpumem.live.memory import PoolMemoryResource as PoolMemoryResource
     from gpumem.live.pages import Pages as Pages, PageStatistics as PageStatistics, Range as Range
     from gpumem.live.programs import play as play
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport

@@ -50,6 +50,10 @@ class Joiner(Protocol):
         """Return when the device is done with all it was given."""
         ...
 
+    def close(self) -> None:
+        """Give back what joins took."""
+        ...
+
 
 class Events:
     """Streams of one device, joined by an event of each, on the device: the host does not wait.
@@ -79,7 +83,7 @@ class Events:
         """Record an event on each, and have all others wait for it; wait on the host where that does not do."""
         mine = known(PER_THREAD)
         handles = {s: PER_THREAD if s == mine else s for s in streams if s >= 0 or s == mine}
-        with self._current():
+        with self.current():
             self._refuse_captured(handles)
             gone, done = self._recorded(handles)
             left = [s for s in handles if s not in gone]
@@ -92,8 +96,25 @@ class Events:
 
     def wait(self) -> None:
         """Wait for all of the device's context."""
-        with self._current():
+        with self.current():
             self._synchronise()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the device's context current, whatever the thread's is."""
+        api = self._api
+        if self._context is None:
+            status, context = api.cuDevicePrimaryCtxRetain(self.device)
+            if status:
+                raise RuntimeError(f"device {self.device}: no context: {status.name}")
+            self._context = context
+        (status,) = api.cuCtxPushCurrent(self._context)
+        if status:
+            raise RuntimeError(f"device {self.device}: its context cannot be used: {status.name}")
+        try:
+            yield
+        finally:
+            api.cuCtxPopCurrent()
 
     def born(self, stream: int) -> int:
         """Return what no other stream ever has, unlike its handle, which may come again; 0 where it is not told."""
@@ -147,20 +168,3 @@ class Events:
     def _drop(self, stream: int) -> None:
         if (event := self._event.pop(stream, None)) is not None:
             self._api.cuEventDestroy(event)
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        """Make the device's context current, whatever the thread's is."""
-        api = self._api
-        if self._context is None:
-            status, context = api.cuDevicePrimaryCtxRetain(self.device)
-            if status:
-                raise RuntimeError(f"device {self.device}: no context: {status.name}")
-            self._context = context
-        (status,) = api.cuCtxPushCurrent(self._context)
-        if status:
-            raise RuntimeError(f"device {self.device}: its context cannot be used: {status.name}")
-        try:
-            yield
-        finally:
-            api.cuCtxPopCurrent()

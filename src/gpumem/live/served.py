@@ -14,18 +14,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from gpumem.live.joins import OF_A_THREAD, Joiner, known
+from gpumem.live.backing import Backing, backing as on_device
+from gpumem.live.joins import OF_A_THREAD, Events, Joiner, known
+from gpumem.pool.allocators.streams import MultiStream
 from gpumem.pool.online import Allocator
+from gpumem.pool.runtime.smartpool import SmartPool
 
-
-class _Backing(Protocol):
-    base: int
-
-    def grow(self, top: int) -> None: ...
-
-    def close(self) -> None: ...
+SHORTEST = 4  # requests of an iteration: small programs have few
 
 
 class Served:
@@ -54,7 +51,7 @@ class Served:
     MemoryError
         From `allocate`: no room, even after what was freed was carried out and what is idle was given back.
     RuntimeError
-        From `allocate`: it was called from within itself, say by a planner; or all of this was closed.
+        From `allocate`: it was called from within itself, say by a planner; or `close` was called.
 
     Notes
     -----
@@ -69,7 +66,7 @@ class Served:
     >>> from types import SimpleNamespace
     >>> from gpumem.pool import Native
     >>> memory = SimpleNamespace(base=4096, grow=lambda top: print("grow to", top), close=lambda: None)
-    >>> streams = SimpleNamespace(join=lambda streams: [], wait=lambda: None)
+    >>> streams = SimpleNamespace(join=lambda streams: [])
     >>> served = Served(Native(granularity=256), memory, streams=streams)
     >>> a = served.allocate(1000, stream=7)
     grow to 1000
@@ -78,8 +75,9 @@ class Served:
     (4096, 4096, 1000)
     """
 
-    def __init__(self, allocator: Allocator, backing: _Backing, *, streams: Joiner) -> None:
+    def __init__(self, allocator: Allocator, backing: Backing, *, streams: Joiner) -> None:
         self.allocator, self.backing, self.streams = allocator, backing, streams
+        self._base = backing.base
         self.alignment: int = getattr(allocator, "alignment", 1)
         if backing.base % self.alignment:
             raise ValueError(f"backing: its first byte, {backing.base:#x}, is not a multiple of {self.alignment}")
@@ -88,10 +86,29 @@ class Served:
         if hasattr(allocator, "synchronize"):
             allocator.synchronize = lambda: self.synchronize()
         self._lock = threading.RLock()
-        self._inside = self._closed = self._joined = False
+        self._inside = self._closed = self._ended = self._joined = False
         self._live: dict[int, int] = {}  # address -> the stream it was allocated for
         self._freed: deque[tuple[int, int, int | None]] = deque()  # address, stream it was allocated for, last used on
         self._known: dict[int, bool] = {}  # streams, and whether each comes after all joins so far
+
+    @classmethod
+    def on(cls, device: int, capacity: int, allocator: Allocator | None = None) -> Served:
+        """Return memory of a GPU, `capacity` bytes at most; of a `SmartPool` that keeps to them, where none is given.
+
+        Its fallback puts blocks as low as they fit, in one range of addresses, so that few bytes are ever needed behind
+        them. Errors are those of `gpumem.live.backing`.
+        """
+        memory = on_device(device, capacity)
+        try:
+            whole = MultiStream(capacity=capacity, allow_growth=False)
+            return cls(
+                SmartPool(whole, min_length=SHORTEST) if allocator is None else allocator,
+                memory,
+                streams=Events(device),
+            )
+        except BaseException:
+            memory.close()
+            raise
 
     @property
     def capacity(self) -> int | None:
@@ -120,9 +137,8 @@ class Served:
                 try:
                     offset = self._take(size, stream)
                 except MemoryError:
-                    self._tidy()
-                    offset = self._take(size, stream)
-                address = self.backing.base + offset
+                    offset = self._take_tidied(size, stream)
+                address = self._base + offset
                 self._live[address] = stream
                 return address
             finally:
@@ -139,6 +155,8 @@ class Served:
             if first < 0 and stream != first:  # two threads' own: a finalizer cannot tell whose it was
                 stream = None
         self._freed.append((address, first, stream))
+        if self._closed and not self._live:
+            self._end()
 
     def meet(self, stream: int) -> None:
         """Take this handle to be a new stream, which waits for all others; say so where handles may come again."""
@@ -147,14 +165,25 @@ class Served:
             self._meet(known(stream))
 
     def close(self) -> None:
-        """Wait for the device and give all bytes back, those of live blocks too; `free` goes on to take notes."""
+        """Serve nothing from now on, and give all bytes back once no block is live any more."""
         with self._lock:
             if self._inside:
                 raise RuntimeError("this memory cannot be closed from within a request for memory")
-            if not self._closed:
-                self._closed = True
+            self._closed = True
+        if not self._live:
+            self._end()
+
+    def _end(self) -> None:
+        """Give all bytes back, when the device is done with them."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            try:
                 self.streams.wait()
+            finally:
                 self.backing.close()
+                self.streams.close()
 
     def _enter(self) -> None:
         """Begin a request: carry out what was freed."""
@@ -182,16 +211,22 @@ class Served:
             self.top = offset + size
         return offset
 
-    def _tidy(self) -> None:
-        """Have everything that is free in one piece, before asking once more."""
+    def _take_tidied(self, size: int, stream: int) -> int:
+        """Ask once more, with all that is free in one piece."""
         self._drain()
         for name in ("trim", "sync_and_coalesce"):
             if (tidy := getattr(self.allocator, name, None)) is not None:
                 tidy()
+        try:
+            return self._take(size, stream)
+        except MemoryError as full:
+            raise MemoryError(
+                f"{full}; {len(self._live)} blocks are live, the highest byte so far is {self.top}"
+            ) from full
 
     def _drain(self) -> None:
         """Carry out what was freed, in order; what fails stays to be carried out."""
-        base, waited = self.backing.base, 0
+        base, waited = self._base, 0
         while self._freed:
             address, first, last = self._freed[0]
             if last is None and not waited:

@@ -74,9 +74,9 @@ class Region:
         if self._use is not None:
             self._use.clear()
 
-    def last_stream(self) -> int:
-        """Return the stream to give the bytes back on, after waiting where there were several."""
-        if self._use is not None:
+    def last_stream(self, stream: int | None = None) -> int:
+        """Return the stream to give the bytes back on, after waiting where there were several; `stream` is the last."""
+        if self._use is not None or stream not in (None, self._sole):
             self._wait()
         return self._sole
 

@@ -222,9 +222,9 @@ class SmartPool:
         if (region := held.region) is None:
             self._fallback.free(held.low, stream=stream)
         else:
+            if self._retired and region in self._retired and len(region.live) == 1:
+                self._give_back(region, stream)  # first, since a wait may fail
             region.release(held, stream)
-            if self._retired and region in self._retired and not region.live:
-                self._give_back(region)
         del self._live[held.low]
         self.statistics.gone(held.size, held.requested)
         if cursor is not None and self._observer is None and cursor.free_as_planned(held):
@@ -240,6 +240,16 @@ class SmartPool:
         except (TypeError, KeyError):
             raise ValueError(f"offset {offset!r:.60}: no live block starts there") from None
 
+    def trim(self) -> bool:
+        """Give the plan's region back where no block is in it, to take it again later; return whether it went."""
+        cursor = self._cursor
+        if cursor is None or cursor.region is None or cursor.region.live:
+            return False
+        self._give_back(cursor.region)
+        cursor.region = None
+        self._wait_longer(cursor)
+        return True
+
     def _outside(self, size: int, stream: int) -> Held:
         """Let the fallback serve; if it cannot, an idle region must go."""
         counts = self._fallback.statistics.allocated
@@ -247,11 +257,8 @@ class SmartPool:
         try:
             low = self._fallback.allocate(size, stream=stream)
         except MemoryError:
-            if self._cursor is None or self._cursor.region is None or self._cursor.region.live:
+            if not self.trim():
                 raise
-            self._give_back(self._cursor.region)
-            self._cursor.region = None
-            self._wait_longer(self._cursor)
             before = counts.current
             low = self._fallback.allocate(size, stream=stream)
         self.statistics.misses += 1
@@ -298,11 +305,12 @@ class SmartPool:
             if not trace.buffers.host[i] and offset % self.alignment:
                 raise ValueError(f"buffer {i}: the planned offset {offset} is not a multiple of {self.alignment}")
         if self._cursor is not None:
-            self._cursor.leave()
             if (old := self._cursor.region) is not None:
-                self._retired.add(old)
-                if not old.live:
+                if old.live:
+                    self._retired.add(old)
+                else:
                     self._give_back(old)
+            self._cursor.leave()
         self.trace, self.placement = trace, placed
         self._cursor = Cursor(RequestTable.make(trace, placed, requests, head), self.statistics)
         self._enter, self._pause, self._passes = self._cursor.table.quietest(), 0, 0
@@ -327,9 +335,9 @@ class SmartPool:
         self._pause = self._passes = 2 * self._pause + 1
         self._enter = cursor.table.quietest()
 
-    def _give_back(self, region: Region) -> None:
+    def _give_back(self, region: Region, stream: int | None = None) -> None:
+        self._fallback.free(region.base, stream=region.last_stream(stream))
         self._retired.discard(region)
-        self._fallback.free(region.base, stream=region.last_stream())
 
     def _wait(self) -> None:
         """Wait for all streams."""
