@@ -169,6 +169,8 @@ class LimitedMemory(Generic[R]):
                 if not cell.here:
                     self.bring(cell)
                     self.settle(cell)
+            for cell in cells:  # as the op has them, whoever was here
+                self.here.move_to_end(cell)
 
     def _remade(self, cells: Sequence[R]) -> int:
         """Make those again that have no copy, which may send others away; return how many bytes are to come back."""
