@@ -358,7 +358,7 @@ class Adaptive:
         """Return what came of it so far."""
         learner, memory = self._learner, self._memory
         hints = learner.hints
-        plan = hints.plan if hints is not None and hints.plan.decisions else None
+        plan = hints.plan if hints is not None and hints.count else None
         trace = None if hints is None else hints.trace
         peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
         return ManagedReport(memory.limit, memory.held, trace, plan, peak, tuple(learner.rows), tuple(learner.notes))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from gpumem.live.hints import Hints
 from gpumem.live.needed import tails, without_idle
 from gpumem.live.planning import Planning
 from gpumem.live.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
-from gpumem.live.residency import LimitedMemory
+from gpumem.live.residency import LimitedMemory, LimitError
 from gpumem.live.worlds import LiveBlock
 from gpumem.period import BlockEvent, Detector
 from gpumem.recorder import Exec, Recorder
@@ -273,7 +274,7 @@ class Learner:
 
     def _state(self) -> str:
         hints = self.hints
-        if hints is not None and hints.plan.decisions:
+        if hints is not None and hints.count:
             return PLANNED
         idle = hints is not None and hints.trace.peak_load <= self.memory.limit
         return IDLE if idle else self._unplanned(self._steps)
@@ -322,6 +323,7 @@ class Learner:
         self.book, self._calm = None, 0
         self._follow(trace, Plan.of(trace))
         self.job = self.settled(trace)
+        self._fit()
         if self.job is not None:
             self.job.start()
             if self.wait:
@@ -345,6 +347,13 @@ class Learner:
         assert self.follower is not None
         self.told("planned", repr(job.best))
         self.follower.switch(trail)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Be within the limit, which may be known just now."""
+        with suppress(LimitError):  # which the next op will say
+            self.memory.room(0)
+        self.memory.begin()
 
     def close(self) -> None:
         """Close the last row, and wait for what plans."""

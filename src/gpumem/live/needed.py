@@ -54,7 +54,7 @@ def used(trace: Trace) -> Trace:
     last = np.full(len(b), -1, np.int64)
     np.maximum.at(last, who.rows(), since)
     end = np.where(trace.eternal | (last < 0), b.end, b.start + last + 1)
-    crosses = ~b.persistent | (end > n)
+    crosses = trace.eternal | (end > n)
     return Trace(replace(b, end=end, persistent=b.persistent & crosses), trace.ops, name=trace.name)
 
 

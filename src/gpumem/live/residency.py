@@ -167,7 +167,7 @@ class LimitedMemory(Generic[R]):
         if missing:
             for cell in cells:
                 if not cell.here:
-                    self.bring(cell)
+                    self.bring(cell, cells)
                     self.settle(cell)
             for cell in cells:  # as the op has them, whoever was here
                 self.here.move_to_end(cell)
@@ -249,20 +249,37 @@ class LimitedMemory(Generic[R]):
         del self.here[cell]
         self.held -= cell.size
 
-    def bring(self, cell: R) -> None:
-        """Give a cell its memory and bytes back."""
+    def bring(self, cell: R, keep: Sequence[R] = ()) -> None:
+        """Give a cell its memory and bytes back; where the device has none left, of others than `keep`."""
         storage = cell.storage
         if cell.here or storage is None:
             return
         if cell.again is not None:
             self.recover(cell)
             return
-        self.pointers.fill(storage, cell.size)
+        self._fill(cell, storage, keep)
         if not cell.void:
-            self.engine.back(storage, cell.copy)
+            try:
+                self.engine.back(storage, cell.copy)
+            except BaseException:
+                self.pointers.empty(storage)
+                raise
             cell.coming = True
             self.counts.back += cell.size
         self.landed(cell)
+
+    def _fill(self, cell: R, storage: Any, keep: Sequence[R]) -> None:
+        """Give a storage memory; where that is refused, though it is within the limit, after others have lost theirs."""
+        while True:
+            try:
+                self.pointers.fill(storage, cell.size)
+                return
+            except MemoryError:
+                victim = next((x for x in self.here if not x.fixed and x not in keep and x.size), None)
+                if victim is None:
+                    raise
+                self.counts.evictions += 1
+                self.release(victim)
 
     def landed(self, cell: R) -> None:
         """A cell is on the device again."""
