@@ -269,7 +269,7 @@ class LimitedMemory(Generic[R]):
         self.landed(cell)
 
     def _fill(self, cell: R, storage: Any, keep: Sequence[R]) -> None:
-        """Give a storage memory; where that is refused, though it is within the limit, after others have lost theirs."""
+        """Give a storage memory; where that is refused, within the limit or not, after others have lost theirs."""
         while True:
             try:
                 self.pointers.fill(storage, cell.size)
