@@ -1,0 +1,154 @@
+"""The transparent device on a GPU's streams: faults at every call, and each wait left out in turn."""
+
+import gc
+import sys
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import Device
+
+from fake_cuda import checks, control
+from gpumem.kernels import device as kernels
+from gpumem.live import Adaptive, OnStreams
+from gpumem.testing import Mixing, Unmanaged, live_program, perform
+
+LIVE = ("live_device", "live_pinned", "live_streams", "live_events", "device_bytes", "pinned_bytes")
+KINDS = ("allocation", "pinned", "copy", "launch", "record", "wait", "event", "stream")
+
+
+def digest():
+    """A word on the device for the ops."""
+    from gpumem.kernels._numba import cuda
+
+    status, address = driver.cuMemAlloc(8)
+    assert not status
+    interface = {"shape": (1,), "typestr": "<u8", "data": (int(address), False), "version": 3, "strides": None}
+    return address, cuda.from_cuda_array_interface(interface, sync=False)
+
+
+def live():
+    gc.collect()
+    return {name: control.count(name) for name in LIVE}
+
+
+def native(seed):
+    program, device = live_program(seed, phases=1, iterations=4), Unmanaged()
+    seen = [x.tobytes() for x in perform(program.calls, device)]
+    return program, seen, max(device.peak * 6 // 10, program.widest)
+
+
+def played(program, limit, word, world=OnStreams):
+    """What a program saw on a device that is closed by then."""
+    mine = world()
+    device = Adaptive(mine, limit, wait=True, min_length=8)
+    try:
+        return [x.tobytes() for x in perform(program.calls, device, Mixing(kernels, word))], device.report()
+    finally:
+        device.close()
+
+
+def check_faults_at_every_call():
+    program, right, limit = native(3)
+    address, word = digest()
+    assert played(program, limit, word)[0] == right  # compiles
+    before = live()
+    for kind in KINDS:
+        n, failed = 1, 0
+        while True:
+            control.fail(kind, n)
+            try:
+                seen, _ = played(program, limit, word)
+            except Exception as error:
+                failed += 1
+                assert kind == "stream" or isinstance(error, (RuntimeError, MemoryError)) or "CUDA" in str(error), error
+            else:
+                assert seen == right, (kind, n)
+            survived = failed < n and kind not in ("allocation",)
+            control.fail(kind, 0)
+            assert live() == before, (kind, n, live())
+            if survived or n > 200:
+                break
+            n = n + 1 if n < 3 else n * 3
+        assert failed or kind == "allocation", kind
+    driver.cuMemFree(address)
+
+
+class NoSettle(OnStreams):
+    def settle(self, copy):
+        pass
+
+
+class NoBegin(OnStreams):
+    """Copies do not wait for what was computed before."""
+
+    def _copy(self, side, slab, target, source):
+        self.card.copy(side, target, source, slab.size)
+        slab.done.record(side)
+
+
+class NoStaging(OnStreams):
+    """The program's bytes are put where a copy may still read."""
+
+    def _stage(self, size):
+        slab = self._staging
+        if slab is None or slab.whole < size:
+            return super()._stage(size)
+        return slab
+
+
+def check_each_wait_is_needed():
+    """All but the one for a slab that is used again: a device waits for a copy before it gives the slab up."""
+    address, word = digest()
+    for world in (NoSettle, NoBegin, NoStaging):
+        assert any(differs(seed, word, world) for seed in range(12)), world.__name__
+    assert not any(differs(seed, word, OnStreams) for seed in range(4))
+    driver.cuMemFree(address)
+
+
+def differs(seed, word, world):
+    program, right, limit = native(seed)
+    control.seed(seed)
+    try:
+        return played(program, limit, word, world)[0] != right
+    except Exception:
+        return True
+    finally:
+        driver.cuCtxSynchronize()
+
+
+def check_a_plan_moves_bytes_beside_kernels():
+    """In planned iterations the host waits for nothing but the program's own reads and writes."""
+    address, word = digest()
+    world = OnStreams()
+    device = Adaptive(world, 5 * 4096, wait=True, min_length=8)
+    mix = Mixing(kernels, word)
+    weights = [device.malloc(4096) for _ in range(4)]
+    for k, w in enumerate(weights):
+        device.write(w, np.full(4096, k, np.uint8))
+
+    def step():
+        made = [device.malloc(4096) for _ in weights]
+        for w, x in zip(weights, made):
+            device.exec("forward", [w], [x], call=mix([w], [x]), duration=10000)
+        for w, x in zip(weights[::-1], made[::-1]):
+            device.exec("backward", [x, w], [w], call=mix([x, w], [w]), duration=10000)
+            device.free(x)
+
+    for _ in range(8):
+        step()
+    counts = "syncs", "events_created", "host_allocations", "copies"
+    for name in counts:
+        before = {name: control.count(name) for name in counts}
+    step()
+    after = {name: control.count(name) - before[name] for name in counts}
+    assert after["syncs"] == after["events_created"] == after["host_allocations"] == 0 < after["copies"], after
+    device.close()
+    rows = device.report().iterations
+    assert rows[-2].state == "planned" and rows[-2].misses == 0
+    driver.cuMemFree(address)
+
+
+def main():
+    """Run the checks whose names have all of the arguments in them; print what came of each as JSON."""
+    Device(0).set_current()
+    checks.report(sys.modules[__name__])
