@@ -1,0 +1,333 @@
+"""Numba's memory manager: the device arrays of a program that is not changed, served from a plan of its iteration.
+
+`NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm python program.py`, or `numba.cuda.set_memory_manager` with the class here.
+
+::
+
+    cuda.device_array, to_device, ... --> memalloc --> Served --> SmartPool --> bytes of one range of addresses
+    an array is dropped ----------------> PoolPointer.__del__ -> Served.free           (a note, no call of the driver)
+
+To say more than the environment can, and to ask what came of it::
+
+    from gpumem.live import emm
+    emm.configure(capacity="2GiB")  # before the first device array
+    print(emm.statistics())
+
+Numba tells no stream with a request. While one stream only is in use, there is nothing to wait for: what was freed is
+handed out at once, in its order. As soon as there are several, bytes that were freed since the last join are handed out
+after a join only, of all streams that Numba knows: whoever used them is then done.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from numba import cuda
+from numba.cuda.cudadrv import driver as numba_driver
+
+from gpumem.live.backing import backing
+from gpumem.live.emm_streams import AllStreams, watch
+from gpumem.live.joins import Events
+from gpumem.live.served import Served
+from gpumem.names import choice
+from gpumem.pool.allocators.cnmem import CnMem
+from gpumem.pool.planners import PLANNERS
+from gpumem.pool.runtime.smartpool import SmartPool
+from gpumem.units import amount
+
+_Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
+_HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)
+ALL, FREED = 0, 1  # to the allocator: a stream that may have anything, and one whose bytes nobody has before a join
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `configure` was told, or the environment.
+
+    Attributes
+    ----------
+    capacity : int, str or None
+        Bytes of the pool at most: a number, `"1GiB"`, `"80%"` of the device; None: all of the device.
+    planner : str
+        Who places the iteration; a name in `gpumem.pool.planners.PLANNERS`.
+    min_length : int
+        Fewest requests of an iteration, so that a short loop is not taken for one.
+    """
+
+    capacity: int | str | None = None
+    planner: str = "best-fit"
+    min_length: int = 32
+
+    @classmethod
+    def of_environment(cls) -> Options:
+        """Read `GPUMEM_CAPACITY`, `GPUMEM_PLANNER` and `GPUMEM_MIN_LENGTH`."""
+        told: dict[str, Any] = {name: os.environ.get(_of_environment(name)) for name in cls.__dataclass_fields__}
+        return _checked(replace(cls(), **{name: value for name, value in told.items() if value}), _of_environment)
+
+
+def _of_environment(name: str) -> str:
+    return f"GPUMEM_{name.upper()}"
+
+
+def _checked(options: Options, label: Callable[[str], str] = str) -> Options:
+    """Refuse what makes no sense, by the name under which it was told."""
+    amount(options.capacity or "100%", 2**40, label("capacity"))
+    choice(options.planner, PLANNERS, label("planner"))
+    if not str(options.min_length).isdecimal() or int(options.min_length) < 1:
+        raise ValueError(f"{label('min_length')}: {options.min_length!r} is not an integer of 1 and more")
+    return replace(options, min_length=int(options.min_length))
+
+
+_options: Options | None = None  # as `configure` was told
+_memories: weakref.WeakSet[ContextPool] = weakref.WeakSet()  # from their first request on
+
+
+def configure(*, capacity: int | str | None = None, planner: str = "best-fit", min_length: int = 32) -> None:
+    """Say how memory is served, instead of the environment; before the program's first device array.
+
+    See `Options` for the arguments. `ValueError` for one that makes no sense, `RuntimeError` where it is too late.
+    """
+    global _options
+    if any(not memory.closed for memory in _memories):
+        raise RuntimeError("device arrays have been allocated already: configure before the first, or after a reset")
+    _options = _checked(Options(capacity, planner, min_length))
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatistics:
+    """What came of the requests of a program; `statistics` returns it.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Mallocs served from the plan, and by the pool below it.
+    plans : int
+        How often an iteration was planned.
+    deviations : int
+        Requests that were not as planned.
+    joins : int
+        How often bytes changed hands while there were several streams.
+    live_bytes, peak_bytes, held_bytes : int
+        Handed out now, at most so far; taken from the device.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    plans: int = 0
+    deviations: int = 0
+    joins: int = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    held_bytes: int = 0
+
+    @property
+    def share(self) -> float:
+        """The part of all mallocs that the plan served; 0 where there were none."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+def statistics() -> ManagerStatistics:
+    """Return what came of the current context's requests, since its first or its last reset."""
+    manager = cuda.current_context().memory_manager
+    if not isinstance(manager, MemoryManager):
+        raise RuntimeError("Numba has another memory manager: set NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm")
+    return manager.statistics()
+
+
+class OutOfMemory(numba_driver.CudaAPIError, MemoryError):  # type: ignore[misc]
+    """No room in the pool: what Numba raises where the device is full, and a `MemoryError` besides."""
+
+    def __init__(self, told: object) -> None:
+        super().__init__(numba_driver.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, str(told))
+
+
+class ContextPool:
+    """The pool of one context, from its first request until it is reset."""
+
+    def __init__(self, context: Any, streams: AllStreams, options: Options) -> None:
+        total = numba_driver.driver.cuMemGetInfo()[1]
+        self.capacity = capacity = amount(options.capacity or total, total, "capacity")
+        self.context = weakref.proxy(context)
+        self.closed = False
+        self.streams = streams
+        self.pool = SmartPool(
+            CnMem(capacity=capacity), planner=PLANNERS[options.planner], min_length=options.min_length
+        )
+        self.backing: Any = backing(context.device.id, capacity)
+        self.served = Served(self.pool, self.backing, streams=self.streams)
+        self.deferred: list[int] | None = None  # what is freed meanwhile, while Numba says that nothing may be
+        _memories.add(self)
+
+    def drop(self, address: int) -> None:
+        """Take a block back; may come from a finalizer, at any moment."""
+        if self.deferred is not None:
+            self.deferred.append(address)
+        elif not self.closed:
+            self.served.free(address, FREED if self.streams.several else ALL)
+
+    def close(self) -> None:
+        """Give everything back to the device, whatever state it is in; blocks that are left are worth nothing."""
+        self.closed = True
+        try:
+            self.served.close()
+        except RuntimeError:  # what was under way has failed, and a reset is the way out of that
+            with suppress(RuntimeError):
+                self.backing.close()
+
+    @property
+    def idle(self) -> int:
+        """Bytes that are held and not handed out."""
+        live: int = self.served.statistics.allocated.current
+        held: int = self.backing.size
+        return max(held - live, 0)
+
+
+class PoolPointer(_Pointer):  # type: ignore[misc]
+    """Device memory of an array and its views: freed when the last of them goes, or by `free`.
+
+    Numba's own pointers have a `weakref.finalize` each, of more cost than all of the rest.
+    """
+
+    is_managed, refct, _owner = True, 1, None  # refct: of views; the block itself is the one
+    _memory: ContextPool | None = None
+
+    def __init__(self, memory: ContextPool, address: int, size: int) -> None:
+        self.context = memory.context
+        self.device_pointer = self.handle = address
+        self.size = self._cuda_memsize_ = size
+        self._memory = memory
+
+    def free(self) -> None:
+        """Give the bytes back now, whoever still refers to them."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            raise RuntimeError("Freeing dead memory")
+        memory.drop(self.device_pointer)
+
+    def __del__(self) -> None:
+        if (memory := self._memory) is not None:
+            memory.drop(self.device_pointer)
+
+
+class MemoryManager(_HostOnly):  # type: ignore[misc]
+    """Numba's plugin: device arrays from a pool with a plan. Pinned, mapped and managed memory is Numba's own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._memory: ContextPool | None = None
+        self._streams: AllStreams | None = None
+        self._deferring = 0
+
+    @property
+    def interface_version(self) -> int:
+        """The version of Numba's interface that this is for."""
+        return 1
+
+    def initialize(self) -> None:
+        """Let Numba keep as much pinned and mapped memory back from being freed as it does by itself."""
+        if self.deallocations.memory_capacity == numba_driver._SizeNotSet:
+            self.deallocations.memory_capacity = numba_driver.driver.cuMemGetInfo()[1]
+        if self._streams is None:
+            self._streams = AllStreams(Events(self.context.device.id))
+            watch(_streams_of)
+
+    def memalloc(self, size: int) -> PoolPointer:
+        """Return memory for an array."""
+        memory = self._memory or self._begin()
+        try:
+            address = memory.served.allocate(size, ALL)
+        except MemoryError:
+            self.deallocations.clear()  # managed memory may be there too, freed and kept back
+            try:
+                address = memory.served.allocate(size, ALL)
+            except MemoryError as error:
+                raise OutOfMemory(error) from error
+        return PoolPointer(memory, address, size)
+
+    def _begin(self) -> ContextPool:
+        self.initialize()
+        assert self._streams is not None
+        try:
+            memory = ContextPool(self.context, self._streams, _options or Options.of_environment())
+        except MemoryError as error:
+            raise OutOfMemory(error) from error
+        memory.deferred = [] if self._deferring else None
+        self._memory = memory
+        return memory
+
+    def get_memory_info(self) -> Any:
+        """Return (free, total) bytes: what the pool holds and has not handed out is free."""
+        free, total = numba_driver.driver.cuMemGetInfo()
+        if (memory := self._memory) is not None:
+            live = memory.served.statistics.allocated.current
+            free = min(free + memory.idle, memory.capacity - live)
+        return numba_driver.MemoryInfo(free=free, total=total)
+
+    def get_ipc_handle(self, memory: Any) -> NoReturn:
+        """Refuse: the bytes of an array are part of a mapping that other processes cannot open."""
+        raise NotImplementedError(
+            "an array in gpumem's pool cannot be shared with another process: copy it through the host, or run without "
+            "NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm"
+        )
+
+    def reset(self) -> None:
+        """Give everything back; the next request begins anew."""
+        super().reset()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+        if self._streams is not None:
+            self._streams.close()
+
+    @contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """Give nothing back meanwhile."""
+        with super().defer_cleanup():
+            memory = self._memory
+            self._deferring += 1
+            if memory is not None and memory.deferred is None:
+                memory.deferred = []
+            try:
+                yield
+            finally:
+                self._deferring -= 1
+                self._resume()
+
+    def _resume(self) -> None:
+        """Give back what was kept, once nobody defers any more."""
+        memory = self._memory
+        if self._deferring or memory is None or memory.deferred is None:
+            return
+        deferred, memory.deferred = memory.deferred, None
+        for address in deferred:
+            memory.drop(address)
+
+    def statistics(self) -> ManagerStatistics:
+        """Return what came of the requests so far."""
+        if (memory := self._memory) is None:
+            return ManagerStatistics()
+        counts = memory.served.statistics
+        return ManagerStatistics(
+            hits=counts.hits,
+            misses=counts.misses,
+            plans=counts.plans,
+            deviations=counts.deviations.total(),
+            joins=memory.streams.joins,
+            live_bytes=counts.requested.current,
+            peak_bytes=counts.requested.peak,
+            held_bytes=memory.backing.size,
+        )
+
+
+def _streams_of(context: Any) -> AllStreams | None:
+    """Return the streams of a context, where they are of interest."""
+    manager = context.memory_manager
+    return manager._streams if isinstance(manager, MemoryManager) else None
+
+
+_numba_memory_manager = MemoryManager

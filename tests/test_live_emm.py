@@ -1,0 +1,74 @@
+"""Numba's memory manager, over the fake driver: an unmodified program, and `fake_cuda/emm_checks.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests import fake_cuda
+
+from .conftest import absent, needs
+
+pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
+
+ROOT = fake_cuda.HERE.parent.parent
+CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "emm_checks.py").read_text(), re.M)
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.live.emm", "PYTHONPATH": str(ROOT)}
+PROGRAM = f"""
+import runpy
+runpy.run_path({str(ROOT / "tests" / "numba_training.py")!r}, run_name="__main__")
+from fake_cuda import control
+print(control.count("allocations") + control.count("creates"))
+"""
+SERVED = """
+from gpumem.live import emm
+print(emm.statistics().share, emm.statistics())
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needed() -> None:
+    """Skip where the fake driver, or what compiles kernels, is missing."""
+    needs(absent("cuda.core", "cuda.bindings", "numba_cuda") or fake_cuda.why_not())
+    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+
+
+def ran(code: str, **env: str) -> list[str]:
+    """What some code prints that runs on the fake driver."""
+    done = fake_cuda.run(code, timeout=200, NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS="0", **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.thorough
+def test_the_manager_on_the_fake_driver() -> None:
+    (printed,) = ran("from fake_cuda import emm_checks; emm_checks.main()", **OURS)
+    outcome = json.loads(printed)
+    assert set(outcome) == set(CHECKS)
+    assert not any(outcome.values()), "\n".join(f"{name}: {why}" for name, why in outcome.items() if why)
+
+
+@pytest.mark.thorough
+def test_an_unmodified_program_computes_the_same_and_is_served_from_the_plan() -> None:
+    alone, asked = ran(PROGRAM)
+    digest, still_asked, told = ran(PROGRAM + SERVED, **OURS)
+    assert digest == alone
+    assert int(still_asked) <= 2 < int(asked) // 100
+    assert float(told.split()[0]) > 0.95, told
+
+
+def test_a_program_that_ends_with_arrays_in_its_hands_ends_well() -> None:
+    code = """
+import numpy as np
+from numba import cuda
+kept, streams = [cuda.device_array(1000) for _ in range(3)], [cuda.stream() for _ in range(2)]
+kept.append(kept)
+class Late:
+    def __init__(self): self.array = cuda.device_array(10)
+    def __del__(self): self.array = None
+late = Late()
+late.itself = late
+"""
+    assert ran(code, **OURS) == []
