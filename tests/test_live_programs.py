@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from gpumem.live import Adaptive, InMemory, LiveBlock
 from gpumem.machine import Machine
 from gpumem.testing import Compute, LiveProgram, Look, Put, Unmanaged, live_program, perform
+
+from . import fake_cuda
+from .conftest import absent, needs
 
 QUICK, ALL = 20, 500
 MACHINE = Machine.named("gtx1080ti")
@@ -71,6 +75,33 @@ def test_the_bytes_of_the_native_run_within_the_limit(seed: int) -> None:
 def test_500_programs() -> None:
     seen = Counter(state for seed in range(ALL) for state in play_one(seed))
     assert seen["planned"] > ALL // 5 and min(seen["on demand"], seen["native"], seen["idle"]) > ALL // 20, seen
+
+
+def on_the_fake_driver(programs: int) -> Counter[bool]:
+    """Programs on a device whose streams run in any legal order; with a few that no copy is waited for on."""
+    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
+    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    code = f"from fake_cuda import program_checks; program_checks.main({programs})"
+    done = fake_cuda.run(code, memory=1 << 24, timeout=900)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["faults"] == ""
+    assert [one for one in found["right"] if not one["same"] or one["over"] > 0 or one["left"]] == []
+    assert all(not one["same"] for one in found["careless"] if one["moved"])
+    assert sum(one["moved"] > 0 for one in found["careless"]) > 3
+    return Counter(one["planned"] for one in found["right"])
+
+
+@pytest.mark.thorough
+@pytest.mark.jit
+def test_programs_on_the_fake_driver() -> None:
+    assert on_the_fake_driver(8)[True]
+
+
+@pytest.mark.slow
+@pytest.mark.jit
+def test_500_programs_on_the_fake_driver() -> None:
+    assert on_the_fake_driver(ALL)[True] > ALL // 5
 
 
 def ops(calls: Any) -> int:
