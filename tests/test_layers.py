@@ -69,7 +69,8 @@ CUDA = {"cuda", "numba_cuda", "cupy"}
 CUDA_ROOMS = (
     "execute/cuda/",
     "kernels/",
-    *(f"live/{name}" for name in ("cuda/", "emm", "memory.py", "backing.py", "pages.py", "joins.py", "streams.py")),
+    "live/cuda/",
+    *(f"live/{name}" for name in ("backing.py", "cupy.py", "emm", "joins.py", "memory.py", "pages.py", "streams.py")),
 )
 
 

@@ -41,6 +41,7 @@ class Joins:
         self.joined: list[set[int]] = []
         self.gone: set[int] = set()
         self.waits = 0
+        self.numbers: dict[int, int] = {}
 
     def join(self, streams: Collection[int]) -> set[int]:
         self.joined.append({*streams})
@@ -48,6 +49,9 @@ class Joins:
 
     def wait(self) -> None:
         self.waits += 1
+
+    def born(self, stream: int) -> int:
+        return self.numbers.get(stream, 0)
 
     def close(self) -> None:
         pass
@@ -119,6 +123,20 @@ def test_a_stream_that_comes_after_a_join_waits_when_it_is_met() -> None:
     assert len(it.streams.joined) == 1
     it.meet(9)  # another stream by the same name
     assert it.streams.joined[1:] == [{7, 9}]
+
+
+def test_a_stream_with_the_handle_of_an_old_one_is_told_apart() -> None:
+    it = served(Native(granularity=256))
+    for stream in (7, 8):
+        it.recognise(stream)
+        it.free(it.allocate(256, stream), stream)
+    it.allocate(256, 7)
+    assert it.streams.joined == [{7, 8}, {7, 8}]
+    it.recognise(8)
+    assert len(it.streams.joined) == 2
+    it.streams.numbers[8] = 1
+    it.recognise(8)
+    assert it.streams.joined[2:] == [{7, 8}]
 
 
 def test_a_stream_that_is_only_freed_on_waits_before_it_gets_bytes() -> None:
@@ -235,14 +253,14 @@ def test_each_thread_has_a_default_stream_of_its_own() -> None:
         blocks.append(it.allocate(256, 2))
         it.free(blocks[0], 2)  # a finalizer may come anywhere: whose stream it was is unknown
 
-    _in_thread(other)
+    in_thread(other)
     it.free(blocks[1], 2)
     it.allocate(256, 2)
     assert numbers[0] != numbers[1] and max(numbers) < 0
     assert {*numbers} in it.streams.joined
 
 
-def _in_thread(function: Callable[[], None]) -> None:
+def in_thread(function: Callable[[], None]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
     thread.join(20)
@@ -278,7 +296,7 @@ def test_finalizers_may_free_while_their_thread_allocates() -> None:
         for _ in range(20):
             Block(it, 256)
 
-    _in_thread(work)
+    in_thread(work)
     gc.collect()
     assert it.statistics.blocks.current == 0 and it.statistics.blocks.total == 20
     assert it.top <= 3 * 256
@@ -299,7 +317,7 @@ def test_a_free_never_waits_for_a_request_in_another_thread() -> None:
     thread = threading.Thread(target=it.allocate, args=(512,))
     thread.start()
     assert inside.wait(20)
-    _in_thread(lambda: it.free(a))
+    in_thread(lambda: it.free(a))
     go.set()
     thread.join(20)
     assert it.statistics.blocks.current == 1
@@ -365,6 +383,15 @@ def test_closed_memory_gives_nothing_and_goes_with_its_last_block() -> None:
         it.allocate(8)
     it.free(b), it.close()
     assert it.backing.closed and it.streams.waits == 1 and it.statistics.blocks.total == 2
+
+
+def test_closed_at_once_blocks_are_worth_nothing() -> None:
+    it = served()
+    a = it.allocate(8)
+    it.close(at_once=True)
+    assert it.backing.closed
+    it.free(a)
+    assert it.streams.waits == 1
 
 
 def test_bytes_go_back_where_the_device_has_failed() -> None:

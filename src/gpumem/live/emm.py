@@ -174,7 +174,7 @@ class ContextPool:
         """Give everything back to the device, whatever state it is in; blocks that are left are worth nothing."""
         self.closed = True
         try:
-            self.served.close()
+            self.served.close(at_once=True)
         except RuntimeError:  # what was under way has failed, and a reset is the way out of that
             with suppress(RuntimeError):
                 self.backing.close()

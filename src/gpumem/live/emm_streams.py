@@ -53,6 +53,10 @@ class AllStreams:
             self.several = set(self._known) != {0}
         return []
 
+    def born(self, stream: int) -> int:
+        """Return the driver's number of a stream."""
+        return self._events.born(stream)
+
     def wait(self) -> None:
         """Return when the device is done with all it was given."""
         self._events.wait()

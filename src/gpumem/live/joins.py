@@ -43,7 +43,11 @@ class Joiner(Protocol):
     """Puts streams in order; the numbers are those that `known` returns."""
 
     def join(self, streams: Collection[int]) -> Collection[int]:
-        """Have each of these wait for what the others were given; return those that are gone, and are done."""
+        """Have each of these wait for what the others were given; return those that are done and can be forgotten."""
+        ...
+
+    def born(self, stream: int) -> int:
+        """Return what no other stream ever has, unlike its handle, which may come again."""
         ...
 
     def wait(self) -> None:
@@ -92,7 +96,7 @@ class Events:
                 self._synchronise()
         for stream in gone:
             self._drop(stream)
-        return gone
+        return [*gone, *(s for s in streams if s not in handles)]
 
     def wait(self) -> None:
         """Wait for all of the device's context."""
@@ -117,7 +121,7 @@ class Events:
             api.cuCtxPopCurrent()
 
     def born(self, stream: int) -> int:
-        """Return what no other stream ever has, unlike its handle, which may come again; 0 where it is not told."""
+        """Return the driver's number of a stream; 0 where it does not tell."""
         status, number = self._api.cuStreamGetId(stream)
         return 0 if status else int(number)
 
@@ -154,9 +158,10 @@ class Events:
 
     def _refuse_captured(self, handles: dict[int, int]) -> None:
         idle = self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        implicit = self._api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
         for handle in handles.values():
             status, found = self._api.cuStreamIsCapturing(handle)
-            if not status and found != idle:
+            if status == implicit or (not status and found != idle):
                 told = f"stream {handle:#x} is being captured into a graph, and memory changes hands between streams"
                 raise RuntimeError(f"{told}: ask for what a graph needs before, or on that stream alone")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NoReturn
 
 from cuda.bindings import driver
@@ -75,7 +75,6 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
     ) -> None:
         self._device_id = Device(device).device_id
         self.served = Served.on(self._device_id, _capacity(self._device_id, capacity), allocator)
-        self._born: dict[int, int] = {}
         self._end = weakref.finalize(self, _quietly_close, self.served)
 
     def allocate(self, size: int, *, stream: Any) -> Any:
@@ -86,7 +85,7 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         if not size:
             return self._buffer(0, 0, stream)
         if handle > max(DEFAULT):
-            self._meet(handle)
+            self.served.recognise(handle)
         address = self.served.allocate(size, handle)
         try:
             return self._buffer(address, size, stream)
@@ -159,15 +158,6 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         told = {"stream": stream} if TELLS else {}
         return Buffer.from_handle(address, size, mr=self, **told)
 
-    def _meet(self, handle: int) -> None:
-        """Tell a stream that has the handle of one that was destroyed from that one."""
-        streams = self.served.streams
-        assert isinstance(streams, Events)
-        born = streams.born(handle)
-        if self._born.get(handle) != born:
-            self.served.meet(handle)
-            self._born[handle] = born
-
 
 _PRIVATE = (
     "the memory of a PoolMemoryResource belongs to this process alone: "
@@ -177,7 +167,7 @@ _PRIVATE = (
 
 def _capacity(device: int, asked: int | str) -> int:
     """Return how many bytes that is, of those that are free now."""
-    with Events(device).current():
+    with closing(Events(device)) as events, events.current():
         status, free, _ = driver.cuMemGetInfo()
     if status:
         raise RuntimeError(f"device {device}: how much memory is free is not known: {status.name}")

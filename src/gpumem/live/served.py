@@ -90,6 +90,7 @@ class Served:
         self._live: dict[int, int] = {}  # address -> the stream it was allocated for
         self._freed: deque[tuple[int, int, int | None]] = deque()  # address, stream it was allocated for, last used on
         self._known: dict[int, bool] = {}  # streams, and whether each comes after all joins so far
+        self._born: dict[int, int] = {}  # what the driver calls the streams that had to be recognised
 
     @classmethod
     def on(cls, device: int, capacity: int, allocator: Allocator | None = None) -> Served:
@@ -159,18 +160,25 @@ class Served:
             self._end()
 
     def meet(self, stream: int) -> None:
-        """Take this handle to be a new stream, which waits for all others; say so where handles may come again."""
+        """Have joins be with a stream that asks for no memory itself, or that is new and has an old one's handle."""
         with self._lock:
             self._known.pop(known(stream), None)
             self._meet(known(stream))
 
-    def close(self) -> None:
-        """Serve nothing from now on, and give all bytes back once no block is live any more."""
+    def recognise(self, stream: int) -> None:
+        """Meet a stream whose handle was another one's before, as the driver says: for handles that may come again."""
+        born = self.streams.born(stream)
+        if self._born.get(stream) != born:
+            self.meet(stream)
+            self._born[stream] = born
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Serve nothing from now on, and give all bytes back: once no block is live any more, or at once."""
         with self._lock:
             if self._inside:
                 raise RuntimeError("this memory cannot be closed from within a request for memory")
             self._closed = True
-        if not self._live:
+        if at_once or not self._live:
             self._end()
 
     def _end(self) -> None:
@@ -206,7 +214,7 @@ class Served:
             try:
                 self.backing.grow(offset + size)
             except BaseException:
-                self.allocator.free(offset, stream=stream)
+                self._freed.append((self._base + offset, stream, stream))
                 raise
             self.top = offset + size
         return offset

@@ -1,0 +1,68 @@
+"""CuPy's arrays in memory that an allocator serves, by way of CuPy's own hook.
+
+::
+
+    cupy.cuda.set_allocator(cupy_allocator(PoolMemoryResource().served))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gpumem.live.joins import OF_A_THREAD
+from gpumem.live.served import Served
+
+
+def cupy_allocator(served: Served, device: int = 0) -> Callable[[int], Any]:
+    """Return what `cupy.cuda.set_allocator` and `cupy.cuda.using_allocator` take.
+
+    Parameters
+    ----------
+    served : Served
+        The memory: `Served.on(device, capacity)`, or what a `PoolMemoryResource` has as its attribute `served`.
+    device : int
+        The device that it is on.
+
+    Returns
+    -------
+    callable
+        Bytes in, a `cupy.cuda.MemoryPointer` out. `MemoryError` where there is no room, `ValueError` where CuPy's
+        current device is another one.
+
+    Raises
+    ------
+    ImportError
+        CuPy is not installed.
+
+    Notes
+    -----
+    A request is for CuPy's current stream. Memory goes back in the order of the stream that it was allocated for, as in
+    CuPy's own pool, if that is the current one where its last array goes. If not, all streams that were seen are joined
+    first, since a finalizer may run anywhere.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(f"CuPy is not installed: pip install cupy-cuda13x, or cupy-cuda12x ({error})") from error
+    made: dict[int, int] = {}  # address -> stream
+
+    def malloc(size: int, number: int) -> int:
+        if number != device:
+            raise ValueError(f"device {number}: this memory is on device {device}; `with cupy.cuda.Device({device})`")
+        stream = int(cupy.cuda.get_current_stream().ptr)
+        if stream and stream not in OF_A_THREAD:
+            served.recognise(stream)
+        address = served.allocate(size, stream)
+        made[address] = stream
+        return address
+
+    def free(address: int, number: int) -> None:
+        stream, now = made.pop(address), None
+        with suppress(Exception):  # a program that ends has no streams any more
+            now = int(cupy.cuda.get_current_stream().ptr)
+        served.free(address, stream if stream == now else None)
+
+    allocator: Callable[[int], Any] = cupy.cuda.PythonFunctionAllocator(malloc, free).malloc
+    return allocator
