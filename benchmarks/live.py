@@ -104,7 +104,9 @@ def requests() -> None:
     print(f"# device: {cuda.get_current_device().name}; us a request, a malloc or a free: median of {ROUNDS} rounds")
     print(f"# {count} requests a round; from the plan: {hits} mallocs of {hits + misses}")
     print(f"{'':36}{'us':>8}{'least':>8}{'of the path':>14}")
-    for (name, _), column, ratio in zip(found.items(), zip(*rounds), zip(*([x / row[0] for x in row] for row in rounds))):
+    for (name, _), column, ratio in zip(
+        found.items(), zip(*rounds), zip(*([x / row[0] for x in row] for row in rounds))
+    ):
         print(f"{name:36}{statistics.median(column):>8.2f}{min(column):>8.2f}{statistics.median(ratio):>14.2f}")
 
 

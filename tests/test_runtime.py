@@ -90,7 +90,7 @@ class Judge:
             planned = held.buffer >= 0 and cursor.table.holds(held.buffer, cursor.position)
             assert held.overdue or planned
         ranges = [(held.low, held.low + held.size) for held in cursor.region.live.values() if held.overdue]
-        assert sorted(ranges) == cursor.region._overdue
+        assert sorted(ranges) == cursor.region.overdue
 
     def run(self, script: str) -> list[int]:
         """Words `a4` (malloc of 4 bytes, named a) and `-a` (its free); return the offsets of the mallocs."""

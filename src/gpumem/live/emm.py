@@ -20,21 +20,20 @@ after a join only, of all streams that Numba knows: whoever used them is then do
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from gpumem.live.backing import backing
+from gpumem.live.emm_options import Options, checked
 from gpumem.live.emm_streams import AllStreams, watch
 from gpumem.live.joins import Events
 from gpumem.live.served import Served
-from gpumem.names import choice
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
 from gpumem.pool.runtime.smartpool import SmartPool
@@ -43,44 +42,6 @@ from gpumem.units import amount
 _Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
 _HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)
 ALL, FREED = 0, 1  # to the allocator: a stream that may have anything, and one whose bytes nobody has before a join
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `configure` was told, or the environment.
-
-    Attributes
-    ----------
-    capacity : int, str or None
-        Bytes of the pool at most: a number, `"1GiB"`, `"80%"` of the device; None: all of the device.
-    planner : str
-        Who places the iteration; a name in `gpumem.pool.planners.PLANNERS`.
-    min_length : int
-        Fewest requests of an iteration, so that a short loop is not taken for one.
-    """
-
-    capacity: int | str | None = None
-    planner: str = "best-fit"
-    min_length: int = 32
-
-    @classmethod
-    def of_environment(cls) -> Options:
-        """Read `GPUMEM_CAPACITY`, `GPUMEM_PLANNER` and `GPUMEM_MIN_LENGTH`."""
-        told: dict[str, Any] = {name: os.environ.get(_of_environment(name)) for name in cls.__dataclass_fields__}
-        return _checked(replace(cls(), **{name: value for name, value in told.items() if value}), _of_environment)
-
-
-def _of_environment(name: str) -> str:
-    return f"GPUMEM_{name.upper()}"
-
-
-def _checked(options: Options, label: Callable[[str], str] = str) -> Options:
-    """Refuse what makes no sense, by the name under which it was told."""
-    amount(options.capacity or "100%", 2**40, label("capacity"))
-    choice(options.planner, PLANNERS, label("planner"))
-    if not str(options.min_length).isdecimal() or int(options.min_length) < 1:
-        raise ValueError(f"{label('min_length')}: {options.min_length!r} is not an integer of 1 and more")
-    return replace(options, min_length=int(options.min_length))
 
 
 _options: Options | None = None  # as `configure` was told
@@ -95,7 +56,7 @@ def configure(*, capacity: int | str | None = None, planner: str = "best-fit", m
     global _options
     if any(not memory.closed for memory in _memories):
         raise RuntimeError("device arrays have been allocated already: configure before the first, or after a reset")
-    _options = _checked(Options(capacity, planner, min_length))
+    _options = checked(Options(capacity, planner, min_length))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Cursor:
         buffer = table.requests[at]
         if buffer < 0 or table.size[buffer] != size or self._holder[buffer] is not None:
             return None
-        if region is None or self._trouble or not region.punctual:
+        if region is None or self._trouble or region.overdue:
             return None
         held = self._holder[buffer] = region.claim(region.base + table.offset[buffer], size, stream)
         held.buffer = buffer

@@ -31,22 +31,17 @@ class Region:
     def __init__(self, base: int, height: int, stream: int, wait: Callable[[], None]) -> None:
         self.base, self.height = base, height
         self.live: dict[int, Held] = {}
-        self._overdue: list[tuple[int, int]] = []  # (first byte, end), ascending: live blocks do not overlap
+        self.overdue: list[tuple[int, int]] = []  # (first byte, end), ascending: live blocks do not overlap
         self._wait = wait
         self._sole = stream  # the one stream that has used these bytes, until there is another
         self._use: LastUse | None = None  # then: who used which bytes last
 
-    @property
-    def punctual(self) -> bool:
-        """Whether no block lives longer than planned."""
-        return not self._overdue
-
     def vacant(self, low: int, size: int) -> bool:
         """Whether no overdue block has any of these bytes."""
-        if not self._overdue:
+        if not self.overdue:
             return True
-        i = bisect_left(self._overdue, (low + size,)) - 1
-        return i < 0 or self._overdue[i][1] <= low
+        i = bisect_left(self.overdue, (low + size,)) - 1
+        return i < 0 or self.overdue[i][1] <= low
 
     def claim(self, low: int, size: int, stream: int) -> Held:
         """Make a block, after waiting where another stream may still be using its bytes."""
@@ -58,7 +53,7 @@ class Region:
     def release(self, held: Held, stream: int) -> None:
         """Take a block back, last used on `stream`."""
         if held.overdue:
-            del self._overdue[bisect_left(self._overdue, (held.low,))]
+            del self.overdue[bisect_left(self.overdue, (held.low,))]
         if stream != self._sole or self._use is not None:
             self._seen().freed(held.low, held.size, stream)
         del self.live[held.low]
@@ -67,7 +62,7 @@ class Region:
         """Note that a block lives longer than planned; it remains so until it is freed."""
         if not held.overdue:
             held.overdue = True
-            insort(self._overdue, (held.low, held.low + held.size))
+            insort(self.overdue, (held.low, held.low + held.size))
 
     def synchronised(self) -> None:
         """All streams have been waited for."""
