@@ -222,7 +222,6 @@ class Adaptive:
 
     # the program's calls
 
-    @strict
     def malloc(self, size: int, *, kind: str = "", shape: Sequence[int] | None = None, dtype: str = "") -> int:
         """Return a new block of `size` bytes.
 
@@ -239,7 +238,6 @@ class Adaptive:
         self._memory.alive += block.size
         return block.number
 
-    @strict
     def free(self, block: int) -> None:
         """Give a block back; ops that were begun still have it."""
         mine = self._live(block, "free")
@@ -255,7 +253,6 @@ class Adaptive:
         memory.dead.append(mine)
         memory.bury()
 
-    @strict
     def exec(
         self,
         name: str,
@@ -283,7 +280,6 @@ class Adaptive:
         """
         self._exec(self._op(name, reads, writes, duration, flops, moved), call, None, told=duration != UNKNOWN)
 
-    @strict
     def write(self, block: int, data: ArrayLike | bytes) -> None:
         """Copy the program's bytes into a block, as an op called `write`; the rest of the block becomes zeros."""
         mine = self._live(block, "write")
@@ -294,7 +290,6 @@ class Adaptive:
         ns = int(self.machine.into.copy_ns(np.array([mine.size], np.int64))[0])
         self._exec(self._op("write", [], [block], ns, 0, 0), None, given)
 
-    @strict
     def read(self, block: int) -> Bytes:
         """Wait for all ops so far, and return a copy of a block's bytes; an op called `read`."""
         mine = self._live(block, "read")
