@@ -13,7 +13,7 @@ import pytest
 from gpumem.columns import COMPUTE, Csr
 from gpumem.execute import initial
 from gpumem.io import bundled
-from gpumem.live import Adaptive, InMemory, OnClock
+from gpumem.live import Adaptive, Clocked, InMemory, OnClock
 from gpumem.live.log import LogEntry
 from gpumem.live.programs import in_units, play
 from gpumem.machine import Link, Machine
@@ -40,13 +40,15 @@ def drawn(seed: int) -> tuple[tuple[DeviceCall, ...], int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_clock_logs_what_the_emulator_logs(seed: int, planner: str) -> None:
     calls, limit = drawn(seed)
-    logs = []
-    for world in (InMemory(), OnClock(MACHINE)):
+    logs, seen = [], []
+    for world in (InMemory(), OnClock(MACHINE), Clocked(InMemory(), OnClock(MACHINE))):
         with Adaptive(world, limit, planner=planner, machine=MACHINE, wait=True) as device:
-            perform(calls, device)
-        logs.append([entry.event for entry in device.log])
-    assert logs[0] == logs[1]
-    assert {kind for kind, *_ in logs[0]} >= {"op", "out", "in", "fill", "empty"}
+            seen.append([x.tobytes() for x in perform(calls, device)])
+        logs.append(list(device.log))
+    emulated, clock, both = ([entry.event for entry in log] for log in logs)
+    assert emulated == clock == both
+    assert logs[1] == logs[2] and seen[0] == seen[2]
+    assert {kind for kind, *_ in emulated} >= {"op", "out", "in", "fill", "empty"}
 
 
 def spans(log: Sequence[LogEntry], rows: list[list[int]], costs: list[int], machine: Machine) -> list[tuple[int, int]]:

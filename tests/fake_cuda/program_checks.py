@@ -10,7 +10,6 @@ import numpy as np
 
 from fake_cuda import control
 from fake_cuda.backend_checks import held
-from gpumem.execute.cuda import DeviceArray
 from gpumem.kernels import device as kernels
 from gpumem.live import Adaptive, LiveBlock
 from gpumem.live.streams import OnStreams
@@ -22,7 +21,7 @@ PARTS = (0, 1, 1 / 3, 2 / 3)  # of the way from what one op needs to what the pr
 class Watched(OnStreams):
     """Counts what it is asked for and given back itself."""
 
-    held = peak = digest = 0
+    held = peak = 0
 
     def fill(self, storage: LiveBlock, size: int) -> None:
         self.held += size
@@ -32,15 +31,6 @@ class Watched(OnStreams):
     def empty(self, storage: LiveBlock) -> None:
         self.held -= storage.size
         super().empty(storage)
-
-    def mixing(self) -> Mixing:
-        """Ops on this device, with a digest outside of its blocks."""
-        self.digest = self.memory.allocate(8, self.card.compute.handle)
-        return Mixing(kernels, self.array(DeviceArray(self.digest, np.dtype(np.uint64), (1,))))
-
-    def close(self) -> None:
-        self.memory.free(self.digest, self.card.compute.handle)
-        super().close()
 
 
 class Careless(Watched):
@@ -58,7 +48,7 @@ def play(seed: int, kind: type[Watched] = Watched) -> dict[str, Any]:
     control.seed(seed)
     world = kind(timing=seed % 2 > 0)
     with Adaptive(world, limit, wait=seed % 3 > 0, min_length=8) as device:
-        found = perform(program.calls, device, world.mixing())
+        found = perform(program.calls, device, Mixing(kernels, world.scratch(np.uint64, (1,))))
         report = device.report()
     same = [x.tobytes() for x in found] == [x.tobytes() for x in right]
     moved = sum(row.moved_out + row.moved_in for row in report.iterations)

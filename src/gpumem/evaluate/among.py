@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from gpumem._show import Facts, Shown
 from gpumem._strict import strict
 from gpumem.deadline import LATE, NEVER, Deadline
 from gpumem.errors import Infeasible, NotReached
+from gpumem.evaluate.options import taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.task import Progress, plan, silent
 from gpumem.machine import Machine
+from gpumem.names import choice
+from gpumem.swap import PLANNERS
 from gpumem.trace import Trace
 from gpumem.units import human, percent
 
@@ -74,6 +79,7 @@ def among(
     seconds: float | None = None,
     check: bool = True,
     progress: Progress = silent,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Among:
     """Plan for a limit with several planners; the clock that judges every plan says which one is cheapest.
 
@@ -90,6 +96,8 @@ def among(
         take longer are left out, and `checked` says so.
     check : bool
         Hold the plan that is returned against the oracles.
+    options : mapping
+        Of planners, such as `threshold`: each gets those that it has a keyword for.
 
     Returns
     -------
@@ -128,6 +136,7 @@ def among(
                 seconds=share,
                 check=False,
                 progress=_of(progress, name),
+                **taken(choice(name, PLANNERS, "planner"), options),
             )
         except (NotReached, Infeasible) as stop:
             tried.append(Tried(name, why=str(stop)))

@@ -12,6 +12,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.live.adaptive import Adaptive as Adaptive
     from gpumem.live.backing import Backing as Backing, backing as backing
+    from gpumem.live.clocked import Clocked as Clocked
     from gpumem.live.cupy import cupy_allocator as cupy_allocator
     from gpumem.live.joins import Events as Events
     from gpumem.live.log import LogEntry as LogEntry

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,8 @@ class Adaptive:
         Of planning, at most, once there is a plan.
     wait : bool
         Let the program wait for its plan.
+    options : mapping
+        Of planners, such as `threshold`: each gets those that it has a keyword for.
 
     Attributes
     ----------
@@ -168,6 +171,7 @@ class Adaptive:
         min_length: int = 32,
         seconds: float = 30.0,
         wait: bool = False,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.planners = [planner] if isinstance(planner, str) else [*planner]
         for name in self.planners or [""]:
@@ -179,7 +183,7 @@ class Adaptive:
         own = getattr(world, "machine", None) or "rtx4090"
         chosen = own if machine is None else machine
         self.machine = Machine.named(chosen) if isinstance(chosen, str) else chosen
-        self.world, self.seconds, self.limit = world, seconds, limit
+        self.world, self.seconds, self.limit, self.options = world, seconds, limit, options
         self.log: deque[LogEntry] = deque(maxlen=LOGGED)
         self.before: list[Hook] = []
         self.after: list[Hook] = []
@@ -218,7 +222,8 @@ class Adaptive:
         if trace.peak_load <= self._memory.limit or self.planners == [NEVER_PLANNED]:
             return None
         limit, seconds = self._memory.limit, self.seconds
-        return Planning(trace, self.machine, limit, self.planners, seconds, shorter=used(trace))
+        given = self.planners, seconds, used(trace), self.options
+        return Planning(trace, self.machine, limit, *given)
 
     # the program's calls
 

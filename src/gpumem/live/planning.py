@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpumem.evaluate import Planned, among
 from gpumem.io import read
@@ -52,6 +53,7 @@ class Planning:
     planners: Sequence[str] = SEVERAL
     seconds: float = 30.0
     shorter: Trace | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     best: Plan | None = None
     notes: list[str] = field(default_factory=list)
     _thread: threading.Thread | None = None
@@ -69,7 +71,13 @@ class Planning:
     def _plan(self) -> None:
         for seconds in (self.seconds, None):
             found = among(
-                self.trace, self.machine, load=self.limit, planners=self.planners, seconds=seconds, check=False
+                self.trace,
+                self.machine,
+                load=self.limit,
+                planners=self.planners,
+                seconds=seconds,
+                check=False,
+                options=self.options,
             )
             if found.planned is not None:
                 self.best = found.planned.plan

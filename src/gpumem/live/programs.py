@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpumem._show import Facts, Shown
 from gpumem._strict import strict
 from gpumem.columns import COMPUTE, ROLES, SYNC, UNKNOWN, Op
 from gpumem.execute import Block, Launch, Views
@@ -48,29 +49,39 @@ class Plays(Protocol):
         """Return a block's bytes."""
 
 
+def _zeros(dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.zeros(shape, dtype)
+
+
 class OverArrays:
-    """Views over the arrays that an op is given, and arrays of the host for what lies outside the blocks.
+    """Views over the arrays that an op is given, and a few arrays that are no blocks.
+
+    Parameters
+    ----------
+    scratch : callable
+        `scratch(dtype, shape)` returns zeros of the kind that ops take: `OnStreams.scratch` on a GPU.
 
     `arrays` has those of the op that is being bound, by recorded id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Callable[[DTypeLike, tuple[int, ...]], Any] = _zeros) -> None:
         self.arrays: dict[int, Any] = {}
+        self.zeros = scratch
 
     def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return an array over the block's first bytes."""
         if block.of == UNKNOWN:
-            return np.zeros(shape, dtype)
+            return self.zeros(dtype, shape)
         whole = self.arrays[block.of]
         return whole[: nbytes(block, dtype, shape)].view(dtype).reshape(shape)
 
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return a new array of zeros."""
-        return np.zeros(shape, dtype)
+        return self.zeros(dtype, shape)
 
     def counter(self, first: int) -> Any:
-        """Return a new counter."""
-        return np.full(1, first, np.uint64)
+        """Return a new counter, which begins with 0 here."""
+        return self.zeros(np.uint64, (1,))
 
 
 @strict
@@ -127,16 +138,19 @@ def play(
     """
     if iterations < 1:
         raise ValueError(f"iterations: {iterations} is below 1")
-    player = _Player.of(trace, launch, device, outside or OverArrays())
+    player = TracePlayer.of(trace, launch, device, outside)
     player.begin(state or {})
     for _ in range(iterations):
         player.iteration()
     player.end(state or {})
 
 
-@dataclass(slots=True)
-class _Player:
-    """A trace that is being played: which block of the device each live buffer is."""
+@dataclass(slots=True, repr=False)
+class TracePlayer(Shown):
+    """A trace that is being played, as by `play`: `begin`, any number of times `iteration`, `end`.
+
+    `live` says which block of the device each live buffer is.
+    """
 
     trace: Trace
     device: Plays
@@ -147,8 +161,10 @@ class _Player:
     live: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, launch: Launch | None, device: Plays, outside: OverArrays) -> _Player:
+    def of(cls, trace: Trace, launch: Launch | None, device: Plays, outside: OverArrays | None = None) -> TracePlayer:
+        """Get ready; arguments and errors as of `play`."""
         _check(trace)
+        given = OverArrays() if outside is None else outside
         n, b = trace.n, trace.buffers
         starts: list[list[int]] = [[] for _ in range(n)]
         ends: list[list[int]] = [[] for _ in range(n)]
@@ -156,10 +172,13 @@ class _Player:
             starts[b.start[i]].append(i)
             ends[(b.end[i] - 1) % n].append(i)
         generators: dict[int, Any] = {}
-        steps = [_Step.of(trace, op, launch, outside, generators) for op in trace.ops]
+        steps = [_Step.of(trace, op, launch, given, generators) for op in trace.ops]
         return cls(trace, device, steps, starts, ends, b.size.tolist())
 
-    def malloc(self, buffer: int) -> None:
+    def _facts(self) -> Facts:
+        return {"trace": self.trace.name, "ops": self.trace.n, "live": len(self.live)}
+
+    def _malloc(self, buffer: int) -> None:
         self.live[buffer] = self.device.malloc(self.size[buffer], kind=self.trace.buffers.kind[buffer])
 
     def begin(self, state: MutableMapping[int, NDArray[Any]]) -> None:
@@ -169,17 +188,18 @@ class _Player:
         if stray := [of for of in state if of not in mine]:
             raise ValueError(f"state: recorded buffer {stray[0]} carries no value over the boundary")
         for buffer in over:
-            self.malloc(buffer)
+            self._malloc(buffer)
         for of, value in state.items():
             data = np.zeros(self.size[mine[of]], np.uint8)
             data[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
             self.device.write(self.live[mine[of]], data)
 
     def iteration(self) -> None:
+        """Run the ops once."""
         device, live = self.device, self.live
         for step, starts, ends in zip(self.steps, self.starts, self.ends):
             for buffer in starts:
-                self.malloc(buffer)
+                self._malloc(buffer)
             op = step.op
             reads, writes = [live[b] for b in op.reads], [live[b] for b in op.writes]
             device.exec(op.name, reads, writes, call=step, duration=op.duration, flops=step.flops, moved=step.moved)

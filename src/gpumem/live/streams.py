@@ -9,11 +9,13 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 from cuda.bindings import driver as api
 from cuda.core import Device, EventOptions
+from numpy.typing import DTypeLike
 
 from gpumem.execute.cuda import DeviceArray, for_numba
 from gpumem.live.copies import Beside, Slab
@@ -162,6 +164,7 @@ class OnStreams(Beside):
         self.span = UNTIMED
         self._timers: list[tuple[_CudaEvent, _CudaEvent]] = []
         self._staging: Slab | None = None
+        self._scratches: list[int] = []
 
     @property
     def _stream(self) -> int:
@@ -204,6 +207,16 @@ class OnStreams(Beside):
         shape = (block.size,) if block.shape is None or not block.dtype else block.shape
         return self.array(DeviceArray(block.memory, kind, shape))
 
+    def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Return an array of zeros that is no block, such as ops have to themselves; gone with `close`."""
+        kind = np.dtype(dtype)
+        size = prod(shape, start=kind.itemsize)
+        address = self.memory.allocate(size, self._stream) if size else 0
+        if size:
+            self._scratches.append(address)
+            _done(api.cuMemsetD8Async(address, 0, size, self._stream), "cuMemsetD8Async")
+        return self.array(DeviceArray(address, kind, shape))
+
     def put(self, block: LiveBlock, data: Bytes) -> None:
         """Copy through pinned memory, once that is free of the copy before."""
         slab = self._stage(block.size)
@@ -239,6 +252,9 @@ class OnStreams(Beside):
     def close(self) -> None:
         """Wait for what is under way, and give streams, events and pinned memory back."""
         self.device.set_current()
+        while self._scratches:
+            with suppress(Exception):
+                self.memory.free(self._scratches.pop(), self._stream)
         for stream in (self.compute, self.d2h, self.h2d):
             with suppress(Exception):
                 stream.of.sync()  # type: ignore[attr-defined]
