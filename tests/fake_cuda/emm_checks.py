@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -116,6 +118,7 @@ def check_memory_info_counts_what_the_pool_has_left() -> None:
 
 
 def check_ipc_is_refused_in_words() -> None:
+    raised(TypeError, lambda: add[1, N, 5](array(), np.float32(0), array()))  # Numba's own refusal of a stream
     text = raised(NotImplementedError, array().get_ipc_handle)
     assert "copy it through the host" in text and "NUMBA_CUDA_MEMORY_MANAGER" in text
 
@@ -476,6 +479,55 @@ def check_threads_on_streams_of_their_own() -> None:
             thread.join()
         assert not failed, failed
         assert context.memory_manager.statistics().live_bytes == BYTES
+
+
+class Ranges:
+    """Bytes that are in use, by several threads; no two of them overlap."""
+
+    def __init__(self) -> None:
+        self.lock, self.live = threading.Lock(), list[tuple[int, int]]()
+
+    def take(self, low: int, size: int) -> None:
+        with self.lock:
+            i = bisect_left(self.live, (low,))
+            assert i == 0 or self.live[i - 1][1] <= low, (self.live[i - 1], low)
+            assert i == len(self.live) or low + size <= self.live[i][0], (low, size, self.live[i])
+            self.live.insert(i, (low, low + size))
+
+    def give(self, low: int) -> None:
+        with self.lock:
+            del self.live[bisect_left(self.live, (low,))]
+
+
+def check_ten_thousand_requests_of_four_threads_never_overlap() -> None:
+    with anew():
+        manager_, ranges, failed = manager(), Ranges(), []
+
+        def work(seed: int) -> None:
+            drawn, held, stream = random.Random(seed), [], cuda.stream()
+            try:
+                for _ in range(1250):  # mallocs, and as many frees
+                    size = drawn.choice((100, 1000, 5000, drawn.randrange(1, 20000)))
+                    held.append(manager_.memalloc(size))
+                    ranges.take(held[-1].device_pointer, size)
+                    if len(held) > 8:
+                        ranges.give(held[k := drawn.randrange(len(held))].device_pointer)
+                        del held[k]
+                while held:
+                    ranges.give(held[-1].device_pointer)
+                    held.pop()
+                stream.synchronize()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed, failed
+        told = emm.statistics()
+        assert (told.hits + told.misses, told.live_bytes) == (5000, 0) and told.joins > 0, told
 
 
 # Contexts, and the contract ------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ after a join only, of all streams that Numba knows: whoever used them is then do
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -183,6 +184,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         self._memory: ContextPool | None = None
         self._streams: AllStreams | None = None
         self._deferring = 0
+        self._beginning = threading.RLock()
 
     @property
     def interface_version(self) -> int:
@@ -193,9 +195,10 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         """Let Numba keep as much pinned and mapped memory back from being freed as it does by itself."""
         if self.deallocations.memory_capacity == numba_driver._SizeNotSet:
             self.deallocations.memory_capacity = numba_driver.driver.cuMemGetInfo()[1]
-        if self._streams is None:
-            self._streams = AllStreams(Events(self.context.device.id))
-            watch(_streams_of)
+        with self._beginning:
+            if self._streams is None:
+                self._streams = AllStreams(Events(self.context.device.id))
+                watch(_streams_of)
 
     def memalloc(self, size: int) -> PoolPointer:
         """Return memory for an array."""
@@ -211,15 +214,18 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         return PoolPointer(memory, address, size)
 
     def _begin(self) -> ContextPool:
-        self.initialize()
-        assert self._streams is not None
-        try:
-            memory = ContextPool(self.context, self._streams, _options or Options.of_environment())
-        except MemoryError as error:
-            raise OutOfMemory(error) from error
-        memory.deferred = [] if self._deferring else None
-        self._memory = memory
-        return memory
+        with self._beginning:
+            if self._memory is not None:  # another thread was first
+                return self._memory
+            self.initialize()
+            assert self._streams is not None
+            try:
+                memory = ContextPool(self.context, self._streams, _options or Options.of_environment())
+            except MemoryError as error:
+                raise OutOfMemory(error) from error
+            memory.deferred = [] if self._deferring else None
+            self._memory = memory
+            return memory
 
     def get_memory_info(self) -> Any:
         """Return (free, total) bytes: what the pool holds and has not handed out is free."""

@@ -128,7 +128,7 @@ def _watching(original: Any, makes: bool, streams_of: Callable[[Any], AllStreams
     def used(stream: Any) -> Any:
         if stream and not isinstance(stream, numba_driver.Stream):
             stream_of = getattr(stream, "stream", stream)  # a graph builder has one
-            if stream_of not in _handed:
+            if hasattr(stream_of, "handle") and stream_of not in _handed:  # what is no stream Numba refuses
                 tell(stream_of)
                 _handed.add(stream_of)
         return original(stream)
