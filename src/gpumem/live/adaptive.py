@@ -17,7 +17,7 @@ from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.deadline import Deadline
 from gpumem.live.learner import PERIOD, WRITES, Learner
 from gpumem.live.log import LogEntry
-from gpumem.live.needed import used
+from gpumem.live.needed import tails, used
 from gpumem.live.planning import Planning
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory
@@ -221,9 +221,9 @@ class Adaptive:
             self._memory.limit = amount(self.limit, trace.peak_load, "limit")
         if trace.peak_load <= self._memory.limit or self.planners == [NEVER_PLANNED]:
             return None
-        limit, seconds = self._memory.limit, self.seconds
-        given = self.planners, seconds, used(trace), self.options
-        return Planning(trace, self.machine, limit, *given)
+        limit, less = self._memory.limit, used(trace)
+        shorter = less if tails(trace, less, limit) else None
+        return Planning(trace, self.machine, limit, self.planners, self.seconds, shorter, self.options)
 
     # the program's calls
 
