@@ -14,13 +14,14 @@ from unittest.mock import patch
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
+from cuda.core import PER_THREAD_DEFAULT_STREAM, Buffer, Device, LegacyPinnedMemoryResource
 
 from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
 from gpumem import best_fit
 from gpumem.live import Events, PoolMemoryResource, Served
 from gpumem.live.backing import backing
+from gpumem.live.memory import TELLS
 from gpumem.pool import BFC, Buddy, Caching, CnMem, MultiStream, Native, SmartPool
 from gpumem.trace import Trace
 
@@ -290,6 +291,57 @@ def check_a_thread_without_a_context() -> None:
         thread.join(20)
         assert int(found[1][1]) == 0, found
         resource.served.free(found[0], int(b.handle))
+
+
+def check_default_streams_of_threads() -> None:
+    """The host waits for another thread's own, once."""
+    memory = Served(MultiStream(capacity=1024, allow_growth=False), backing(0, MIB), streams=Events(0))
+    stream = Device().create_stream()
+    control.reset_counts()
+    memory.free(memory.allocate(1024, 2), 2)
+
+    def other() -> None:
+        memory.free(memory.allocate(1024, 2), 2)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(20)
+    counts = []
+    for handle in (2, int(stream.handle), 2):
+        block = memory.allocate(1024, handle)
+        Buffer.from_handle(block, 1024).fill(handle % 200, stream=PER_THREAD_DEFAULT_STREAM if handle == 2 else stream)
+        memory.free(block, handle)
+        counts.append((control.count("syncs"), control.count("records")))
+    assert counts == [(2, 2), (2, 6), (2, 8)], counts  # from each of the two threads; then events do
+    sync()
+    memory.close()
+
+
+def check_buffers_go_back_on_their_stream() -> None:
+    a, b = Device().create_stream(), Device().create_stream()
+    with small(1024) as resource:
+        resource.allocate(1024, stream=a).close(b)
+        resource.allocate(1024, stream=b).close(b)
+        control.reset_counts()
+        resource.allocate(1024, stream=b).close()
+        resource.allocate(1024, stream=b).close(a)
+        assert control.count("waits") == (0 if TELLS else 2)
+        resource.allocate(1024, stream=b).close()
+        assert control.count("waits") >= 2
+    with small(1024) as resource, patch("gpumem.live.memory.Buffer", None):
+        raised(AttributeError, lambda: resource.allocate(8, stream=a))
+        assert resource.statistics.blocks.current == 0
+
+
+def check_a_handle_that_comes_again_is_another_stream() -> None:
+    a, b = Device().create_stream(), Device().create_stream()
+    born = iter(range(100))
+    with patch.object(Events, "born", lambda self, stream: next(born)), small(4096) as resource:
+        resource.allocate(4096, stream=a).close(a)
+        resource.allocate(4096, stream=b).close(b)
+        control.reset_counts()
+        resource.allocate(4096, stream=b).close(b)
+        assert control.count("waits") == 2
 
 
 def check_a_stream_that_was_destroyed() -> None:

@@ -91,7 +91,7 @@ class Events:
             self._refuse_captured(handles)
             gone, done = self._recorded(handles)
             left = [s for s in handles if s not in gone]
-            done = done and len(handles) == len(streams) and not gone
+            done = done and len(handles) == len(streams)
             if not (done and all(self._waits(handles[a], b) for a in left for b in left if a != b)):
                 self._synchronise()
         for stream in gone:
