@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from gpumem._face import face
 
 if TYPE_CHECKING:
-    from gpumem.execute.backend import Backend as Backend, Call as Call, HostMemory as HostMemory, Work as Work
+    from gpumem.execute.backend import (
+        Arrays as Arrays,
+        Backend as Backend,
+        Call as Call,
+        HostMemory as HostMemory,
+        Work as Work,
+    )
     from gpumem.execute.emulate import Emulator as Emulator
     from gpumem.execute.generic import GenericOp as GenericOp, carried as carried, initial as initial, scaled as scaled
     from gpumem.execute.layout import Block as Block, Layout as Layout

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpumem.live.backing import Backing as Backing, backing as backing
     from gpumem.live.clocked import Clocked as Clocked
     from gpumem.live.cupy import cupy_allocator as cupy_allocator
-    from gpumem.live.joins import Events as Events
+    from gpumem.live.joins import Events as Events, Joiner as Joiner
     from gpumem.live.log import LogEntry as LogEntry
     from gpumem.live.memory import PoolMemoryResource as PoolMemoryResource
     from gpumem.live.pages import Pages as Pages, PageStatistics as PageStatistics, Range as Range
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.live.residency import LimitError as LimitError
     from gpumem.live.served import Served as Served
-    from gpumem.live.streams import OnStreams as OnStreams
+    from gpumem.live.streams import Addresses as Addresses, OnStreams as OnStreams
     from gpumem.live.worlds import (
         InMemory as InMemory,
         LiveBlock as LiveBlock,

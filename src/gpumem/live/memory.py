@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from contextlib import closing, suppress
+from functools import cache
 from typing import Any, NoReturn
 
 from cuda.bindings import driver
@@ -20,8 +21,6 @@ from gpumem.live.served import Served
 from gpumem.pool.online import Allocator
 from gpumem.units import amount
 
-# cuda.core 1.0 frees a buffer on the default stream where it was not told which, so there that one says nothing.
-TELLS = "stream" in inspect.signature(Buffer.from_handle).parameters
 DEFAULT = (1, 2)
 
 
@@ -97,7 +96,7 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         """Take a buffer back, last used on `stream`."""
         if address := int(ptr):
             handle = None if stream is None else _handle(stream)
-            self.served.free(address, handle if TELLS or handle not in DEFAULT else None)
+            self.served.free(address, handle if _tells() or handle not in DEFAULT else None)
 
     def close(self) -> None:
         """Serve nothing from now on; the memory goes back when the last buffer is closed. Twice does nothing."""
@@ -155,8 +154,14 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         return float(hits / (hits + misses)) if hits else 0.0
 
     def _buffer(self, address: int, size: int, stream: Any) -> Any:
-        told = {"stream": stream} if TELLS else {}
+        told = {"stream": stream} if _tells() else {}
         return Buffer.from_handle(address, size, mr=self, **told)
+
+
+@cache
+def _tells() -> bool:
+    """Whether a buffer is told its stream: cuda.core 1.0 frees on the default one, so there that one says nothing."""
+    return "stream" in inspect.signature(Buffer.from_handle).parameters
 
 
 _PRIVATE = (

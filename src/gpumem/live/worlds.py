@@ -41,7 +41,7 @@ class LiveBlock(Movable):
 
 
 class LiveWorld(Mover, Emptier, Protocol):
-    """Moves the bytes of `LiveBlock`s, and runs ops on them.
+    """Moves the bytes of blocks (`LiveBlock`), and runs ops on them.
 
     `span` is when what was begun last ran or will run, in ns: start and end; -1 where that is not known.
     """
@@ -173,11 +173,11 @@ class OnClock:
     def empty(self, storage: LiveBlock) -> None:
         """The same."""
 
-    def out(self, storage: LiveBlock) -> _Copy:
+    def out(self, storage: LiveBlock) -> Any:
         """Queue a copy."""
         return _Copy(storage.size, self._copied(0, storage.size))
 
-    def back(self, storage: LiveBlock, copy: _Copy) -> None:
+    def back(self, storage: LiveBlock, copy: Any) -> None:
         """Queue a copy, behind the one out."""
         copy.end = self._copied(1, storage.size)
 
@@ -188,11 +188,11 @@ class OnClock:
         self._free[inward], self.span = end, (start, end)
         return end
 
-    def settle(self, copy: _Copy) -> None:
+    def settle(self, copy: Any) -> None:
         """The next op waits."""
         self.compute = max(self.compute, copy.end)
 
-    def drop(self, copy: _Copy) -> None:
+    def drop(self, copy: Any) -> None:
         """The host's memory is free."""
 
     def lasted(self, timer: Any) -> int:
