@@ -59,6 +59,19 @@ def test_an_unmodified_program_computes_the_same_and_is_served_from_the_plan() -
     assert float(told.split()[0]) > 0.95, told
 
 
+@pytest.mark.thorough
+def test_a_device_that_cannot_map_memory_gives_most_of_it_at_once() -> None:
+    code = """
+from numba import cuda
+from gpumem.live import emm
+total = cuda.current_context().get_memory_info().total
+x = cuda.device_array(1000)
+print(emm.statistics().held_bytes / total)
+"""
+    assert [float(part) for part in ran(code, FAKE_CUDA_NO_MAPPING="1", **OURS)] == [pytest.approx(0.9)]
+
+
+@pytest.mark.thorough
 def test_a_program_that_ends_with_arrays_in_its_hands_ends_well() -> None:
     code = """
 import numpy as np

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from typing import Any, NoReturn
 from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
-from gpumem.live.backing import backing
+from gpumem.live.backing import backing, can_map
 from gpumem.live.emm_options import Options, checked
 from gpumem.live.emm_streams import AllStreams, watch
 from gpumem.live.joins import Events
@@ -112,22 +113,24 @@ class ContextPool:
     """The pool of one context, from its first request until it is reset."""
 
     def __init__(self, context: Any, streams: AllStreams, options: Options) -> None:
-        total = numba_driver.driver.cuMemGetInfo()[1]
-        self.capacity = capacity = amount(options.capacity or total, total, "capacity")
+        device, (free, total) = context.device.id, numba_driver.driver.cuMemGetInfo()
+        most = total if can_map(device) else free * 9 // 10  # mapped as needed, or taken at once
+        self.capacity = capacity = amount(options.capacity or most, total, "capacity")
         self.context = weakref.proxy(context)
         self.closed = False
         self.streams = streams
         self.pool = SmartPool(
             CnMem(capacity=capacity), planner=PLANNERS[options.planner], min_length=options.min_length
         )
-        self.backing: Any = backing(context.device.id, capacity)
+        self.backing: Any = backing(device, capacity)
         self.served = Served(self.pool, self.backing, streams=self.streams)
-        self.deferred: list[int] | None = None  # what is freed meanwhile, while Numba says that nothing may be
+        self.deferring = 0  # how many say that nothing may be given back now
+        self.deferred: deque[int] = deque()
         _memories.add(self)
 
     def drop(self, address: int) -> None:
         """Take a block back; may come from a finalizer, at any moment."""
-        if self.deferred is not None:
+        if self.deferring:
             self.deferred.append(address)
         elif not self.closed:
             self.served.free(address, FREED if self.streams.several else ALL)
@@ -223,7 +226,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
                 memory = ContextPool(self.context, self._streams, _options or Options.of_environment())
             except MemoryError as error:
                 raise OutOfMemory(error) from error
-            memory.deferred = [] if self._deferring else None
+            memory.deferring = self._deferring
             self._memory = memory
             return memory
 
@@ -255,24 +258,20 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
     def defer_cleanup(self) -> Iterator[None]:
         """Give nothing back meanwhile."""
         with super().defer_cleanup():
-            memory = self._memory
-            self._deferring += 1
-            if memory is not None and memory.deferred is None:
-                memory.deferred = []
+            self._defer(1)
             try:
                 yield
             finally:
-                self._deferring -= 1
-                self._resume()
+                self._defer(-1)
 
-    def _resume(self) -> None:
-        """Give back what was kept, once nobody defers any more."""
-        memory = self._memory
-        if self._deferring or memory is None or memory.deferred is None:
-            return
-        deferred, memory.deferred = memory.deferred, None
-        for address in deferred:
-            memory.drop(address)
+    def _defer(self, more: int) -> None:
+        """Count who defers; give back what was kept, once nobody does any more."""
+        with self._beginning:
+            self._deferring += more
+            if (memory := self._memory) is not None:
+                memory.deferring = self._deferring
+                while memory.deferred and not self._deferring:
+                    memory.drop(memory.deferred.popleft())
 
     def statistics(self) -> ManagerStatistics:
         """Return what came of the requests so far."""

@@ -19,7 +19,8 @@ class Options:
     Attributes
     ----------
     capacity : int, str or None
-        Bytes of the pool at most: a number, `"1GiB"`, `"80%"` of the device; None: all of the device.
+        Bytes of the pool at most: a number, `"1GiB"`, `"80%"` of the device; None: all of it, or where the
+        device cannot map memory as it is needed, 90 % of what is free.
     planner : str
         Who places the iteration; a name in `gpumem.pool.planners.PLANNERS`.
     min_length : int
