@@ -11,7 +11,7 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, execute, io, models, pool, report
-from gpumem.commands import doctor
+from gpumem.commands import doctor, live
 from gpumem.commands.args import one_word, target_of
 from gpumem.commands.files import FILE, source_of
 from gpumem.commands.parser import Commands
@@ -29,7 +29,11 @@ def add(commands: Commands) -> None:
         "run",
         help="carry a plan out with real bytes",
         description=run.__doc__,
-        examples=["gpumem run mlp --limit 70%", "gpumem run resnet18 --device emulate --planner heuristic"],
+        examples=[
+            "gpumem run mlp --limit 70%",
+            "gpumem run resnet18 --device emulate --planner heuristic",
+            "gpumem run mlp --live --limit 70%",
+        ],
     )
     nets = "mlp, mlp-adam, cnn, cnn-adam, cnn-im2col, cnn-winograd, cnn-norm, residual, transformer, transformer-adam"
     what = f"{nets}, or a trace, whose ops then mix bytes"
@@ -42,6 +46,7 @@ def add(commands: Commands) -> None:
     where.add_argument("--iterations", type=int, default=20, metavar="N", help="how many to run (default: %(default)s)")
     where.add_argument("--graph", action="store_true", help="on CUDA: capture the iteration into a graph and replay it")
     where.add_argument("--ranges", action="store_true", help="on CUDA: name ops and copies for a profiler (NVTX)")
+    live.add(where)
     add_options(p, seed="of the emulator's order, and of planners that draw random numbers")
     p.add_argument("--json", action="store_true", help="print the table as one JSON object")
     p.set_defaults(run=run, limit="70%")
@@ -52,6 +57,10 @@ def run(args: argparse.Namespace) -> int:
     for option, least in (("iterations", 1), ("batch", 1), ("seed", 0), ("alignment", 1)):
         if (given := getattr(args, option)) is not None and given < least:
             raise ValueError(f"--{option}: {given} is below {least}")
+    if args.live:
+        return live.run(args, _device(args), target_of(args))
+    if args.background:
+        raise ValueError("--background: only --live plans while the program runs")
     if args.load_limit is not None:
         raise ValueError("--load-limit: a run needs addresses, so only --limit, the size of the pool, applies")
     device = _device(args)

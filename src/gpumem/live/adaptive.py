@@ -361,7 +361,9 @@ class Adaptive:
         plan = hints.plan if hints is not None and hints.count else None
         trace = None if hints is None else hints.trace
         peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
-        return ManagedReport(memory.limit, memory.held, trace, plan, peak, tuple(learner.rows), tuple(learner.notes))
+        return ManagedReport(
+            memory.limit, memory.held, trace, plan, peak, tuple(learner.iterations()), tuple(learner.notes)
+        )
 
     def close(self) -> None:
         """End the last iteration, wait for what is under way, and give everything back; blocks are gone."""

@@ -288,15 +288,23 @@ class Learner:
         steps, self._steps = self._steps[:count], self._steps[count:]
         if self.book is not None:
             self.book.first -= len(steps)
-        if not steps:
-            return
+        if steps:
+            self.rows.append(self._summed(steps, state, deviation))
+            self._number, self._began = self._number + 1, steps[-1].end
+
+    def _summed(self, steps: Sequence[_Step], state: str, deviation: str) -> Iteration:
         peak = max(step.peak for step in steps)
         sums = [sum(step[k] for step in steps) for k in (1, 2)], [sum(step[k] for step in steps) for k in (3, 4)]
         (out, back), (misses, evictions) = sums
         seconds = (steps[-1].end - self._began) / 1e9
-        row = Iteration(self._number, state, len(steps), peak, out, back, 0, misses, evictions, deviation, seconds)
-        self.rows.append(row)
-        self._number, self._began = self._number + 1, steps[-1].end
+        return Iteration(self._number, state, len(steps), peak, out, back, 0, misses, evictions, deviation, seconds)
+
+    def iterations(self) -> list[Iteration]:
+        """Return the rows so far; the last one may be under way."""
+        if not self._steps:
+            return [*self.rows]
+        deviation = "" if self.follower is None else self.follower.deviation
+        return [*self.rows, self._summed(self._steps, ON_DEMAND if deviation else self._state(), deviation)]
 
     # an iteration that was there twice
 

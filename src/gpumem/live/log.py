@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 KINDS = ("op", "out", "in", "empty", "fill", "found", "planned", "deviated", "resumed")
@@ -29,7 +30,7 @@ class LogEntry(NamedTuple):
     """
 
     kind: str
-    op: int
+    op: int = 0
     what: str = ""
     block: int = -1
     size: int = 0
@@ -40,3 +41,22 @@ class LogEntry(NamedTuple):
     def event(self) -> tuple[str, int, str, int, int]:
         """All of it but the time."""
         return self[:5]
+
+
+def spent(log: Iterable[LogEntry], ops: Sequence[int]) -> list[tuple[int, int]]:
+    """Return what iterations of so many ops took by a log from the first op on, and what their ops alone took, in ns.
+
+    The ops alone, one after the other, are the program without a limit: what is more was spent waiting for copies.
+
+    >>> log = [LogEntry(kind, start=start, end=end) for kind, start, end in [("op", 0, 5), ("in", 5, 8), ("op", 8, 9)]]
+    >>> spent(log, [1, 1])
+    [(5, 5), (4, 1)]
+    """
+    begun = [(entry.start, entry.end) for entry in log if entry.kind == "op"]
+    found, low, before = [], 0, 0
+    for count in ops:
+        mine = begun[low : low + count]
+        end = mine[-1][1] if mine else before
+        found.append((end - before, sum(b - a for a, b in mine)))
+        low, before = low + count, end
+    return found

@@ -41,12 +41,11 @@ class LiveBlock(Movable):
 
 
 class LiveWorld(Mover, Emptier, Protocol):
-    """Moves the bytes of blocks (`LiveBlock`), and runs ops on them.
+    """Moves the bytes of blocks (`LiveBlock`), and runs ops on them."""
 
-    `span` is when what was begun last ran or will run, in ns: start and end; -1 where that is not known.
-    """
-
-    span: tuple[int, int]
+    @property
+    def span(self) -> tuple[int, int]:
+        """When what was begun last ran or will run, in ns: start and end; -1 where that is not known."""
 
     def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> Any:
         """Begin an op on blocks that are on the device, behind all ops before it.

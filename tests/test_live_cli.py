@@ -1,0 +1,141 @@
+"""`gpumem run --live`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpumem.cli import main
+from gpumem.commands import doctor
+from gpumem.live import InMemory, LiveBlock
+
+from . import fake_cuda
+from .conftest import absent, needs
+
+pytestmark = pytest.mark.jit
+
+
+def live(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["run", *arguments[:1], "--live", *arguments[1:]])
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("planner", ["autoswap", "heuristic", "on-demand-nonblocking"])
+@pytest.mark.parametrize("model", ["mlp", "cnn-norm"])
+def test_on_demand_and_then_planned(capsys: pytest.CaptureFixture[str], model: str, planner: str) -> None:
+    arguments = [model, "--batch", "64", "--limit", "85%", "--iterations", "6", "--device", "emulate", "--json"]
+    status, out, _ = live(capsys, *arguments, "--planner", planner)
+    row = json.loads(out)
+    assert status == 0 and row["identical"] and row["compared"] > 20 and row["differing"] == []
+    assert row["peak"] <= row["limit"] < row["peak_native"] and row["planned_peak"] <= row["limit"]
+    assert [x["state"] for x in row["rows"][:5]] == ["on demand"] * 3 + ["planned"] * 2 and row["planned_from"] == 3
+    before, planned = row["rows"][2], row["rows"][4]
+    assert before["ops"] == planned["ops"] == row["ops"] and before["misses"] > 0 == planned["misses"]
+    assert before["alone_ns"] == planned["alone_ns"] and planned["overhead"] >= 0
+    assert before["overhead"] > planned["overhead"] or planner.startswith("on-demand")
+    assert sum(x["ops"] for x in row["rows"]) == 6 * row["ops"] + row["compared"]  # each has its first value written
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = live(capsys, "mlp", "--batch", "64", "--limit", "70%", "--iterations", "5", "--device", "emulate")
+    assert status == 0
+    assert "81 ops on the emulator, 5 iterations within" in out and "times by gtx1080ti; natively it holds" in out
+    for what in ("overhead\n", "on demand", "planned", "from iteration 3 on", "planner autoswap", "bit-identical (39"):
+        assert what in out, what
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--planner", "on-demand"], "none, as was asked for"),
+        (["--limit", "100%"], "none needed: all fits"),
+        (["--iterations", "1"], "none: nothing was found to repeat"),
+    ],
+)
+def test_no_plan(capsys: pytest.CaptureFixture[str], arguments: list[str], why: str) -> None:
+    usual = ["mlp", "--batch", "64", "--device", "emulate", "--iterations", "5", "--limit", "70%"]
+    status, out, _ = live(capsys, *usual, *arguments)
+    assert status == 0 and f"plan               {why}\n" in out and "planned" not in out
+
+
+def test_a_trace_with_generic_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its bytes stand for as many as the alignment says, in the table and on the clock."""
+    usual = ["resnet18", "--limit", "80%", "--iterations", "4", "--planner", "heuristic", "--device", "emulate"]
+    rows = []
+    for unit in ("256", "4096"):
+        status, out, err = live(capsys, *usual, "--alignment", unit, "--json")
+        rows.append(json.loads(out))
+        assert status == 0 and f"a byte stands for {unit} here" in err
+    for row in rows:
+        assert row["identical"] and row["peak"] <= row["limit"] and row["planned_from"] == 3
+    few, many = (row["rows"][2] for row in rows)
+    assert few["moved_in"] == pytest.approx(many["moved_in"], rel=0.2) and many["moved_in"] > 2**20
+    assert few["ns"] == pytest.approx(many["ns"], rel=0.1)
+
+
+def test_a_plan_beside_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program does not wait: whether the plan comes in time is luck; the bytes and the limit are not."""
+    status, out, _ = live(capsys, "mlp", "--background", "--iterations", "3", "--device", "emulate", "--json")
+    row = json.loads(out)
+    assert status == 0 and row["identical"] and row["peak"] <= row["limit"]
+
+
+def test_a_copy_that_is_forgotten_is_found_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def back(self: InMemory, storage: LiveBlock, copy: Any) -> None:
+        pass
+
+    monkeypatch.setattr(InMemory, "back", back)
+    status, out, err = live(capsys, "mlp", "--batch", "64", "--iterations", "3", "--device", "emulate")
+    assert status == 1 and "DIFFER: " in out and "other bytes than the native one: please report this" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (["--limit", "5%"], 3, "infeasible: op 0 must hold"),
+        (["--load-limit", "50%"], 2, "--load-limit: of no use to --live, which knows no plan beforehand"),
+        (["--pool", "best-fit"], 2, "--pool: of no use to --live"),
+        (["--score", "aoa"], 2, "--score: of no use to --live"),
+        (["--no-check"], 2, "--no-check: of no use to --live"),
+        (["--planner", "heuristic,belady"], 2, "--planner: 'belady' is unknown"),
+        (["--effort", "2"], 2, "--effort: no use to autoswap"),
+        (["--seconds", "0"], 2, "--seconds: 0.0 is not positive and finite"),
+        (["--iterations", "0"], 2, "--iterations: 0 is below 1"),
+        (["--device", "tpu"], 2, "--device: 'tpu' is unknown"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, why: str) -> None:
+    got, out, err = live(capsys, "mlp", *arguments)
+    assert (got, out) == (status, "")
+    assert why in err.splitlines()[-1] and "Traceback" not in err
+
+
+def test_options_of_one_kind_of_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["run", "--background"]) == 2
+    assert "--background: only --live plans while the program runs" in capsys.readouterr().err
+    monkeypatch.setattr(doctor, "why_no_cuda", lambda: "")
+    assert main(["run", "--live", "--graph", "--device", "cuda"]) == 2
+    assert "--graph: of no use to --live" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_on_the_fake_driver() -> None:
+    """A model with its compiled kernels, and a trace whose ops need scratch arrays."""
+    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
+    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    code = """
+from gpumem.cli import main
+common = ["--live", "--device", "cuda", "--iterations", "6", "--planner", "heuristic", "--json"]
+for arguments in (["mlp", "--batch", "8", "--limit", "90%"], ["cnn-norm", "--batch", "2", "--limit", "90%"]):
+    assert main(["run", *arguments, *common]) == 0
+"""
+    done = fake_cuda.run(code, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    for row in rows:
+        assert row["identical"] and row["peak"] <= row["limit"] and row["device"].startswith("Fake GPU")
+        assert row["planned_from"] == 3, row
