@@ -157,6 +157,10 @@ class Recorder(Shown):
         """The stream of `(kind, block, size)` that `gpumem.period` looks for iterations in."""
         return iter(self._events)
 
+    def events_since(self, start: int) -> list[tuple[str, int, int]]:
+        """Return the events from number `start` on, at no cost for those before."""
+        return self._events[start:]
+
     @strict
     def ops_between(self, start: int, end: int) -> tuple[int, int]:
         """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.

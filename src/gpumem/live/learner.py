@@ -12,10 +12,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from gpumem.live.worlds import LiveBlock
 from gpumem.period import BlockEvent, Detector
 from gpumem.recorder import Exec, Recorder
 from gpumem.swap.plan import Plan
-from gpumem.swap.snu import pattern
+from gpumem.swap.snu import PatternStream
 from gpumem.trace import Trace
 
 PERIOD, WRITES = "period", "writes"
@@ -109,8 +108,8 @@ class Notebook:
         self.times = OpTimes(lasted)
         self._detector = Detector(min_length=min_length)
         self._pushed = 0
-        self._records: list[Hashable] = []
-        self._writes: list[int] = []
+        self._stream = PatternStream()
+        self._is_input = False
         for block in blocks:
             if not block.void:
                 self._malloc(block)
@@ -124,12 +123,10 @@ class Notebook:
         if block.number in self.ids:
             self.recorder.free(self.ids.pop(block.number))
 
-    def at_write(self, op: Exec) -> list[tuple[int, int]] | None:
+    def before(self, is_input: bool) -> list[tuple[int, int]] | None:
         """Look for two iterations that end where the program is about to write an input; return the ops of both."""
-        if self.detect != WRITES:
-            return None
-        self._writes.append(len(self._records))
-        found = pattern([*self._records, _record(op)], self._writes)
+        self._is_input = is_input  # the op may fail, and another come for it
+        found = self._stream.at_write() if is_input and self.detect == WRITES else None
         if found is None:
             return None
         middle = found.start + found.length
@@ -145,9 +142,9 @@ class Notebook:
         self.keys.append(key)
         self.trail.append(touched)
         if self.detect == WRITES:
-            self._records.append(_record(op))
+            self._stream.push((op.name, tuple(op.reads), tuple(op.writes)), self._is_input)
             return None
-        events = [*islice(self.recorder.events, self._pushed, None)]
+        events = self.recorder.events_since(self._pushed)
         self._pushed += len(events)
         found = None
         for event in events:
@@ -160,10 +157,6 @@ class Notebook:
         if hi < len(self.keys) and self.keys[hi] == self.keys[lo]:  # it ends with a release, or a block for this op
             return [(begin + 1, end + 1) for begin, end in alike]
         return alike
-
-
-def _record(op: Exec) -> Hashable:
-    return op.name, tuple(op.reads), tuple(op.writes)
 
 
 def _timed(trace: Trace, lo: int, found: dict[int, int]) -> Trace:
@@ -226,7 +219,7 @@ class Learner:
 
     def before(self, op: Exec, key: int, is_input: bool) -> int:
         """Do what is due before an op; return which one of the iteration it is, or `LOST`."""
-        if is_input and self.book is not None and (bounds := self.book.at_write(op)) is not None:
+        if self.book is not None and (bounds := self.book.before(is_input)) is not None:
             self._alike(self.book, bounds)
         follower = self.follower
         if follower is None:

@@ -184,17 +184,25 @@ class LimitedMemory(Generic[R]):
     def room(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
         """Make room, by sending away what was not used for longest."""
         self.bury()
-        if self.held + size <= self.limit:
-            return
-        for cell in [*self.here]:
-            if self.held + size <= self.limit:
-                return
-            if not cell.fixed and cell not in keep and cell.here:
+        while self.held + size > self.limit:
+            victims = self._coldest(self.held + size - self.limit, keep)
+            if not victims:
+                raise LimitError(self._too_much(size, keep, what))
+            for cell in victims:
                 self.counts.evictions += 1
                 self.release(cell)
-        self.bury()
-        if self.held + size > self.limit:
-            raise LimitError(self._too_much(size, keep, what))
+            self.bury()
+
+    def _coldest(self, size: int, keep: Sequence[R]) -> list[R]:
+        """So many bytes of those that were not used for longest, or all there are; what has no bytes frees none."""
+        found, kept = [], {*keep}
+        for cell in self.here:
+            if size <= 0:
+                break
+            if cell.size and not cell.fixed and cell not in kept:
+                found.append(cell)
+                size -= cell.size
+        return found
 
     def _too_much(self, size: int, keep: Sequence[R], what: str) -> str:
         needs = self.held + size

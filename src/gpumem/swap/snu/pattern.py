@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
 
     Notes
     -----
-    O(w^2 n) at worst for w writes among n records; mostly O(w^2).
+    O(w^2 n) at worst for w writes among n records; mostly O(w^2). `PatternStream` takes them one by one.
 
     What the printed test gets wrong or misses, and `gpumem.period` does not, but where said:
 
@@ -74,11 +75,46 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
     at = int_column(writes, "writes")
     if len(at) and (min(at[0], len(records) - 1 - at[-1]) < 0 or (np.diff(at) <= 0).any()):
         raise ValueError(f"writes: {list(writes)!r:.60} are no ascending indices of {len(records)} records")
-    known: dict[Hashable, int] = {}
-    code = np.array([known.setdefault(record, len(known)) for record in records], np.int64)
-    for k, c in enumerate(at.tolist()):
-        for i in at[:k][(c - at[:k]) % 2 == 0].tolist():
-            length = (c - i) // 2
-            if code[i] == code[i + length] and np.array_equal(code[i : i + length], code[i + length : c]):
-                return Pattern(i, length)
+    stream, inputs = PatternStream(), {*at.tolist()}
+    for c, record in enumerate(records):
+        if c in inputs and (found := stream.at_write()) is not None:
+            return found
+        stream.push(record, c in inputs)
     return None
+
+
+class PatternStream:
+    """The same test while the program runs: `at_write` before an input is written, `push` for each record.
+
+    Examples
+    --------
+    >>> stream = PatternStream()
+    >>> for record in ["make w", *2 * ["write x", "forward", "backward", "update"]]:
+    ...     stream.push(record, record == "write x")
+    >>> stream.at_write()
+    Pattern(start=1, length=4)
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+        self._code, self._writes = array("q"), array("q")
+
+    def push(self, record: Hashable, writes: bool) -> None:
+        """Take the next record, which `writes` an input or does not."""
+        if writes:
+            self._writes.append(len(self._code))
+        self._code.append(self._known.setdefault(record, len(self._known)))
+
+    def at_write(self) -> Pattern | None:
+        """Return the pattern that ends before the next record, which is to write an input."""
+        if not self._writes:
+            return None
+        code, at = np.frombuffer(self._code, np.int64), np.frombuffer(self._writes, np.int64)
+        c = len(code)
+        at = at[(c - at) % 2 == 0]
+        half = (c + at) // 2
+        alike = (code[at] == code[half]) & (code[half - 1] == code[-1])
+        for i, middle in zip(at[alike].tolist(), half[alike].tolist()):
+            if np.array_equal(code[i:middle], code[middle:]):
+                return Pattern(i, middle - i)
+        return None

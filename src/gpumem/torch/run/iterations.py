@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple
 
 from gpumem.live.follow import LOST
@@ -63,7 +62,7 @@ class Book:
 
     def look(self, watch: Watch) -> tuple[list[tuple[int, int]], set[int]] | None:
         """Look for two iterations in what happened since the last time; return the ops of both, and no marks."""
-        events = [*islice(watch.recorder.events, self._pushed, None)]
+        events = watch.recorder.events_since(self._pushed)
         self._pushed += len(events)
         for event in events:
             found = self._detector.push(BlockEvent(*event))
