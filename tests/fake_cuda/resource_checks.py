@@ -19,11 +19,12 @@ from cuda.core import PER_THREAD_DEFAULT_STREAM, Buffer, Device, LegacyPinnedMem
 from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
 from gpumem import best_fit
-from gpumem.live import Events, PoolMemoryResource, Served
+from gpumem.live import Events, PoolMemoryResource, Served, cupy_allocator
 from gpumem.live.backing import backing
 from gpumem.live.memory import _tells
 from gpumem.pool import BFC, Buddy, Caching, CnMem, MultiStream, Native, SmartPool
 from gpumem.trace import Trace
+from tests import cupy_double
 
 MIB = 2**20
 PINNED = LegacyPinnedMemoryResource()
@@ -315,6 +316,48 @@ def check_default_streams_of_threads() -> None:
     assert counts == [(2, 2), (2, 6), (2, 8)], counts  # from each of the two threads; then events do
     sync()
     memory.close()
+
+
+def check_arrays_of_cupy() -> None:
+    """By way of a double of it, since CuPy needs more of CUDA than the fake driver has."""
+    a, b = Device().create_stream(), Device().create_stream()
+    with clean(), cupy_double.installed() as cuda:
+        cuda.set_allocator(cupy_allocator(small(2**13)))
+        for k in range(30):
+            control.seed(k)
+            for stream in (a, b, a):
+                with cuda.on(int(stream.handle)):
+                    x = cuda.alloc(8192 // (1 + k % 2))
+                    Buffer.from_handle(x.ptr, 4096).fill(k, stream=stream)
+                    del x
+            a.sync()
+            with cuda.on(int(a.handle)):
+                x = cuda.alloc(4096)
+                Buffer.from_handle(x.ptr, 4096).fill(k + 1, stream=a)
+                sync()
+                assert {*control.host(x.ptr, 4096)} == {k + 1}
+                del x
+        del cuda.alloc
+
+
+def check_what_else_cuda_core_does_with_a_resource() -> None:
+    a, b = Device().create_stream(), Device().create_stream()
+    with PoolMemoryResource(0, "64MiB") as resource:
+        x = resource.allocate(512, stream=a)
+        x.fill(7, stream=a)
+        y = x.copy_to(stream=a)  # into a buffer of the same resource
+        assert y.memory_resource is resource and y.size == 512
+        z = Buffer.from_handle(int(y.handle), 512, owner=y)  # owns nothing
+        if _tells():
+            b.wait(a)
+            y.set_deallocation_stream(b)
+        sync()
+        assert {*control.host(int(z.handle), 512)} == {7} and resource.statistics.blocks.current == 2
+        x.close()
+        del y
+        assert resource.statistics.blocks.current == 1
+        del z
+        assert resource.statistics.blocks.current == 0
 
 
 def check_buffers_go_back_on_their_stream() -> None:

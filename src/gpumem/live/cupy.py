@@ -2,28 +2,31 @@
 
 ::
 
-    cupy.cuda.set_allocator(cupy_allocator(PoolMemoryResource().served))
+    cupy.cuda.set_allocator(cupy_allocator(PoolMemoryResource()))
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumem.live.joins import OF_A_THREAD
 from gpumem.live.served import Served
 
+if TYPE_CHECKING:
+    from gpumem.live.memory import PoolMemoryResource
 
-def cupy_allocator(served: Served, device: int = 0) -> Callable[[int], Any]:
+
+def cupy_allocator(memory: PoolMemoryResource | Served, device: int = 0) -> Callable[[int], Any]:
     """Return what `cupy.cuda.set_allocator` and `cupy.cuda.using_allocator` take.
 
     Parameters
     ----------
-    served : Served
-        The memory: `Served.on(device, capacity)`, or what a `PoolMemoryResource` has as its attribute `served`.
+    memory : PoolMemoryResource or Served
+        Where arrays lie from then on; it stays open as long as the allocator is there.
     device : int
-        The device that it is on.
+        The device that it is on; a resource says that itself.
 
     Returns
     -------
@@ -46,9 +49,11 @@ def cupy_allocator(served: Served, device: int = 0) -> Callable[[int], Any]:
         import cupy
     except ImportError as error:
         raise ImportError(f"CuPy is not installed: pip install cupy-cuda13x, or cupy-cuda12x ({error})") from error
+    served: Served = getattr(memory, "served", memory)
+    device = getattr(memory, "device_id", device)
     made: dict[int, int] = {}  # address -> stream
 
-    def malloc(size: int, number: int) -> int:
+    def malloc(size: int, number: int, _kept: Any = memory) -> int:  # a resource that nobody has is closed
         if number != device:
             raise ValueError(f"device {number}: this memory is on device {device}; `with cupy.cuda.Device({device})`")
         stream = int(cupy.cuda.get_current_stream().ptr)

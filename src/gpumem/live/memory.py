@@ -32,7 +32,8 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
     device : int or Device, optional
         Which; the thread's current one where left out.
     capacity : int or str, optional
-        Bytes that the pool may have: a number, `"4GiB"`, or a share of what is free now, `"90%"` where left out.
+        Bytes that the pool may have: a number, `"4GiB"`, or a share of what is free now, `"90%"` where left out. They
+        are taken as they are needed, at once where the device cannot map memory.
     allocator : Allocator, optional
         Decides where buffers lie, in `[0, capacity)`; it belongs to the resource. A `SmartPool` where left out, which
         learns the program's iteration; `SmartPool.of(trace, placement)` begins with a plan.
@@ -58,6 +59,8 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
     A buffer's bytes come back in the order of the stream that it was closed on, or allocated for where it was not told;
     others that have used it must come before that one, as with any resource of `cuda.core`. An exception in
     `deallocate` is printed by `cuda.core` as a warning, and the buffer counts as closed.
+
+    A resource that nobody refers to any more is closed; each of its buffers refers to it.
 
     The memory is no CUDA pool's: it cannot be shared with other processes, and it is not managed memory.
 
