@@ -111,7 +111,7 @@ def play(
     iterations : int
     state : dict of int to array, optional
         Recorded buffer -> value, for what is alive across the boundary; overwritten with the values at the end.
-        What is left out has no value at first.
+        What is left out starts as zeros.
     outside : OverArrays, optional
         Where draw counters and scratch arrays come from; by default the host.
 
@@ -189,10 +189,11 @@ class TracePlayer(Shown):
             raise ValueError(f"state: recorded buffer {stray[0]} carries no value over the boundary")
         for buffer in over:
             self._malloc(buffer)
-        for of, value in state.items():
-            data = np.zeros(self.size[mine[of]], np.uint8)
-            data[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            self.device.write(self.live[mine[of]], data)
+        for of, buffer in mine.items():
+            data = np.zeros(self.size[buffer], np.uint8)
+            if of in state:
+                data[: state[of].nbytes] = np.ascontiguousarray(state[of]).reshape(-1).view(np.uint8)
+            self.device.write(self.live[buffer], data)
 
     def iteration(self) -> None:
         """Run the ops once."""

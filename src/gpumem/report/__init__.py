@@ -1,8 +1,8 @@
 """What a person is shown: tables and pictures.
 
 `text` is aligned tables, sizes and times in human units; `plan` what a plan costs and saves, `modules` whose tensors it
-moves; `plot` the pictures, for which matplotlib is needed. This room knows traces, plans and timelines, not how they
-were made.
+moves; `plot` and `over_time` the pictures, for which matplotlib is needed. This room knows traces, plans and timelines,
+not how they were made.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from gpumem._face import face
 if TYPE_CHECKING:
     from gpumem.report import plot as plot
     from gpumem.report.modules import Handled as Handled, by_module as by_module
+    from gpumem.report.over_time import first_iterations as first_iterations
     from gpumem.report.plan import Report as Report, Run as Run
     from gpumem.report.plot import Figure as Figure, Series as Series
     from gpumem.report.text import (

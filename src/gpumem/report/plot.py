@@ -166,7 +166,7 @@ def profile(
     ImportError
         matplotlib is not installed.
     """
-    ax = _axes(ax)
+    ax = axes_of(ax)
     time, load = before.steps()
     steps, held = np.append(time, before.n), np.append(load, load[-1]) / _MIB
     ax.fill_between(steps, held, step="post", alpha=0.35, label="load" if after is None else "without the plan")
@@ -193,7 +193,7 @@ def recorded(trace: Trace) -> I64:
 
 def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
     """Draw the curves of a figure; points without a value are left out. `ax` as in `profile`."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     for style, look in _STYLES.items():
         for k, series in enumerate(s for s in figure.series if s.style == style):
             y = np.array([np.nan if v is None else v for v in series.y], np.float64)
@@ -217,7 +217,7 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     can be told apart in one picture. `ax` as in `profile`: the whole picture that it is in is taken, its size as well.
     Returned is the first of the small ones.
     """
-    canvas: Any = _axes(ax).figure
+    canvas: Any = axes_of(ax).figure
     canvas.clear()
     series = {series.name: series.style for figure in figures for series in figure.series}
     styles = list(series.values())
@@ -268,7 +268,7 @@ def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> Non
 def layout(trace: Trace, placement: Placement, *, ax: Axes | None = None) -> Axes:
     """Draw every device buffer as a rectangle: time to the right, address up. `ax` as in `profile`."""
     placement.check_fits(trace)
-    ax = _axes(ax)
+    ax = axes_of(ax)
     from matplotlib.collections import PolyCollection
 
     boxes, colours = [], []
@@ -297,7 +297,7 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     With the host on, rows above show what each host hands over and where it waits, from one iteration ahead at most.
     """
     timeline.check_fits(trace)
-    ax = _axes(ax)
+    ax = axes_of(ax)
     handed = timeline.handed(trace)
     for k, host in enumerate(handed):
         turn = timeline.host_period  # the wait before the first op is drawn where the iteration ends
@@ -327,7 +327,7 @@ def memory(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes:
 
     `ax` as in `profile`, errors as of `Timeline.memory_over_time`.
     """
-    ax = _axes(ax)
+    ax = axes_of(ax)
     for freed in FREED:
         time, held = timeline.memory_over_time(trace, freed)
         ends, last = np.append(time, timeline.makespan) / 1e6, np.append(held, held[-1:]) / _MIB
@@ -343,7 +343,7 @@ def _bars(ax: Axes, row: int, bars: list[tuple[int, int]], colours: str | list[s
     ax.broken_barh(ms, (row - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
 
 
-def _axes(ax: Axes | None) -> Axes:
+def axes_of(ax: Axes | None) -> Axes:
     """The axes to draw on: those given, or new ones by pyplot, which is what shows them in a notebook."""
     if ax is not None:
         if not hasattr(ax, "fill_between"):
