@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from gpumem.cli import main
 from gpumem.commands import doctor
-from gpumem.live import InMemory, LiveBlock
+from gpumem.live import InMemory, Iteration, LiveBlock, LogEntry
+from gpumem.report import first_iterations
 
 from . import fake_cuda
 from .conftest import absent, needs
@@ -139,3 +141,42 @@ for arguments in (["mlp", "--batch", "8", "--limit", "90%"], ["cnn-norm", "--bat
     for row in rows:
         assert row["identical"] and row["peak"] <= row["limit"] and row["device"].startswith("Fake GPU")
         assert row["planned_from"] == 3, row
+
+
+def drawn(states: tuple[str, ...] = ("on demand", "planned")) -> tuple[list[LogEntry], list[Iteration]]:
+    """Two iterations of an op each: a block is filled, sent away, and comes back."""
+    log = [
+        LogEntry("fill", 0, "", 0, 2**20, 0, 0),
+        LogEntry("op", 0, "a", -1, 0, 0, 2_000_000),
+        LogEntry("out", 1, "", 0, 2**20, 2_000_000, 3_000_000),
+        LogEntry("empty", 1, "", 0, 2**20, 3_000_000, 3_000_000),
+        LogEntry("fill", 1, "", 0, 2**20, 3_000_000, 3_000_000),
+        LogEntry("in", 1, "", 0, 2**20, 3_000_000, 5_000_000),
+        LogEntry("op", 1, "a", -1, 0, 5_000_000, 6_000_000),
+    ]
+    return log, [Iteration(k, state, 1, 2**20, 0, 0, 0, 0, 0, "", 0.0) for k, state in enumerate(states)]
+
+
+def test_the_picture_of_the_first_iterations() -> None:
+    ax = Figure().subplots()
+    log, rows = drawn()
+    assert first_iterations(log, rows, 2**20, ax=ax) is ax
+    held = next(line for line in ax.lines if line.get_label() == "held")
+    assert held.get_xydata().tolist() == [[0, 0], [0, 1], [3, 0], [3, 1]]
+    out, back = (bars.get_paths()[0].get_extents() for bars in ax.collections)
+    assert (out.x0, out.x1, back.x0, back.x1) == (2, 3, 3, 5) and out.y0 > back.y1
+    assert [span.get_extents().width > 0 for span in ax.patches] == [True, True]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["held", "limit", "on demand", "planned"]
+    assert [label.get_text() for label in ax.get_yticklabels()][-2:] == ["copies out", "copies in"]
+    one = first_iterations(log, rows, 2**20, count=1, ax=Figure().subplots())
+    assert one.get_xlim() == (0, 2)
+
+
+def test_what_cannot_be_drawn() -> None:
+    log, rows = drawn()
+    with pytest.raises(ValueError, match="count: 0 of 2 iterations"):
+        first_iterations(log, rows, 2**20, count=0)
+    with pytest.raises(ValueError, match="1 ops of these 2, or without their times"):
+        first_iterations(log[:2], rows, 2**20)
+    with pytest.raises(ValueError, match="without their times"):
+        first_iterations([entry._replace(start=-1, end=-1) for entry in log], rows, 2**20)

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import gpumem
 import gpumem.papers.waterwave
-from gpumem.report import plot
+from gpumem.report import first_iterations, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,6 +184,13 @@ def waterwave_sharing(ax: Axes) -> None:
         ax.plot(memory, gains, marker="o", markersize=3, label=way)
     ax.set(xlabel="memory, GiB", ylabel="times as much as in turn", ylim=(0.5, 1.4))
     ax.legend(fontsize="small")
+
+
+@picture()
+def live(ax: Axes) -> None:
+    """The first iterations of a program that knows nothing of plans."""
+    made = made_by("guides/live.md")
+    first_iterations(made["timed"].log, made["timed"].report().iterations, made["limit"], count=5, ax=ax)
 
 
 @picture()

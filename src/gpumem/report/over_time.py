@@ -81,6 +81,7 @@ def first_iterations(
     bounds = [0, *(done[end - 1] / _MS for end in ends)]
     for row, low, high in zip(rows, bounds, bounds[1:]):
         ax.axvspan(low, high, color=_STATES.get(row.state, _OTHER), alpha=0.25, linewidth=0)
+        ax.axvline(high, color="white", linewidth=1)
     time, held = _held(entries)
     top = limit / _MIB
     ax.step(time / _MS, held / _MIB, where="post", color="black", linewidth=0.8, label="held")
