@@ -147,14 +147,75 @@ def test_bad_calls() -> None:
         (lambda: device.free(7), "free: block 7 was never allocated"),
         (lambda: device.exec("x", [a, 9]), r"op 0 \(x\): block 9 was never allocated"),
         (lambda: device.exec("x", [a], duration=-5), r"op 0 \(x\): duration -5 ns is negative"),
+        (lambda: device.exec("x", [a], flops=float("nan")), r"op 0 \(x\): flops nan is not finite and >= 0"),
+        (lambda: device.exec("x", [a], moved=-1), r"op 0 \(x\): moved -1 is not finite and >= 0"),
         (lambda: device.write(a, bytes(11)), "write: 11 bytes for block 0, which has 10"),
     ):
         with pytest.raises(ValueError, match=says):
             call()
+    with pytest.raises(TypeError, match="integer"):
+        device.exec("x", [a], duration=1.5)  # type: ignore[arg-type]
     device.free(a)
     with pytest.raises(ValueError, match="read: block 0 was already freed"):
         device.read(a)
     assert not device.log
+
+
+def test_nothing_goes_on_once_it_was_closed() -> None:
+    device = Adaptive(InMemory(), 100)
+    device.malloc(10)
+    device.close()
+    device.close()
+    for call, where in ((lambda: device.malloc(10), "malloc"), (lambda: device.exec("x"), r"op 0 \(x\)")):
+        with pytest.raises(ValueError, match=f"{where}: the device was closed"):
+            call()
+
+
+class Stuck(InMemory):
+    """A device that fails to take memory back once."""
+
+    failing = closed = False
+
+    def empty(self, storage: LiveBlock) -> None:
+        if self.failing:
+            self.failing = False
+            raise RuntimeError("stuck")
+        super().empty(storage)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_close_goes_on_where_a_step_fails() -> None:
+    world = Stuck()
+    device = Adaptive(world, 300)
+    blocks = begin(device, 3)
+    world.failing = True
+    with pytest.raises(RuntimeError, match="stuck"):
+        device.close()
+    assert told(device, "empty") == [("empty", 3, block) for block in blocks[1:]] and world.closed
+
+
+def test_what_ended_the_program_is_what_it_is_told() -> None:
+    world = Stuck()
+    with pytest.raises(KeyError, match="the program's"), Adaptive(world, 300) as device:
+        begin(device, 3)
+        world.failing = True
+        raise KeyError("the program's")
+    assert world.closed
+
+
+def test_an_op_that_is_called_like_the_end_of_a_call() -> None:
+    device = short(OnClock(CLOCK), 500, wait=True)
+    weights = begin(device)
+    for _ in range(6):
+        made = [device.malloc(100) for _ in weights]
+        for w, x in zip(weights, made):
+            device.exec("leave", [w], [x], duration=50)
+        for w, x in zip(weights[::-1], made[::-1]):
+            device.exec("backward", [x, w], [w], duration=50)
+            device.free(x)
+    assert [e.kind for e in device.log if e.kind in ("planned", "deviated")] == ["planned"]
 
 
 def short(world: Any, limit: int | str, **options: Any) -> Adaptive:
@@ -226,7 +287,7 @@ def test_a_part_of_a_peak_that_nobody_knows_yet() -> None:
     for _ in range(6):
         step(device, weights)
     assert device.report().limit == 560  # of 4 weights and 4 activations
-    assert [row.peak > 560 for row in device.report().iterations] == [True] * 3 + [False] * 3
+    assert [row.peak > 560 for row in device.report().iterations] == [True] * 3 + [False] * 4
 
 
 def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,66 @@ def check_a_plan_moves_bytes_beside_kernels():
     driver.cuMemFree(address)
 
 
+def check_arrays_are_typed_where_shape_and_dtype_are_told():
+    device, seen = Adaptive(OnStreams(), "1MiB"), []
+    blocks = [device.malloc(16, **told) for told in ({}, {"dtype": "float32"}, {"shape": (2, 2), "dtype": "float32"})]
+    device.exec("look", [], blocks, call=lambda stream, *arrays: seen.extend((a.shape, str(a.dtype)) for a in arrays))
+    device.close()
+    assert seen == [((16,), "uint8"), ((16,), "uint8"), ((2, 2), "float32")], seen
+
+
+def check_events_of_timed_ops_serve_again():
+    """However often a program deviates, is recorded and goes on, and however often an op raises."""
+    device = Adaptive(OnStreams(), 500, wait=True, min_length=8)
+    weights = [device.malloc(100) for _ in range(4)]
+
+    def step(size):
+        made = [device.malloc(size) for _ in weights]
+        for w, x in zip(weights, made):
+            device.exec("forward", [w], [x], call=lambda stream, w, x: None)
+        for w, x in zip(weights[::-1], made[::-1]):
+            device.exec("backward", [x, w], [w], call=lambda stream, x, w: None)
+            device.free(x)
+
+    def fails(stream, w):
+        raise KeyError
+
+    created = []
+    for size in 25 * (6 * [100] + [50]):
+        step(size)
+        try:
+            device.exec("fails", weights[:1], call=fails)
+        except KeyError:
+            created.append(control.count("events_created"))
+    device.close()
+    assert created[-1] - created[35] < 20, created[::7]
+
+
+def check_close_gives_all_back_whatever_fails():
+    """Also where a copy that is under way cannot be waited for, and where the context is lost."""
+    gc.collect()
+    before = live()
+    for kind in ("wait", "context"):
+        device = Adaptive(OnStreams(), 500, wait=True, min_length=8)
+        blocks = [device.malloc(100) for _ in range(9)]
+        for block in blocks:
+            device.write(block, b"1")
+        for block in blocks[-2:]:
+            device._memory.out(device._blocks[block])
+        control.fail(kind, 1)
+        if kind == "context":
+            driver.cuCtxSynchronize()
+        raised = False
+        try:
+            device.close()
+        except Exception as error:
+            raised = "wait" in str(error) or "CUDA" in str(error)
+        control.fail(kind, 0)
+        assert raised and live() == before, (kind, raised, before, live())
+        control.revive()
+        Device(0).set_current()
+
+
 def main():
     """Run the checks whose names have all of the arguments in them; print what came of each as JSON."""
     Device(0).set_current()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from math import inf
 from operator import index
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +17,7 @@ from numpy.typing import ArrayLike
 from gpumem._strict import strict
 from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.deadline import Deadline
+from gpumem.live.hints import looks
 from gpumem.live.learner import PERIOD, WRITES, Learner
 from gpumem.live.log import LogEntry
 from gpumem.live.needed import tails, used
@@ -190,7 +193,7 @@ class Adaptive:
         self._moves = _Logged(world, self.log)
         self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
         self._blocks: dict[int, LiveBlock] = {}
-        self._made = 0
+        self._made, self._closed = 0, False
         self._learner = Learner(
             self._memory,
             self._blocks,
@@ -209,8 +212,9 @@ class Adaptive:
     def __enter__(self) -> Adaptive:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        with suppress(Exception) if kind else nullcontext():  # what ended the program is what it is to be told
+            self.close()
 
     def __repr__(self) -> str:
         limit = self.limit if self._memory.limit == UNLIMITED else human(self._memory.limit)
@@ -232,6 +236,7 @@ class Adaptive:
 
         Ops get it as an array of `shape` and `dtype` where both are told, which take its bytes at most, else of bytes.
         """
+        self._open("malloc")
         if not 0 <= index(size) < MAX_BYTES:
             raise ValueError(f"malloc: size {size} is not in [0, 2**62)")
         dims = None if shape is None else dimensions(shape, "malloc: shape")
@@ -305,6 +310,10 @@ class Adaptive:
 
     # what becomes of them
 
+    def _open(self, where: str) -> None:
+        if self._closed:
+            raise ValueError(f"{where}: the device was closed")
+
     def _live(self, block: int, where: str) -> LiveBlock:
         if (mine := self._blocks.get(block)) is None:
             known = hasattr(block, "__index__") and 0 <= block < self._made
@@ -321,10 +330,14 @@ class Adaptive:
         moved: float | None,
     ) -> Exec:
         where = f"op {self._moves.op} ({name})"
-        if duration < 0 and duration != UNKNOWN:
+        if index(duration) < 0 and duration != UNKNOWN:
             raise ValueError(f"{where}: duration {duration} ns is negative")
+        self._open(where)
         touched = [self._live(b, where).size for b in (*reads, *writes)]
         moves = float(sum(touched)) if moved is None else moved
+        for what, much in (("flops", flops), ("moved", moves)):
+            if not 0 <= much < inf:
+                raise ValueError(f"{where}: {what} {much} is not finite and >= 0")
         if duration == UNKNOWN:
             duration = int(self.machine.roofline_ns(np.array([flops], float), np.array([moves], float))[0])
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
@@ -334,7 +347,7 @@ class Adaptive:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
         blocks, memory, learner, name = self._blocks, self._memory, self._learner, op.name
         touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
-        key = hash((name, *[blocks[b].size for b in op.reads]))
+        key = looks(name, [blocks[b].size for b in op.reads])
         i = learner.before(op, key, isinstance(data, np.ndarray))
         for hook in self.before:
             hook(op, i)
@@ -367,8 +380,19 @@ class Adaptive:
 
     def close(self) -> None:
         """End the last iteration, wait for what is under way, and give everything back; blocks are gone."""
-        self._learner.close()
-        self._learner.book = None
-        for block in [*self._blocks]:
-            self.free(block)
-        self.world.close()
+        self._closed = True
+        with ExitStack() as last:  # goes on where a step fails, and raises in the end
+            last.callback(self.world.close)
+            for block in [*self._blocks.values()][::-1]:
+                last.callback(self._free_last, block)
+            last.callback(self._learner.close)
+
+    def _free_last(self, block: LiveBlock) -> None:
+        """Free a block, also where its copy cannot be waited for: nobody gets its memory next."""
+        try:
+            self.free(block.number)
+        except Exception:
+            if block.coming:
+                block.coming = False
+                self.free(block.number)
+            raise

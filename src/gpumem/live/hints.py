@@ -6,7 +6,7 @@ the storages that the op touches, each once. Hints only: what they name may be d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
@@ -153,12 +153,16 @@ def _final(decisions: Sequence[Decision], out: Sequence[int]) -> list[bool]:
     return final
 
 
+def looks(name: str, sizes: Iterable[int]) -> int:
+    """What an op looks like that reads so many bytes each, as a number; of the end of a call, its name only."""
+    return hash((name,)) if name == LEAVE else hash((name, *sizes))
+
+
 def keys_of(trace: Trace) -> tuple[list[int], list[int]]:
     """What each op looks like before it runs, as a number; and the bytes that it makes."""
     size, start, name = trace.buffers.size.tolist(), trace.buffers.start.tolist(), trace.ops.name
     keys, fresh = [], []
     for i, (reads, writes) in enumerate(zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())):
-        looks = [] if name[i] == LEAVE else [size[b] for b in dict.fromkeys(reads)]
-        keys.append(hash((name[i], *looks)))
+        keys.append(looks(name[i], [size[b] for b in dict.fromkeys(reads)]))
         fresh.append(sum(size[b] for b in dict.fromkeys(writes) if start[b] % trace.n == i and b not in reads))
     return keys, fresh

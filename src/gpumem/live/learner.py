@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpumem.columns import UNKNOWN
 from gpumem.live.follow import LOST, Follower
 from gpumem.live.hints import Hints
 from gpumem.live.needed import tails, without_idle
@@ -64,6 +65,11 @@ class OpTimes:
         if len(self._timers) > TIMERS:
             self._read_one()
 
+    def forget(self) -> None:
+        """Begin afresh. What was timed so far is read some day, so that its timers serve again."""
+        self._known = {}
+        self._timers = deque((UNKNOWN, timer) for _, timer in self._timers)
+
     def read(self) -> dict[int, int]:
         """Wait for all, and return them."""
         while self._timers:
@@ -88,24 +94,17 @@ class Notebook:
         `period` or `writes`.
     min_length : int
         Fewest events of an iteration, for `period`.
-    lasted : callable
-        How long a timed op took, in ns.
+    times : OpTimes
+        How long its ops took.
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[LiveBlock],
-        first: int,
-        detect: str,
-        min_length: int,
-        lasted: Callable[[Any], int],
-    ) -> None:
+    def __init__(self, blocks: Sequence[LiveBlock], first: int, detect: str, min_length: int, times: OpTimes) -> None:
         self.first, self.detect = first, detect
         self.recorder = Recorder()
         self.ids: dict[int, int] = {}
         self.keys: list[int] = []
         self.trail: list[list[LiveBlock]] = []
-        self.times = OpTimes(lasted)
+        self.times = times
         self._detector = Detector(min_length=min_length)
         self._pushed = 0
         self._stream = PatternStream()
@@ -197,7 +196,7 @@ class Learner:
         wait: bool,
     ) -> None:
         self.memory, self.blocks, self.settled, self.told = memory, blocks, settled, told
-        self.now, self.lasted = now, lasted
+        self.now, self._times = now, OpTimes(lasted)
         self.detect, self.min_length, self.wait = detect, min_length, wait
         self.rows: deque[Iteration] = deque(maxlen=KEPT)
         self.notes: deque[str] = deque(maxlen=KEPT)
@@ -211,9 +210,8 @@ class Learner:
         self.book: Notebook | None = self._new_book()
 
     def _new_book(self) -> Notebook:
-        if (old := getattr(self, "book", None)) is not None:
-            old.times.read()  # so that its timers serve again
-        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length, self.lasted)
+        self._times.forget()
+        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length, self._times)
 
     # around an op
 
@@ -357,7 +355,8 @@ class Learner:
         self.memory.begin()
 
     def close(self) -> None:
-        """Close the last row, and wait for what plans."""
+        """Close the last row, record no more, and wait for what plans."""
+        self.book = None
         if self.job is not None:
             self.job.stop()
         follower = self.follower

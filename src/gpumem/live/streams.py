@@ -190,9 +190,13 @@ class OnStreams(Beside):
             call(stream.of, *arrays)
             return None
         begin, end = self._timers.pop() if self._timers else (self.card.event(timed=True), self.card.event(timed=True))
-        begin.record(stream)
-        call(stream.of, *arrays)
-        end.record(stream)
+        try:
+            begin.record(stream)
+            call(stream.of, *arrays)
+            end.record(stream)
+        except BaseException:
+            self._timers.append((begin, end))
+            raise
         return begin, end
 
     def lasted(self, timer: Any) -> int:
@@ -203,9 +207,9 @@ class OnStreams(Beside):
         return round(float(end.of - begin.of) * 1e6)
 
     def _array(self, block: LiveBlock) -> Any:
-        kind = np.dtype(block.dtype or np.uint8)
-        shape = (block.size,) if block.shape is None or not block.dtype else block.shape
-        return self.array(DeviceArray(block.memory, kind, shape))
+        if block.shape is None or not block.dtype:
+            return self.array(DeviceArray(block.memory, np.dtype(np.uint8), (block.size,)))
+        return self.array(DeviceArray(block.memory, np.dtype(block.dtype), block.shape))
 
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return an array of zeros that is no block, such as ops have to themselves; gone with `close`."""

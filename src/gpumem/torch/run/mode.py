@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpumem.live.follow import LOST
-from gpumem.live.hints import LEAVE
+from gpumem.live.hints import LEAVE, looks
 from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.torch._torch import torch
 from gpumem.torch.dispatch import OpMode
@@ -73,7 +73,7 @@ class Within(OpMode):
         if memory.dead:
             memory.bury()
         reads, written, name = self._operands(call, func, args, kwargs)
-        key, follower = hash((name or kind.name, *[cell.size for cell in reads])), course.follower
+        key, follower = looks(name or kind.name, [cell.size for cell in reads]), course.follower
         i = LOST if follower is None else follower.before(key, name or kind.name)
         fresh, kept = self._expected(i, name, func, args, kwargs)
         if written:
@@ -181,7 +181,7 @@ class Within(OpMode):
         with self.lock:
             memory, course, follower = self.memory, self.course, self.course.follower
             memory.bury()
-            cells, key = [*memory.by_key.values()], hash((LEAVE,))
+            cells, key = [*memory.by_key.values()], looks(LEAVE, [])
             if follower is not None and follower.expects(key):
                 follower.before(key, LEAVE)
             memory.ready(cells, 0, "what lasts when the step returns")
