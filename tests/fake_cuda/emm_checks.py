@@ -217,6 +217,23 @@ def check_closing_the_context_gives_everything_back() -> None:
         assert emm.statistics().misses == 1
 
 
+def check_a_context_that_somebody_else_made() -> None:
+    device = numba_driver.binding.CUdevice(0)
+    context = numba_driver.Context(device, numba_driver.driver.cuDevicePrimaryCtxRetain(device))
+    context.push()
+    try:
+        kept = context.memalloc(BYTES)
+        x = array()
+        added(x, 1, x)
+        cuda.synchronize()
+        assert abs(address(kept) - address(x)) >= BYTES
+        assert context.memory_manager.statistics().live_bytes == BYTES
+    finally:
+        context.memory_manager.reset()
+        context.pop()
+        numba_driver.driver.cuDevicePrimaryCtxRelease(device)
+
+
 def check_no_room_is_the_drivers_error_and_pythons() -> None:
     with anew(capacity="3MiB"):
         keep = array(2**21)

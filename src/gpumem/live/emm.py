@@ -113,7 +113,7 @@ class ContextPool:
     """The pool of one context, from its first request until it is reset."""
 
     def __init__(self, context: Any, streams: AllStreams, options: Options) -> None:
-        device, (free, total) = context.device.id, numba_driver.driver.cuMemGetInfo()
+        device, (free, total) = _ordinal(context), numba_driver.driver.cuMemGetInfo()
         most = total if can_map(device) else free * 9 // 10  # mapped as needed, or taken at once
         self.capacity = capacity = amount(options.capacity or most, total, "capacity")
         self.context = weakref.proxy(context)
@@ -200,7 +200,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
             self.deallocations.memory_capacity = numba_driver.driver.cuMemGetInfo()[1]
         with self._beginning:
             if self._streams is None:
-                self._streams = AllStreams(Events(self.context.device.id))
+                self._streams = AllStreams(Events(_ordinal(self.context)))
                 watch(_streams_of)
 
     def memalloc(self, size: int) -> PoolPointer:
@@ -288,6 +288,11 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
             peak_bytes=counts.requested.peak,
             held_bytes=memory.backing.size,
         )
+
+
+def _ordinal(context: Any) -> int:
+    """Return the number of a context's device, which is the driver's own where somebody else made the context."""
+    return int(getattr(context.device, "id", context.device))
 
 
 def _streams_of(context: Any) -> AllStreams | None:
