@@ -70,7 +70,10 @@ CUDA_ROOMS = (
     "execute/cuda/",
     "kernels/",
     "live/cuda/",
-    *(f"live/{name}" for name in ("backing.py", "cupy.py", "emm", "joins.py", "memory.py", "pages.py", "streams.py")),
+    *(
+        f"live/{name}"
+        for name in ("backing.py", "cupy.py", "emm", "joins.py", "memory.py", "paged.py", "pages.py", "streams.py")
+    ),
 )
 
 

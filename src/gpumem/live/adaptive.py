@@ -193,7 +193,8 @@ class Adaptive:
         self._moves = _Logged(world, self.log)
         self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
         self._blocks: dict[int, LiveBlock] = {}
-        self._made, self._closed = 0, False
+        self._made = self._beside = 0
+        self._closed = False
         self._learner = Learner(
             self._memory,
             self._blocks,
@@ -223,9 +224,10 @@ class Adaptive:
     def _settled(self, trace: Trace) -> Planning | None:
         if self._memory.limit == UNLIMITED:
             self._memory.limit = amount(self.limit, trace.peak_load, "limit")
-        if trace.peak_load <= self._memory.limit or self.planners == [NEVER_PLANNED]:
+        limit = self._memory.limit - self._beside
+        if trace.peak_load <= limit or self.planners == [NEVER_PLANNED]:
             return None
-        limit, less = self._memory.limit, used(trace)
+        less = used(trace)
         shorter = less if tails(trace, less, limit) else None
         return Planning(trace, self.machine, limit, self.planners, self.seconds, shorter, self.options)
 
@@ -273,6 +275,7 @@ class Adaptive:
         duration: int = UNKNOWN,
         flops: float = 0,
         moved: float | None = None,
+        given: bool = False,
     ) -> None:
         """Run an op.
 
@@ -287,8 +290,11 @@ class Adaptive:
             The arrays are good for this call only. What it raises passes through; the op counts as not there.
         duration, flops, moved
             As in `Recorder.exec`; `moved` is what the op touches where left out.
+        given : bool
+            It writes the program's own bytes, as `write` does.
         """
-        self._exec(self._op(name, reads, writes, duration, flops, moved), call, None, told=duration != UNKNOWN)
+        op = self._op(name, reads, writes, duration, flops, moved)
+        self._exec(op, call, None, told=duration != UNKNOWN, given=given)
 
     def write(self, block: int, data: ArrayLike | bytes) -> None:
         """Copy the program's bytes into a block, as an op called `write`; the rest of the block becomes zeros."""
@@ -298,7 +304,7 @@ class Adaptive:
         if len(given) > mine.size:
             raise ValueError(f"write: {len(given)} bytes for block {block}, which has {mine.size}")
         ns = int(self.machine.into.copy_ns(np.array([mine.size], np.int64))[0])
-        self._exec(self._op("write", [], [block], ns, 0, 0), None, given)
+        self._exec(self._op("write", [], [block], ns, 0, 0), None, given, given=True)
 
     def read(self, block: int) -> Bytes:
         """Wait for all ops so far, and return a copy of a block's bytes; an op called `read`."""
@@ -307,6 +313,21 @@ class Adaptive:
         found: list[Bytes] = []
         self._exec(self._op("read", [block], [], ns, 0, 0), None, found)
         return found[0]
+
+    @strict
+    def pin(self, block: int) -> None:
+        """Keep a block on the device until it is freed: somebody has its address whose ops are not seen here."""
+        mine = self._live(block, "pin")
+        self._memory.ready([mine], 0, "pin")
+        self._memory.fix(mine)
+
+    @strict
+    def charge(self, size: int) -> None:
+        """Count bytes of the device that are no block's, or, below 0, no longer; there is room for them from now on."""
+        if size > 0:
+            self._memory.ready([], size, "memory beside the blocks")
+        self._memory.charge(size)
+        self._beside += size
 
     # what becomes of them
 
@@ -343,12 +364,12 @@ class Adaptive:
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         return Exec(name, *once, "compute", duration, flops, moves, False, None, None, "", THE_HOST, False)
 
-    def _exec(self, op: Exec, call: LiveCall | None, data: Any, told: bool = True) -> None:
+    def _exec(self, op: Exec, call: LiveCall | None, data: Any, *, told: bool = True, given: bool = False) -> None:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
         blocks, memory, learner, name = self._blocks, self._memory, self._learner, op.name
         touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
         key = looks(name, [blocks[b].size for b in op.reads])
-        i = learner.before(op, key, isinstance(data, np.ndarray))
+        i = learner.before(op, key, given)
         for hook in self.before:
             hook(op, i)
         memory.ready(touched, 0, name)
@@ -366,6 +387,11 @@ class Adaptive:
         learner.after(op, key, touched)
         for hook in self.after:
             hook(op, i)
+
+    @property
+    def held(self) -> int:
+        """Bytes on the device now."""
+        return self._memory.held
 
     def report(self) -> ManagedReport:
         """Return what came of it so far."""

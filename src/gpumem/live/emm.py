@@ -32,9 +32,10 @@ from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from gpumem.live.backing import backing, can_map
-from gpumem.live.emm_options import Options, checked
+from gpumem.live.emm_options import Options, checked, names
 from gpumem.live.emm_streams import AllStreams, watch
 from gpumem.live.joins import Events
+from gpumem.live.report import ManagedReport
 from gpumem.live.served import Served
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
@@ -50,15 +51,16 @@ _options: Options | None = None  # as `configure` was told
 _memories: weakref.WeakSet[ContextPool] = weakref.WeakSet()  # from their first request on
 
 
-def configure(*, capacity: int | str | None = None, planner: str = "best-fit", min_length: int = 32) -> None:
+def configure(**options: Any) -> None:
     """Say how memory is served, instead of the environment; before the program's first device array.
 
-    See `Options` for the arguments. `ValueError` for one that makes no sense, `RuntimeError` where it is too late.
+    `configure(capacity="2GiB")`, `configure(limit="300MiB")`: see `Options`, `ValueError` for what makes no sense,
+    `RuntimeError` where it is too late.
     """
     global _options
     if any(not memory.closed for memory in _memories):
         raise RuntimeError("device arrays have been allocated already: configure before the first, or after a reset")
-    _options = checked(Options(capacity, planner, min_length))
+    _options = checked(Options(**options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,14 @@ def statistics() -> ManagerStatistics:
     return manager.statistics()
 
 
+def report() -> ManagedReport:
+    """Return what came of the current context's arrays within their limit, since its first or its last reset."""
+    memory = getattr(cuda.current_context().memory_manager, "_memory", None)
+    if memory is None or memory.limited is None:
+        raise RuntimeError("no device array is within a limit: set GPUMEM_LIMIT, and NUMBA_CUDA_MEMORY_MANAGER to this")
+    return memory.limited.arrays.report()  # type: ignore[no-any-return]
+
+
 class OutOfMemory(numba_driver.CudaAPIError, MemoryError):  # type: ignore[misc]
     """No room in the pool: what Numba raises where the device is full, and a `MemoryError` besides."""
 
@@ -115,7 +125,7 @@ class ContextPool:
     def __init__(self, context: Any, streams: AllStreams, options: Options) -> None:
         device, (free, total) = _ordinal(context), numba_driver.driver.cuMemGetInfo()
         most = total if can_map(device) else free * 9 // 10  # mapped as needed, or taken at once
-        self.capacity = capacity = amount(options.capacity or most, total, "capacity")
+        self.capacity = capacity = amount(options.limit or options.capacity or most, total, "capacity")
         self.context = weakref.proxy(context)
         self.closed = False
         self.streams = streams
@@ -123,21 +133,50 @@ class ContextPool:
             CnMem(capacity=capacity), planner=PLANNERS[options.planner], min_length=options.min_length
         )
         self.backing: Any = backing(device, capacity)
+        self.limited: Any = None if options.limit is None else self._limited(context, options)
         self.served = Served(self.pool, self.backing, streams=self.streams)
         self.deferring = 0  # how many say that nothing may be given back now
         self.deferred: deque[int] = deque()
         _memories.add(self)
 
+    def _limited(self, context: Any, options: Options) -> Any:
+        """Have arrays move within a limit, all but those that are small, and the pool for these be within it too."""
+        from gpumem.live.emm_limit import ContextLimit  # which needs what Numba's simulator has not got
+
+        told: dict[str, Any] = {"planner": names(options.swap), "detect": options.detect, "wait": options.wait}
+        try:
+            limited = ContextLimit(
+                context, self.capacity, self.allocate, self.drop, min_length=options.min_length, **told
+            )
+        except BaseException:
+            self.backing.close()
+            raise
+        self.backing = limited.charging(self.backing)
+        return limited
+
+    def allocate(self, size: int) -> int:
+        """Return the address of a block: within a limit, of one that moves, if it is no small one."""
+        if self.limited is not None and size >= self.limited.least:
+            address: int = self.limited.arrays.allocate(size)
+            return address
+        return self.served.allocate(size, ALL)
+
     def drop(self, address: int) -> None:
         """Take a block back; may come from a finalizer, at any moment."""
         if self.deferring:
             self.deferred.append(address)
-        elif not self.closed:
+        elif self.closed:
+            return
+        elif self.limited is not None and self.limited.arrays.owns(address):
+            self.limited.arrays.free(address)
+        else:
             self.served.free(address, FREED if self.streams.several else ALL)
 
     def close(self) -> None:
         """Give everything back to the device, whatever state it is in; blocks that are left are worth nothing."""
         self.closed = True
+        if self.limited is not None:
+            self.limited.close()
         try:
             self.served.close(at_once=True)
         except RuntimeError:  # what was under way has failed, and a reset is the way out of that
@@ -207,11 +246,11 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         """Return memory for an array."""
         memory = self._memory or self._begin()
         try:
-            address = memory.served.allocate(size, ALL)
+            address = memory.allocate(size)
         except MemoryError:
             self.deallocations.clear()  # managed memory may be there too, freed and kept back
             try:
-                address = memory.served.allocate(size, ALL)
+                address = memory.allocate(size)
             except MemoryError as error:
                 raise OutOfMemory(error) from error
         return PoolPointer(memory, address, size)
@@ -236,6 +275,8 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         if (memory := self._memory) is not None:
             live = memory.served.statistics.allocated.current
             free = min(free + memory.idle, memory.capacity - live)
+            if memory.limited is not None:
+                free = memory.limited.free
         return numba_driver.MemoryInfo(free=free, total=total)
 
     def get_ipc_handle(self, memory: Any) -> NoReturn:

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpumem.names import choice
+from gpumem.live.adaptive import NEVER_PLANNED
+from gpumem.live.learner import PERIOD, WRITES
+from gpumem.names import choice, one_of
 from gpumem.pool.planners import PLANNERS
+from gpumem.swap import PLANNERS as SWAP_PLANNERS
 from gpumem.units import amount
+
+WAITS = {"0": False, "1": True, "False": False, "True": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +29,29 @@ class Options:
     planner : str
         Who places the iteration; a name in `gpumem.pool.planners.PLANNERS`.
     min_length : int
-        Fewest requests of an iteration, so that a short loop is not taken for one.
+        Fewest requests of an iteration, so that a short loop is not taken for one; within a limit, fewest events.
+    limit : int, str or None
+        Bytes that arrays hold on the device at once: what is more lies on the host, and comes when it is used. None:
+        all stays on the device.
+    swap : str
+        Who plans what moves within the limit; names in `gpumem.swap.PLANNERS`, or `on-demand`, with commas between.
+    detect : str
+        How an iteration is found within the limit, `period` or `writes`; see `Adaptive`.
+    wait : bool
+        Let the program wait for the plan of what moves.
     """
 
     capacity: int | str | None = None
     planner: str = "best-fit"
     min_length: int = 32
+    limit: int | str | None = None
+    swap: str = "heuristic"
+    detect: str = "period"
+    wait: bool = False
 
     @classmethod
     def of_environment(cls) -> Options:
-        """Read `GPUMEM_CAPACITY`, `GPUMEM_PLANNER` and `GPUMEM_MIN_LENGTH`."""
+        """Read `GPUMEM_CAPACITY`, `GPUMEM_LIMIT` and so on; `GPUMEM_WAIT` is 0 or 1."""
         told: dict[str, Any] = {name: os.environ.get(_of_environment(name)) for name in cls.__dataclass_fields__}
         return checked(replace(cls(), **{name: value for name, value in told.items() if value}), _of_environment)
 
@@ -48,4 +66,22 @@ def checked(options: Options, label: Callable[[str], str] = str) -> Options:
     choice(options.planner, PLANNERS, label("planner"))
     if not str(options.min_length).isdecimal() or int(options.min_length) < 1:
         raise ValueError(f"{label('min_length')}: {options.min_length!r} is not an integer of 1 and more")
-    return replace(options, min_length=int(options.min_length))
+    if options.limit is not None:
+        amount(options.limit, 2**40, label("limit"))
+        if options.capacity is not None:
+            raise ValueError(f"{label('capacity')}: a limit is told, {options.limit!r}, and that is for the pool too")
+    for name in names(options.swap):
+        one_of(label("swap"), name, [*SWAP_PLANNERS, NEVER_PLANNED])
+    one_of(label("detect"), options.detect, (PERIOD, WRITES))
+    if str(options.wait) not in WAITS:
+        raise ValueError(f"{label('wait')}: {options.wait!r} is neither 0 nor 1")
+    return replace(options, min_length=int(options.min_length), wait=WAITS[str(options.wait)])
+
+
+def names(text: str) -> list[str]:
+    """Split names with commas between.
+
+    >>> names("heuristic, ilp")
+    ['heuristic', 'ilp']
+    """
+    return [name.strip() for name in text.split(",")]

@@ -342,7 +342,7 @@ class Learner:
         if job.best is None:
             return
         whole = self.hints.trace
-        self._follow(job.trace, job.best, tails(whole, job.trace, self.memory.limit))
+        self._follow(job.trace, job.best, tails(whole, job.trace, job.limit))
         assert self.follower is not None
         self.told("planned", repr(job.best))
         self.follower.switch(trail)

@@ -49,49 +49,53 @@ class DriverMemory:
         _done(api.cuMemFreeAsync(address, stream), "cuMemFreeAsync")
 
 
-class _CudaEvent:
+class CudaEvent:
+    """An event of `cuda.core` as a mark."""
+
     __slots__ = ("of",)
 
     def __init__(self, of: Any) -> None:
         self.of = of
 
-    def record(self, stream: _CudaStream) -> None:
+    def record(self, stream: CudaStream) -> None:
         stream.of.record(self.of)
 
     def synchronize(self) -> None:
         self.of.sync()
 
 
-class _CudaStream:
+class CudaStream:
+    """A stream of `cuda.core` as copies need it."""
+
     __slots__ = ("handle", "of")
 
     def __init__(self, of: Any) -> None:
         self.of, self.handle = of, int(of.handle)
 
-    def wait_event(self, event: _CudaEvent) -> None:
+    def wait_event(self, event: CudaEvent) -> None:
         self.of.wait(event.of)
 
 
-class _CudaCard:
+class CudaCard:
     """A device by `cuda.core`, as copies need it; what it has made is given back by `close`."""
 
     def __init__(self, device: Any, stream: Any) -> None:
         self.device = device
         self.kept: list[Callable[[], object]] = []
-        self.compute = self.stream() if stream is None else _CudaStream(stream)
+        self.compute = self.stream() if stream is None else CudaStream(stream)
 
-    def current(self) -> _CudaStream:
+    def current(self) -> CudaStream:
         return self.compute
 
-    def stream(self) -> _CudaStream:
+    def stream(self) -> CudaStream:
         made = self.device.create_stream()
         self.kept.append(made.close)
-        return _CudaStream(made)
+        return CudaStream(made)
 
-    def event(self, *, timed: bool = False) -> _CudaEvent:
+    def event(self, *, timed: bool = False) -> CudaEvent:
         made = self.device.create_event(EventOptions(timing_enabled=timed))
         self.kept.append(made.close)
-        return _CudaEvent(made)
+        return CudaEvent(made)
 
     def size(self, storage: LiveBlock) -> int:
         return storage.size
@@ -103,7 +107,7 @@ class _CudaCard:
         self.kept.append(lambda: api.cuMemFreeHost(address))
         return int(address)
 
-    def copy(self, stream: _CudaStream, target: LiveBlock | int, source: LiveBlock | int, size: int) -> None:
+    def copy(self, stream: CudaStream, target: LiveBlock | int, source: LiveBlock | int, size: int) -> None:
         there, here = (x.memory if isinstance(x, LiveBlock) else x for x in (target, source))
         if size:
             _done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
@@ -145,7 +149,7 @@ class OnStreams(Beside):
     The host does not wait for copies, but for those of the program's own bytes (`write`, `read`).
     """
 
-    card: _CudaCard
+    card: CudaCard
 
     def __init__(
         self,
@@ -158,13 +162,16 @@ class OnStreams(Beside):
     ) -> None:
         self.device = Device(device)
         self.device.set_current()
-        super().__init__(_CudaCard(self.device, stream))
+        super().__init__(self._card(stream))
         self.memory: Addresses = DriverMemory() if memory is None else memory
         self.array, self.timing = array, timing
         self.span = UNTIMED
-        self._timers: list[tuple[_CudaEvent, _CudaEvent]] = []
+        self._timers: list[tuple[CudaEvent, CudaEvent]] = []
         self._staging: Slab | None = None
         self._scratches: list[int] = []
+
+    def _card(self, stream: Any) -> CudaCard:
+        return CudaCard(self.device, stream)
 
     @property
     def _stream(self) -> int:
@@ -184,8 +191,10 @@ class OnStreams(Beside):
         """Begin an op on the stream; return what it is timed by, if it is."""
         if call is None:
             return None
-        arrays = [self._array(block) for block in blocks]
-        stream = self.card.compute
+        return self._call(self.card.compute, call, [self._array(block) for block in blocks], timed)
+
+    def _call(self, stream: CudaStream, call: LiveCall, arrays: Sequence[Any], timed: bool) -> Any:
+        """Call what gives a stream its work, between two events where it is timed; return these."""
         if not (timed and self.timing):
             call(stream.of, *arrays)
             return None

@@ -1,0 +1,264 @@
+"""Device arrays that keep their addresses, within a limit: what a program touches is told by address, op by op.
+
+::
+
+    allocate(size)                    -> address        of its own granules, without bytes until an op touches it
+    run(name, stream, call, ...)                        an op of the device; its arrays are there before it begins
+    free(address)                                       a note, at any moment, in any thread; carried out by the next op
+
+This knows nothing of CUDA: `gpumem.live.paged` does, and `emm_limit` tells it what Numba does.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpumem.live.adaptive import Adaptive
+from gpumem.live.pages import Range
+from gpumem.live.report import ManagedReport
+from gpumem.live.worlds import LiveWorld
+
+
+class PagedWorld(LiveWorld, Protocol):
+    """A world whose blocks keep their addresses; see `paged.OnPages`."""
+
+    pages: Any
+
+    def on(self, stream: Any) -> None:
+        """Say on which stream the next op comes."""
+
+    def captured(self, stream: Any) -> bool:
+        """Whether what a stream is given goes into a graph."""
+
+    def uncaptured(self) -> AbstractContextManager[None]:
+        """Allow what a capture elsewhere in this thread would not."""
+
+    def wait(self, number: int) -> None:
+        """Let the host wait for what is under way with a block."""
+
+    def restrict(self, budget: int) -> None:
+        """Take another number of bytes at most."""
+
+    def reserve(self, number: int, size: int) -> Range:
+        """Return addresses for a block, without bytes."""
+
+    def release(self, number: int) -> None:
+        """Take back the addresses of a block that was freed."""
+
+
+@dataclass(slots=True)
+class ManagedArray:
+    """An array by its block's number; `written` once an op may have written it, `pinned` once it cannot move."""
+
+    number: int
+    range: Range
+    written: bool = False
+    pinned: bool = False
+
+    def whole(self, address: int, size: int) -> bool:
+        """Whether these bytes are all of it."""
+        return address <= self.range.address and address + size >= self.range.address + self.range.size
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes from an address on that an op reads or writes; all of the array where `size` is not told."""
+
+    address: int
+    size: int = 0
+
+
+class LimitedArrays:
+    """The device arrays of a program, within a limit.
+
+    Parameters
+    ----------
+    world : PagedWorld
+    limit : int
+        Bytes of the device that arrays hold at once, `charge`d ones among them.
+    **options
+        As `Adaptive` has them.
+
+    Raises
+    ------
+    LimitError
+        From `run`: the op alone needs more.
+    MemoryError
+        From `allocate`: an array above the limit can never be there.
+
+    Notes
+    -----
+    Any thread may call it; ops come in the order in which they are told. `free` only takes a note.
+    """
+
+    def __init__(self, world: PagedWorld, limit: int, **options: Any) -> None:
+        self.world, self.limit = world, limit
+        self.device = Adaptive(world, limit, **options)
+        self._lock = threading.RLock()
+        self._inside = self.closed = False
+        self._starts: list[int] = []
+        self._arrays: dict[int, ManagedArray] = {}
+        self._freed: deque[int] = deque()
+        self._beside = 0
+
+    def allocate(self, size: int) -> int:
+        """Return the address of a new array, without bytes."""
+        world = self.world
+        with self._lock:
+            self._enter()
+            try:
+                if world.pages.whole(size) > self.limit:
+                    raise MemoryError(f"an array of {size} bytes can never be on the device within {self.limit}")
+                self._drain()
+                number = self.device.malloc(world.pages.whole(size))
+                try:
+                    range_ = world.reserve(number, size)
+                except BaseException:
+                    self.device.free(number)
+                    raise
+                insort(self._starts, range_.address)
+                self._arrays[range_.address] = ManagedArray(number, range_)
+                return range_.address
+            finally:
+                self._inside = False
+
+    def free(self, address: int) -> None:
+        """Take an array back; ops that were begun still have it."""
+        self._freed.append(address)
+
+    def owns(self, address: int) -> bool:
+        """Whether an array begins there."""
+        return address in self._arrays
+
+    def at(self, address: int) -> ManagedArray | None:
+        """Return the array that has an address."""
+        place = bisect_right(self._starts, address)
+        if not place:
+            return None
+        found = self._arrays[self._starts[place - 1]]
+        return found if address < found.range.address + found.range.taken else None
+
+    def run(
+        self,
+        name: str,
+        stream: Any,
+        call: Callable[[], Any],
+        reads: Sequence[Extent] = (),
+        writes: Sequence[Extent] = (),
+        *,
+        given: bool = False,
+    ) -> Any:
+        """Call what gives a stream an op, with all managed arrays that it touches on the device; return its result.
+
+        Addresses that are in no array are of no interest. `given`: it writes the program's own bytes. What is captured
+        into a graph runs unseen, so its arrays stay on the device for good.
+        """
+        with self._lock:
+            if self.world.captured(stream):
+                for span in (*reads, *writes):
+                    self.pin(span.address)
+                return call()
+            self._enter()
+            try:
+                self._drain()
+                return self._run(name, stream, call, reads, writes, given)
+            finally:
+                self._inside = False
+
+    def _run(
+        self,
+        name: str,
+        stream: Any,
+        call: Callable[[], Any],
+        reads: Sequence[Extent],
+        writes: Sequence[Extent],
+        given: bool,
+    ) -> Any:
+        """Run it as an op of the device: what an op writes in part it reads too, if there is anything to read."""
+        read: dict[int, None] = {}
+        written: dict[int, ManagedArray] = {}
+        for span in reads:
+            if (array := self.at(span.address)) is not None and array.written:
+                read[array.number] = None
+        for span in writes:
+            if (array := self.at(span.address)) is not None:
+                written[array.number] = array
+                if array.written and not array.whole(span.address, span.size):
+                    read[array.number] = None
+        for span in reads:  # what nobody has written has no bytes; the op has it all the same
+            if (array := self.at(span.address)) is not None and not array.written:
+                written[array.number] = array
+        for array in written.values():
+            array.written = True
+        found: list[Any] = []
+        self.world.on(stream)
+        self.device.exec(
+            name,
+            [*read],
+            [*written],
+            call=lambda stream: found.append(call()),
+            given=given and len(written) == 1 and not read,
+        )
+        return found[0]
+
+    def pin(self, address: int) -> None:
+        """Keep the array that has an address on the device from now on, and wait until it is there."""
+        with self._lock:
+            array = self.at(address)
+            if array is None or array.pinned:
+                return
+            self._enter()
+            try:
+                with self.world.uncaptured():
+                    self._drain()
+                    self.device.pin(array.number)
+                    self.world.wait(array.number)
+                array.pinned = array.written = True
+            finally:
+                self._inside = False
+
+    def charge(self, size: int) -> None:
+        """Make room for bytes of the device beside the arrays, or, below 0, give them back."""
+        with self._lock:
+            self._enter()
+            try:
+                self._drain()
+                self.device.charge(size)
+                self._beside += size
+                self.world.restrict(self.limit - self._beside)
+            finally:
+                self._inside = False
+
+    def report(self) -> ManagedReport:
+        """Return what came of it so far."""
+        with self._lock:
+            return self.device.report()
+
+    def close(self) -> None:
+        """Wait for what is under way, and give everything back; addresses are worth nothing from now on."""
+        with self._lock:
+            self.closed = True
+            self._starts, self._arrays = [], {}
+            self.device.close()
+
+    def _enter(self) -> None:
+        if self._inside:
+            raise RuntimeError("a device array is used from within another call on device arrays, say by a finalizer")
+        if self.closed:
+            raise RuntimeError("the device was reset: its arrays are gone")
+        self._inside = True
+
+    def _drain(self) -> None:
+        """Carry out what was freed."""
+        while self._freed:
+            address = self._freed.popleft()
+            array = self._arrays.pop(address)
+            self._starts.remove(address)
+            self.device.free(array.number)
+            self.world.release(array.number)
