@@ -1,8 +1,8 @@
 """What users test their own allocators, planners and devices with; no test framework needed.
 
-`check_allocator` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `plans`, `requests`,
-`steps` and `traces` need Hypothesis, which comes with `gpumem[test]`. `live_program` draws programs that `perform`
-performs on any device.
+`check_allocator`, `check_device` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `plans`,
+`requests`, `steps` and `traces` need Hypothesis, which comes with `gpumem[test]`. `live_program` draws programs that
+`perform` performs on any device.
 """
 
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ContractError as ContractError,
         Witness as Witness,
     )
+    from gpumem.testing.devices import DEVICE_RULES as DEVICE_RULES, check_device as check_device
     from gpumem.testing.history import Player as Player, play as play
     from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES, check_planner as check_planner
     from gpumem.testing.programs import LiveProgram as LiveProgram, live_program as live_program

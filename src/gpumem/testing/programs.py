@@ -9,6 +9,7 @@ An iteration is drawn once as a net and then written down again and again, with 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -64,10 +65,22 @@ class LiveProgram:
     @property
     def widest(self) -> int:
         """The most bytes that one op touches, or that are written or read at once: below that nothing can run."""
-        size = {call.block: call.size for call in self.calls if isinstance(call, Malloc)}
-        touched = [{*call.reads, *call.writes} for call in self.calls if isinstance(call, Compute)]
-        touched += [{call.block} for call in self.calls if isinstance(call, Put | Look)]
-        return max(sum(size[block] for block in row) for row in touched)
+        return widest(self.calls)
+
+
+def widest(calls: Iterable[DeviceCall]) -> int:
+    """Return the most bytes that one of some calls touches, at least 1."""
+    size: dict[int, int] = {}
+    most = 1
+    for call in calls:
+        match call:
+            case Malloc(block, bytes_):
+                size[block] = bytes_
+            case Compute(_, reads, writes):
+                most = max(most, sum(size[block] for block in {*reads, *writes}))
+            case Put(block) | Look(block):
+                most = max(most, size[block])
+    return most
 
 
 @dataclass(slots=True)
