@@ -18,7 +18,7 @@ from pathlib import Path
 from _bench import SHARED, header
 
 from gpumem import Machine, bundled, io, simulate
-from gpumem.live import Adaptive, ManagedReport, OnClock, play
+from gpumem.live import Adaptive, LimitError, ManagedReport, OnClock, play
 from gpumem.trace import Trace
 
 PLANNERS = ("on-demand", "heuristic", "autoswap", "tensile", "capuchin")
@@ -46,7 +46,11 @@ def row(name: str, trace: Trace, share: float, planner: str) -> dict[str, float]
     """Print what came of one, in percent over an iteration without a limit."""
     timed = replace(trace, ops=replace(trace.ops, duration=MACHINE.durations(trace)))
     base, limit = simulate(timed, MACHINE).makespan, int(trace.peak_load * share)
-    report, took = played(timed, limit, planner)
+    try:
+        report, took = played(timed, limit, planner)
+    except LimitError as error:
+        print(f"{name[:26]:26} {trace.n:5} {planner:10} {str(error).partition(';')[0]}", flush=True)
+        return None
     whole = [x for x in report.iterations if x.ops == trace.n]
     cost = [100 * (x.seconds * 1e9 / base - 1) for x in whole]
     planned = [c for c, x in zip(cost, whole) if x.state == "planned"]
