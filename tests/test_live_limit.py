@@ -88,6 +88,11 @@ def test_limits_on_the_fake_driver() -> None:
     assert not any(outcome.values()), "\n".join(f"{name}: {why}" for name, why in outcome.items() if why)
 
 
+def test_a_ruined_context_is_left_behind() -> None:
+    code, expected = "from fake_cuda import limit_checks; limit_checks.ruined()", json.dumps(natively(2**24))
+    assert ran(code, 160 * 1024, EXPECTED=expected, **OURS) == []
+
+
 def test_an_unmodified_training_is_planned_for() -> None:
     """Its iteration is found and planned for, and from then on no launch finds an array away."""
     size = {"WIDTH": "32", "BATCH": "32", "STEPS": "12"}

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
@@ -89,6 +89,24 @@ def check_a_steady_program_is_planned_for() -> None:
     assert not any(row.misses or row.evictions for row in rows), told
     assert all(row.moved_out and row.moved_in for row in rows), told
     assert told.limit == programs.DEVICE and told.plan is not None
+
+
+def check_iterations_between_inputs_are_found() -> None:
+    def train() -> bytes:
+        arrays = [array(k) for k in range(12)]
+        for step in range(10):
+            arrays[0].copy_to_device(programs.drawn(step))
+            for k in (*range(11), *range(10, 0, -1)):
+                mix[GRID](arrays[k], arrays[k + 1], np.float32(0.01))
+        return programs.all_bytes(arrays)
+
+    with anew("120KiB"):
+        expected = train()
+    with anew(detect="writes"):
+        assert train() == expected
+        rows = emm.report().iterations
+    assert {row.state for row in rows[4:-1]} == {"planned"} and {row.ops for row in rows[4:-1]} == {22}, rows
+    assert not any(row.misses or row.evictions for row in rows[5:-1]), rows
 
 
 def check_plans_know_of_small_arrays() -> None:
@@ -352,6 +370,21 @@ def check_a_reset_is_survived() -> None:
         raises(RuntimeError, lambda: emm.configure(limit="1MiB"), saying="configure before the first")
         assert len(emm_limit._all) == 1
     assert emm_limit._all == [] and control.count("live_streams") == streams
+
+
+def ruined() -> None:
+    """A context that work has ruined is left behind; in a process of its own, as others' streams go with it."""
+    expected = json.loads(os.environ["EXPECTED"])
+    for n in (3, 20, 60):
+        with anew():
+            control.fail("context", n)
+            with suppress(RuntimeError, CudaAPIError, CUDAError):
+                programs.steady()
+                raise AssertionError("it went well")
+            gc.collect()
+            control.revive()
+            cuda.current_context().reset()
+            assert digest(programs.steady) == expected["steady"]
 
 
 def main() -> None:

@@ -74,6 +74,23 @@ class Extent:
     size: int = 0
 
 
+Touch = tuple[ManagedArray, Extent]
+
+
+def _touched(reads: Sequence[Touch], writes: Sequence[Touch]) -> tuple[list[int], list[int]]:
+    """Return the blocks that an op reads and writes; from now on they are written.
+
+    What it writes in part it reads too. What nobody has written has no bytes to be read: then it is the first to write.
+    """
+    read = {array.number: None for array, _ in reads if array.written}
+    read |= {a.number: None for a, part in writes if a.written and not a.whole(part.address, part.size)}
+    written = {array.number: None for array, _ in writes}
+    written |= {array.number: None for array, _ in reads if not array.written}
+    for array, _ in (*reads, *writes):
+        array.written = True
+    return [*read], [*written]
+
+
 class LimitedArrays:
     """The device arrays of a program, within a limit.
 
@@ -136,6 +153,11 @@ class LimitedArrays:
         """Whether an array begins there."""
         return address in self._arrays
 
+    @property
+    def lowest(self) -> int:
+        """No array has an address below."""
+        return self._starts[0] if self._starts else 2**64
+
     def at(self, address: int) -> ManagedArray | None:
         """Return the array that has an address."""
         place = bisect_right(self._starts, address)
@@ -154,58 +176,37 @@ class LimitedArrays:
         *,
         given: bool = False,
     ) -> Any:
-        """Call what gives a stream an op, with all managed arrays that it touches on the device; return its result.
+        """Call what gives a stream an op, with all arrays that it touches on the device; return its result.
 
         Addresses that are in no array are of no interest. `given`: it writes the program's own bytes. What is captured
         into a graph runs unseen, so its arrays stay on the device for good.
         """
         with self._lock:
+            found = self._found(reads)
+            into = found if writes is reads else self._found(writes)
+            if not found and not into:
+                return call()
             if self.world.captured(stream):
-                for span in (*reads, *writes):
-                    self.pin(span.address)
+                for _, extent in (*found, *into):
+                    self.pin(extent.address)
                 return call()
             self._enter()
             try:
                 self._drain()
-                return self._run(name, stream, call, reads, writes, given)
+                return self._run(name, stream, call, *_touched(found, into), given)
             finally:
                 self._inside = False
 
+    def _found(self, extents: Sequence[Extent]) -> list[Touch]:
+        return [(array, extent) for extent in extents if (array := self.at(extent.address)) is not None]
+
     def _run(
-        self,
-        name: str,
-        stream: Any,
-        call: Callable[[], Any],
-        reads: Sequence[Extent],
-        writes: Sequence[Extent],
-        given: bool,
+        self, name: str, stream: Any, call: Callable[[], Any], reads: list[int], writes: list[int], given: bool
     ) -> Any:
-        """Run it as an op of the device: what an op writes in part it reads too, if there is anything to read."""
-        read: dict[int, None] = {}
-        written: dict[int, ManagedArray] = {}
-        for span in reads:
-            if (array := self.at(span.address)) is not None and array.written:
-                read[array.number] = None
-        for span in writes:
-            if (array := self.at(span.address)) is not None:
-                written[array.number] = array
-                if array.written and not array.whole(span.address, span.size):
-                    read[array.number] = None
-        for span in reads:  # what nobody has written has no bytes; the op has it all the same
-            if (array := self.at(span.address)) is not None and not array.written:
-                written[array.number] = array
-        for array in written.values():
-            array.written = True
-        found: list[Any] = []
+        returned: list[Any] = []
         self.world.on(stream)
-        self.device.exec(
-            name,
-            [*read],
-            [*written],
-            call=lambda stream: found.append(call()),
-            given=given and len(written) == 1 and not read,
-        )
-        return found[0]
+        self.device.exec(name, reads, writes, call=lambda stream: returned.append(call()), given=given and not reads)
+        return returned[0]
 
     def pin(self, address: int) -> None:
         """Keep the array that has an address on the device from now on, and wait until it is there."""

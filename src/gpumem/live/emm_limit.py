@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib.metadata import version
 from typing import Any
 
@@ -149,9 +149,10 @@ class DeviceOfNumba:
 
 # What is watched ------------------------------------------------------------------------------------------------------
 
+COPY_IN = "copy in"
 # the driver's call: what it is called here, which argument is written, which is read
 _COPIES: dict[str, tuple[str, int | None, int | None]] = {
-    "cuMemcpyHtoD": ("copy in", 0, None),
+    "cuMemcpyHtoD": (COPY_IN, 0, None),
     "cuMemcpyDtoH": ("copy out", None, 1),
     "cuMemcpyDtoD": ("copy", 0, 1),
     "cuMemsetD8": ("set", 0, None),
@@ -183,9 +184,11 @@ def _launching(original: Any) -> Any:
 
     @wraps(original)
     def launch(stream: Any, config: Any, kernel: Any, *arguments: Any) -> Any:
-        addresses = [x for x in arguments if type(x) is int]
-        spans = [Extent(x) for x in addresses if any(arrays.at(x) for arrays in _all)]
-        return _run(lambda: original(stream, config, kernel, *arguments), lambda: _name(kernel), stream, spans, spans)
+        if not _all:
+            return original(stream, config, kernel, *arguments)
+        lowest = min(arrays.lowest for arrays in _all)
+        given = [Extent(x) for x in arguments if type(x) is int and x >= lowest]
+        return _run(partial(original, stream, config, kernel, *arguments), _name(kernel), stream, given, given)
 
     launch.watched = True  # type: ignore[attr-defined]
     return launch
@@ -202,23 +205,23 @@ def _copying(original: Any, name: str, target: int | None, source: int | None) -
         writes = () if target is None else (Extent(int(arguments[target]), size),)
         reads = () if source is None else (Extent(int(arguments[source]), size),)
         stream = arguments[_STREAM] if len(arguments) > _STREAM else 0
-        return _run(lambda: original(*arguments), lambda: name, stream, reads, writes)
+        return _run(partial(original, *arguments), name, stream, reads, writes, given=name == COPY_IN)
 
     return call
 
 
 def _run(
     call: Callable[[], Any],
-    name: Callable[[], str],
+    name: str,
     stream: Any,
     reads: Sequence[Extent],
     writes: Sequence[Extent],
+    *,
+    given: bool = False,
 ) -> Any:
     """Make a call as an op of those arrays that it touches."""
     for arrays in _all:
-        if any(arrays.at(span.address) for span in (*reads, *writes)):
-            told = name()
-            return arrays.run(told, stream, call, reads, writes, given=told == "copy in")
+        call = partial(arrays.run, name, stream, call, reads, writes, given=given)
     return call()
 
 

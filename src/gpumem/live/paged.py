@@ -154,9 +154,13 @@ class OnPages(OnStreams):
         for block in blocks:
             self._used[block.number] = self.marks.ops + 1
         try:
-            return self._call(stream, call, (), timed)
-        finally:
-            self.marks.record(stream)
+            timer = self._call(stream, call, (), timed)
+        except BaseException:
+            with suppress(Exception):  # what the call raised says more
+                self.marks.record(stream)
+            raise
+        self.marks.record(stream)
+        return timer
 
     def _join(self, stream: CudaStream) -> None:
         """Let a stream wait for the last op, and for the copies that were settled."""
