@@ -18,9 +18,10 @@ from gpumem._strict import strict
 from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.deadline import Deadline
 from gpumem.live.hints import looks
-from gpumem.live.learner import PERIOD, WRITES, Learner
+from gpumem.live.learner import Learner
 from gpumem.live.log import LogEntry
 from gpumem.live.needed import tails, used
+from gpumem.live.notebook import PERIOD, WRITES
 from gpumem.live.planning import Planning
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpumem.live.adaptive import NEVER_PLANNED
-from gpumem.live.learner import PERIOD, WRITES
+from gpumem.live.notebook import PERIOD, WRITES
 from gpumem.names import choice, one_of
 from gpumem.pool.planners import PLANNERS
 from gpumem.swap import PLANNERS as SWAP_PLANNERS
