@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 
 from gpumem import Machine
 from gpumem.columns import Buffers, Ops
+from gpumem.evaluate import Among
 from gpumem.live import Adaptive, InMemory, LimitError, LiveBlock, OnClock
 from gpumem.live.needed import tails, used, without_idle
 from gpumem.machine import Link
 from gpumem.swap.plan import Plan
+from gpumem.testing import Unmanaged
 from gpumem.trace import Trace
 
 CLOCK = Machine.named("rtx4090").with_(out=Link(0, 1.0), into=Link(0, 2.0))
@@ -259,6 +262,20 @@ def test_found_planned_followed_deviated_and_found_again() -> None:
     assert any(row.deviation for row in rows)
 
 
+def test_rows_are_the_sums_of_the_log() -> None:
+    device = short(OnClock(CLOCK), "60%", wait=True)
+    weights = begin(device)
+    for k in range(9):
+        step(device, weights, size=100 if k < 5 else 60)
+        if k == 6:
+            device.exec("odd", weights[:1], duration=1)
+    device.close()
+    rows = device.report().iterations
+    assert any(row.deviation for row in rows) and sum(row.ops for row in rows) == len(told(device, "op"))
+    for kind, sums in (("out", [row.moved_out for row in rows]), ("in", [row.moved_in for row in rows])):
+        assert sum(sums) == sum(entry.size for entry in device.log if entry.kind == kind)
+
+
 def test_branches_that_alternate_are_one_iteration() -> None:
     device = short(OnClock(CLOCK), 500, wait=True)
     weights = begin(device)
@@ -311,6 +328,35 @@ def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(mon
     assert (switched - first) % 8 == 0
     device.close()
     assert [row.state for row in device.report().iterations][-2] == "planned"
+
+
+def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpumem.live import planning
+
+    go, within = threading.Event(), []
+
+    def slow(trace: Trace, *arguments: Any, seconds: float | None, **options: Any) -> Among:
+        within.append(seconds)
+        go.wait(10 if seconds is None else seconds)
+        return Among(None, (), 0)
+
+    monkeypatch.setattr(planning, "among", slow)
+    for seconds in (0.3, 0.01):  # closed while it plans, and while it plans without an end
+        device = short(InMemory(), 500, seconds=seconds)
+        weights = begin(device)
+        for _ in range(4):
+            step(device, weights)
+        job, start = device._learner.job, perf_counter()
+        assert job is not None
+        if seconds < 0.1:
+            while None not in within:
+                sleep(0.001)
+        device.close()
+        assert perf_counter() - start < 5
+        if seconds > 0.1:
+            job.stop()
+            assert within == [0.3]
+    go.set()
 
 
 def test_a_planner_that_fails_leaves_the_program_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,6 +441,46 @@ def test_a_device_that_has_less_than_the_limit() -> None:
     with pytest.raises(MemoryError, match="300 bytes"):
         device.write(more, b"")
     assert device.read(weights[0]).tolist() == big.read(others[0]).tolist()
+
+
+class Full(InMemory):
+    """A host without memory for copies, now and then."""
+
+    full = False
+
+    def out(self, storage: LiveBlock) -> Any:
+        if self.full:
+            raise MemoryError("the host is full")
+        return super().out(storage)
+
+
+def test_an_op_that_ran_is_not_said_to_have_failed() -> None:
+    """A planned copy for which there is no memory is not begun; an op that needs the room says so, and has not run."""
+    world, native = Full(), Unmanaged()
+    device = short(world, 500, wait=True)
+    weights, others = begin(device), begin(native)
+    for k in range(8):
+        world.full = k > 5
+        made = [(device.malloc(100), native.malloc(100)) for _ in weights]
+        for w, other, (x, y) in zip(weights, others, made):
+            for one, row, out in ((device, [w], [x, w]), (native, [other], [y, other])):
+                retried(world, one, "forward", row, out, lambda stream, w, x: np.copyto(x, np.add(w, 1, out=w)))
+        for w, other, (x, y) in zip(weights[::-1], others[::-1], made[::-1]):
+            for one, row, out in ((device, [x, w], [w]), (native, [y, other], [other])):
+                retried(world, one, "backward", row, out, lambda stream, x, w: w.__iadd__(x))
+            device.free(x)
+            native.free(y)
+    assert [device.read(w).tolist() for w in weights] == [native.read(w).tolist() for w in others]
+
+
+def retried(world: Full, device: Any, name: str, reads: list[int], writes: list[int], call: Any) -> None:
+    """Run an op once more if it failed, when there is room on the host."""
+    try:
+        device.exec(name, reads, writes, call=call)
+    except MemoryError:
+        world.full = False
+        device.exec(name, reads, writes, call=call)
+        world.full = True
 
 
 class Torn(InMemory):

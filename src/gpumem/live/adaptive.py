@@ -406,7 +406,10 @@ class Adaptive:
         )
 
     def close(self) -> None:
-        """End the last iteration, wait for what is under way, and give everything back; blocks are gone."""
+        """End the last iteration, wait for what is under way, and give everything back; blocks are gone.
+
+        Planning is waited for as long as it was given.
+        """
         self._closed = True
         with ExitStack() as last:  # goes on where a step fails, and raises in the end
             last.callback(self.world.close)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic
 
 from gpumem.live.hints import At, Hints
@@ -12,6 +14,12 @@ from gpumem.swap.plan.replay import Replay
 
 LOST = -1
 DOZEN = 12  # so many ops that look like the first ones are taken for them
+
+
+def _hint(move: Callable[..., None], *what: Any) -> None:
+    """Move something, unless there is no memory for it: the op has run, or will; it moves when somebody needs it to."""
+    with suppress(MemoryError):
+        move(*what)
 
 
 class Follower(Generic[R]):
@@ -112,9 +120,9 @@ class Follower(Generic[R]):
             if place < len(touched):
                 cell = self.bound[k] = touched[place]
                 if swap.out < n:
-                    self.memory.out(cell)
+                    _hint(self.memory.out, cell)
                 if swap.release < n <= swap.prefetch:
-                    self.memory.release(cell)
+                    _hint(self.memory.release, cell)
 
     # what is due
 
@@ -123,9 +131,9 @@ class Follower(Generic[R]):
         for k in due.release:
             if (cell := self.bound[k]) is not None and cell.here:
                 if self.hints.says(k, Recompute):
-                    self._drop(k, cell)
+                    _hint(self._drop, k, cell)
                 else:
-                    memory.release(cell)
+                    _hint(memory.release, cell)
         for k in due.fetch:
             self._fetch(k, once=self.hints.final[k])
         if due.again is not None:
@@ -141,7 +149,7 @@ class Follower(Generic[R]):
             return
         if memory.held + cell.size <= memory.limit:
             cell.once = once
-            memory.bring(cell)
+            _hint(memory.bring, cell)
 
     def _after(self, due: At, touched: list[R]) -> None:
         for place, k in due.bind:
@@ -150,7 +158,7 @@ class Follower(Generic[R]):
                 self.held[k] = cell.storage
         for k in due.out:
             if (cell := self.bound[k]) is not None:
-                self.memory.out(cell)
+                _hint(self.memory.out, cell)
 
     def _drop(self, k: int, cell: R) -> None:
         """Give up bytes that can be made again; here nothing can, so the host has them."""

@@ -117,10 +117,11 @@ class Learner:
     def after(self, op: Exec, key: int, touched: list[LiveBlock]) -> None:
         """Take note of an op that was begun, and do what is due after it."""
         memory, follower = self.memory, self.follower
-        c = memory.counts
-        self._steps.append(_Step(memory.peak, c.out, c.back, c.misses, c.evictions, self.now()))
-        memory.begin()
+        now = self.now()
         ended = follower is not None and follower.after(touched)
+        c = memory.counts
+        self._steps.append(_Step(memory.peak, c.out, c.back, c.misses, c.evictions, now))
+        memory.begin()
         bounds = None if self.book is None else self.book.note(op, key, touched)
         if ended:
             self._ended()
@@ -193,7 +194,7 @@ class Learner:
             return
         deviation = "" if follower is None else follower.deviation
         for begin, _ in bounds:
-            part = self._steps[: book.first + begin]
+            part = self._steps[: max(book.first + begin, 0)]  # its first ops may be in a row that is closed
             self._row(len(part), ON_DEMAND if deviation else self._unplanned(part), deviation)
             deviation = ""
         self._row(len(self._steps), self._unplanned(self._steps), "")
@@ -201,6 +202,8 @@ class Learner:
         trail = book.trail[lo:hi]
         self.book, self._calm = None, 0
         self._follow(trace, Plan.of(trace))
+        if self.job is not None:
+            self.job.give_up()
         self.job = self.settled(trace)
         self._fit()
         if self.job is not None:
@@ -232,13 +235,14 @@ class Learner:
         """Be within the limit, which may be known just now."""
         with suppress(LimitError):  # which the next op will say
             self.memory.room(0)
-        self.memory.begin()
+        self.memory.peak = self.memory.held  # what moved is the next op's
 
     def close(self) -> None:
-        """Close the last row, record no more, and wait for what plans."""
+        """Close the last row, record no more, and wait for what plans, as long as it was given."""
         self.book = None
         if self.job is not None:
-            self.job.stop()
+            self.job.give_up()
+            self.job.stop(self.job.seconds)
         follower = self.follower
         deviation = "" if follower is None else follower.deviation
         self._row(len(self._steps), ON_DEMAND if deviation else self._state(), deviation)

@@ -56,6 +56,7 @@ class Planning:
     options: Mapping[str, Any] = field(default_factory=dict)
     best: Plan | None = None
     notes: list[str] = field(default_factory=list)
+    unwanted: bool = False
     _thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -70,6 +71,8 @@ class Planning:
 
     def _plan(self) -> None:
         for seconds in (self.seconds, None):
+            if self.unwanted:
+                return
             found = among(
                 self.trace,
                 self.machine,
@@ -95,7 +98,11 @@ class Planning:
         """Whether it is over."""
         return self._thread is None or not self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Wait for the thread."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Wait for the thread, at most so many seconds."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+
+    def give_up(self) -> None:
+        """Nobody wants the plan any more: begin no planner without an end."""
+        self.unwanted = True
