@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any
@@ -260,6 +260,44 @@ def test_found_planned_followed_deviated_and_found_again() -> None:
     steady = [b for a, b in pairwise(rows) if a.state == b.state == "planned"]
     assert len(steady) >= 4 and all(row.misses == 0 == row.evictions for row in steady)
     assert any(row.deviation for row in rows)
+
+
+def crossed(device: Any, weights: list[int], order: Sequence[int]) -> None:
+    """An iteration whose ops look the same in any order."""
+    made = [device.malloc(100) for _ in order]
+    for x, w in zip(made, 2 * weights):
+        device.exec("forward", [w], [x], duration=50)
+    for k in order:
+        w = weights[k % len(weights)]
+        device.exec("backward", [made[k], w], [w], duration=50)
+    for x in made:
+        device.free(x)
+
+
+def test_ops_that_look_as_planned_on_other_blocks_are_planned_for_anew() -> None:
+    device = short(OnClock(CLOCK), 600, wait=True)
+    weights = begin(device, 3)
+    for k in range(20):
+        crossed(device, weights, (5, 4, 3, 2, 1, 0) if k < 6 else range(6))
+    assert [e.kind for e in device.log if e.kind in ("planned", "deviated")] == ["planned", "planned"]
+    rows = device.report().iterations
+    assert rows[7].misses > 0 and all(row.misses == 0 == row.evictions for row in rows[-4:])
+
+
+def test_misses_that_planning_anew_does_not_avoid() -> None:
+    """A plan that is none: what it finds away is no reason to plan for the same iteration again and again."""
+    device = short(OnClock(CLOCK), 500, wait=True)
+    weights = begin(device)
+    for _ in range(5):
+        step(device, weights)
+    follower = device._learner.follower
+    assert follower is not None and device._learner.hints is not None
+    follower.at[:] = [None] * len(follower.at)
+    for _ in range(20):
+        step(device, weights)
+    rows = device.report().iterations
+    assert rows[-2].state == "planned" and rows[-2].misses > 0
+    assert [e.kind for e in device.log].count("planned") == 1 and device._learner.book is None
 
 
 def test_rows_are_the_sums_of_the_log() -> None:

@@ -31,6 +31,7 @@ from gpumem.trace import Trace
 KEPT = 1000  # rows of a report
 HORIZON = 2**17  # ops recorded at most before the search begins afresh
 CALM = 2  # iterations in a row as planned, and what was recorded beside them is given up
+PATIENCE = 3  # iterations in a row that look as planned and find blocks away, before they are recorded again
 
 
 class _Step(NamedTuple):
@@ -42,6 +43,13 @@ class _Step(NamedTuple):
     misses: int
     evictions: int
     end: int
+
+
+def _touched(trace: Trace) -> list[list[int]]:
+    """Which buffers each op touches, by the order in which they come first."""
+    number: dict[int, int] = {}
+    rows = zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
+    return [[number.setdefault(b, len(number)) for b in (*reads, *writes)] for reads, writes in rows]
 
 
 class Learner:
@@ -84,7 +92,8 @@ class Learner:
         self.hints: Hints | None = None
         self.job: Planning | None = None
         self._steps: list[_Step] = []
-        self._calm = 0
+        self._calm = self._strayed = 0
+        self._rows: list[list[int]] = []  # what the ops of the iteration touch
         self._began = now()
         self._number = 0
         self.book: Notebook | None = self._new_book()
@@ -138,9 +147,13 @@ class Learner:
         follower, job = self.follower, self.job
         assert follower is not None
         self._row(len(self._steps), self._state(), "")
-        self._calm += 1
+        row = self.rows[-1]
+        strayed = row.state == PLANNED and row.misses + row.evictions > 0
+        self._calm, self._strayed = (0, self._strayed + 1) if strayed else (self._calm + 1, 0)
         if self._calm >= CALM:
             self.book = None
+        elif self._strayed == PATIENCE:  # ops that look as planned, on other blocks
+            self.book = self.book or self._new_book()
         if job is not None and job.done:
             self._switch(follower.trail)
 
@@ -184,10 +197,12 @@ class Learner:
         """Have two iterations planned for, unless they are what is followed already."""
         lo, hi = bounds[-1]
         follower = self.follower
-        if follower is not None and follower.i != LOST and follower.hints.n == hi - lo:
-            self.book = None
-            return
         try:
+            if follower is not None and follower.i != LOST and follower.hints.n == hi - lo:
+                mine = book.recorder.trace(lo - follower.i, hi - follower.i)  # as it is followed
+                if self._strayed < PATIENCE or _touched(mine) == self._rows:
+                    self.book = None
+                    return
             trace = without_idle(timed(book.recorder.trace(lo, hi, name="program"), lo, book.times.read()))
         except ValueError:  # not steady after all
             self.book = self._new_book()
@@ -200,7 +215,7 @@ class Learner:
         self._row(len(self._steps), self._unplanned(self._steps), "")
         self.told("found", f"{trace.n} ops")
         trail = book.trail[lo:hi]
-        self.book, self._calm = None, 0
+        self.book, self._calm, self._strayed, self._rows = None, 0, 0, _touched(trace)
         self._follow(trace, Plan.of(trace))
         if self.job is not None:
             self.job.give_up()
