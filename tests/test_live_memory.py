@@ -30,8 +30,8 @@ def test_on_the_fake_driver() -> None:
 
 @pytest.mark.parametrize(("mapping", "kind"), [("0", "Grown"), ("1", "Fixed")])
 def test_a_backing_is_what_the_device_can_do(mapping: str, kind: str) -> None:
-    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
     """The context is left as well, whether that went well or not."""
+    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
     code = """
 from cuda.bindings import driver
 from fake_cuda import control
