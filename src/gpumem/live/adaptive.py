@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
 from math import inf
 from operator import index
 from types import MappingProxyType
@@ -19,7 +18,7 @@ from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.deadline import Deadline
 from gpumem.live.hints import looks
 from gpumem.live.learner import Learner
-from gpumem.live.log import LogEntry
+from gpumem.live.log import LOGGED, LogEntry, Logged
 from gpumem.live.needed import tails, used
 from gpumem.live.notebook import PERIOD, WRITES
 from gpumem.live.planning import Planning
@@ -34,49 +33,7 @@ from gpumem.trace import Trace
 from gpumem.units import amount, human
 
 NEVER_PLANNED = "on-demand"
-LOGGED = 2**18  # entries of the log
 Hook = Callable[[Exec, int], None]
-
-
-@dataclass(slots=True)
-class _Logged:
-    """Moves blocks as a world does, and writes down what it did."""
-
-    world: LiveWorld
-    log: deque[LogEntry]
-    op: int = 0
-
-    def note(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
-        number, size = (-1, 0) if block is None else (block.number, block.size)
-        now = self.world.now()
-        self.log.append(LogEntry(kind, self.op, what, number, size, now, now))
-
-    def begun(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
-        number, size = (-1, 0) if block is None else (block.number, block.size)
-        self.log.append(LogEntry(kind, self.op, what, number, size, *self.world.span))
-
-    def fill(self, storage: LiveBlock, size: int) -> None:
-        self.world.fill(storage, size)
-        self.note("fill", "", storage)
-
-    def empty(self, storage: LiveBlock) -> None:
-        self.world.empty(storage)
-        self.note("empty", "", storage)
-
-    def out(self, storage: LiveBlock) -> Any:
-        copy = self.world.out(storage)
-        self.begun("out", "", storage)
-        return copy
-
-    def back(self, storage: LiveBlock, copy: Any) -> None:
-        self.world.back(storage, copy)
-        self.begun("in", "", storage)
-
-    def settle(self, copy: Any) -> None:
-        self.world.settle(copy)
-
-    def drop(self, copy: Any) -> None:
-        self.world.drop(copy)
 
 
 class Adaptive:
@@ -191,7 +148,7 @@ class Adaptive:
         self.log: deque[LogEntry] = deque(maxlen=LOGGED)
         self.before: list[Hook] = []
         self.after: list[Hook] = []
-        self._moves = _Logged(world, self.log)
+        self._moves = Logged(world, self.log)
         self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
         self._blocks: dict[int, LiveBlock] = {}
         self._made = self._beside = 0

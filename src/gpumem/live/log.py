@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from gpumem.live.worlds import LiveBlock, LiveWorld
+
+LOGGED = 2**18  # entries of a log
 KINDS = ("op", "out", "in", "empty", "fill", "found", "planned", "deviated", "resumed")
 
 
@@ -41,6 +46,55 @@ class LogEntry(NamedTuple):
     def event(self) -> tuple[str, int, str, int, int]:
         """All of it but the time."""
         return self[:5]
+
+
+@dataclass(slots=True)
+class Logged:
+    """Moves blocks as a world does, and writes down what it did."""
+
+    world: LiveWorld
+    log: deque[LogEntry]
+    op: int = 0
+
+    def note(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
+        """Write down what takes no time."""
+        number, size = (-1, 0) if block is None else (block.number, block.size)
+        now = self.world.now()
+        self.log.append(LogEntry(kind, self.op, what, number, size, now, now))
+
+    def begun(self, kind: str, what: str = "", block: LiveBlock | None = None) -> None:
+        """Write down what the world has just begun."""
+        number, size = (-1, 0) if block is None else (block.number, block.size)
+        self.log.append(LogEntry(kind, self.op, what, number, size, *self.world.span))
+
+    def fill(self, storage: LiveBlock, size: int) -> None:
+        """Give a block memory."""
+        self.world.fill(storage, size)
+        self.note("fill", "", storage)
+
+    def empty(self, storage: LiveBlock) -> None:
+        """Take a block's memory."""
+        self.world.empty(storage)
+        self.note("empty", "", storage)
+
+    def out(self, storage: LiveBlock) -> Any:
+        """Begin to copy a block to the host."""
+        copy = self.world.out(storage)
+        self.begun("out", "", storage)
+        return copy
+
+    def back(self, storage: LiveBlock, copy: Any) -> None:
+        """Begin to copy it back."""
+        self.world.back(storage, copy)
+        self.begun("in", "", storage)
+
+    def settle(self, copy: Any) -> None:
+        """Let what computes next wait."""
+        self.world.settle(copy)
+
+    def drop(self, copy: Any) -> None:
+        """Give the host's memory back."""
+        self.world.drop(copy)
 
 
 def spent(log: Iterable[LogEntry], ops: Sequence[int]) -> list[tuple[int, int]]:
