@@ -300,6 +300,23 @@ def test_misses_that_planning_anew_does_not_avoid() -> None:
     assert [e.kind for e in device.log].count("planned") == 1 and device._learner.book is None
 
 
+def test_an_op_that_raises_is_none_of_those_that_tell_where_an_iteration_begins() -> None:
+    def fails(stream: object, *arrays: Any) -> None:
+        raise KeyError
+
+    device = short(InMemory(), 500, wait=True)
+    weights = begin(device)
+    for _ in range(6):
+        step(device, weights)
+    device.exec("odd", weights[:1])
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            device.exec("forward", weights[:1], weights[1:2], call=fails)
+        step(device, weights)
+    marks = [e.kind for e in device.log if e.kind in ("deviated", "resumed")]
+    assert marks == ["deviated", "resumed"]
+
+
 def test_rows_are_the_sums_of_the_log() -> None:
     device = short(OnClock(CLOCK), "60%", wait=True)
     weights = begin(device)

@@ -36,7 +36,8 @@ class Follower(Generic[R]):
         self.held: dict[int, Any] = {}  # storages kept after their death
         self.trail: list[list[R]] = []
         self.head = hints.keys[:DOZEN]
-        self.seen: deque[int] = deque(maxlen=len(self.head))  # keys and cells of the last ops, while lost
+        self.key = 0  # of the op that is to run
+        self.seen: deque[int] = deque(maxlen=len(self.head) - 1)  # keys and cells of the last that ran, while lost
         self.touched: deque[list[R]] = deque(maxlen=max(len(self.head) - 1, 1))
         self.deviation = ""
 
@@ -54,8 +55,8 @@ class Follower(Generic[R]):
         if i != LOST:
             expected = self.hints.trace.ops.name[i]
             self.lose(f"op {i}: {name} came for {expected}" if name != expected else f"op {i}, {name}: of other sizes")
-        self.seen.append(key)
-        if [*self.seen] != self.head:
+        self.key = key
+        if [*self.seen, key] != self.head:
             return LOST
         return self._found()
 
@@ -66,6 +67,7 @@ class Follower(Generic[R]):
     def after(self, touched: list[R]) -> bool:
         """Do what is due after the op, which touched these; return whether the iteration is at its end."""
         if self.i == LOST:
+            self.seen.append(self.key)
             self.touched.append(touched)
             return False
         if (due := self.at[self.i]) is not None:
