@@ -30,6 +30,24 @@ def test_a_model_learns_as_it_does_in_a_slab(name: str) -> None:
 
 
 @pytest.mark.jit
+def test_an_op_that_is_bound_again_has_its_scratch_arrays() -> None:
+    """They are memory of the device that no limit knows of, and are there until it is closed."""
+    made: list[object] = []
+
+    def scratch(dtype: object, shape: tuple[int, ...]) -> np.ndarray:
+        made.append(shape)
+        return np.zeros(shape, dtype)
+
+    trace = MODELS["mlp"](batch=4).trace
+    counts = []
+    for iterations in (1, 4):
+        made.clear()
+        play(trace, GenericOp(trace, reference), Unmanaged(), iterations, outside=OverArrays(scratch))
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.jit
 @given(steps(), st.sampled_from([None, reference]), st.integers(1, 3))
 def test_a_trace_with_generic_ops(trace: Trace, library: object, iterations: int) -> None:
     """Arcs that wrap, statistics, random ops, buffers without bytes; what nobody wrote is nobody's business."""

@@ -61,12 +61,19 @@ class OverArrays:
     scratch : callable
         `scratch(dtype, shape)` returns zeros of the kind that ops take: `OnStreams.scratch` on a GPU.
 
-    `arrays` has those of the op that is being bound, by recorded id.
+    `arrays` has those of the op that is being bound, by recorded id. An op that is bound again has the scratch arrays
+    that it had.
     """
 
     def __init__(self, scratch: Callable[[DTypeLike, tuple[int, ...]], Any] = _zeros) -> None:
         self.arrays: dict[int, Any] = {}
         self.zeros = scratch
+        self._scratches: dict[tuple[Any, ...], Any] = {}  # by the op, and how many it had asked for
+        self._op = self._asked = 0
+
+    def bind(self, op: int, arrays: dict[int, Any]) -> None:
+        """Serve an op from now on."""
+        self.arrays, self._op, self._asked = arrays, op, 0
 
     def view(self, block: Block, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
         """Return an array over the block's first bytes."""
@@ -76,8 +83,12 @@ class OverArrays:
         return whole[: nbytes(block, dtype, shape)].view(dtype).reshape(shape)
 
     def scratch(self, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
-        """Return a new array of zeros."""
-        return self.zeros(dtype, shape)
+        """Return an array of the op's own, of zeros when it is first asked for."""
+        key = self._op, self._asked, np.dtype(dtype), shape
+        self._asked += 1
+        if key not in self._scratches:
+            self._scratches[key] = self.zeros(dtype, shape)
+        return self._scratches[key]
 
     def counter(self, first: int) -> Any:
         """Return a new counter, which begins with 0 here."""
@@ -253,7 +264,7 @@ class _Step:
         key = _addresses(arrays)
         if key is not None and key in self.bound:
             return self.bound[key]
-        self.outside.arrays = dict(zip(self.row, arrays))
+        self.outside.bind(self.op.id, dict(zip(self.row, arrays)))
         call = self.launch(self.op, self.views)
         if key is not None:
             if len(self.bound) == KEPT:
