@@ -72,9 +72,11 @@ CUresult capture_forbids(struct stream *stream) {
     return SUCCESS;
 }
 
+static _Thread_local int thread_mode;  // 2: relaxed
+
 CUresult capture_forbids_unsafe(bool implicit) {
     for (struct stream *s = streams; s; s = s->next) {
-        if (s->capture && s->capture->mode == 0) return invalidate(s->capture, CAPTURE_UNSUPPORTED);
+        if (s->capture && s->capture->mode == 0 && thread_mode != 2) return invalidate(s->capture, CAPTURE_UNSUPPORTED);
         if (s->capture && implicit && !(s->flags & 1)) return invalidate(s->capture, CAPTURE_IMPLICIT);
     }
     return SUCCESS;
@@ -177,11 +179,9 @@ API CUresult cuStreamIsCapturing(void *handle, int *status) {
     LOCK;
     return info(handle, status, NULL, NULL, NULL, NULL);
 }
-API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {  // one mode for the process
-    LOCK;
-    static int current;
-    int previous = current;
-    current = *mode, *mode = previous;
+API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    int previous = thread_mode;
+    thread_mode = *mode, *mode = previous;
     return SUCCESS;
 }
 

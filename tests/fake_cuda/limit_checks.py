@@ -26,8 +26,9 @@ from gpumem.live import LimitError, emm, emm_limit
 from gpumem.live.backing import VirtualMemory
 from gpumem.live.copies import Beside
 from gpumem.live.paged import Marks, OnPages
+from gpumem.live.worlds import LiveBlock
 from tests import numba_programs as programs
-from tests.numba_programs import GRID, N, mix
+from tests.numba_programs import GRID, N, mix, turn
 
 BYTES = 4 * N
 LEFT = ("device_bytes", "pinned_bytes", "live_handles", "mapped_bytes", "reserved_addresses")
@@ -78,6 +79,7 @@ def check_programs_compute_the_same_within_a_limit() -> None:
                 assert digest(program) == expected[name], (name, seed)
             assert most[0] <= programs.DEVICE, (name, most)
             assert most[0] > programs.DEVICE // 2, (name, most)
+            assert control.count("reserved_bytes") == 0, "memory of cuda.core's own pool"
 
 
 def check_a_steady_program_is_planned_for() -> None:
@@ -198,12 +200,13 @@ def check_an_address_that_was_told_stays_valid() -> None:
     ):
         with anew():
             arrays = [array(k) for k in range(12)]
-            address = ask(arrays[3])
+            address = ask(arrays[0])
+            assert (np.frombuffer(control.host(address, BYTES), np.float32) == programs.drawn(0)).all()  # at once
             for k in range(24):
-                mix[GRID](arrays[k % 3], arrays[4 + k % 8], np.float32(0.5))
+                mix[GRID](arrays[1 + k % 3], arrays[4 + k % 8], np.float32(0.5))
             cuda.synchronize()
             found = np.frombuffer(control.host(address, BYTES), np.float32)
-            assert (found == programs.drawn(3)).all()
+            assert (found == programs.drawn(0)).all()
     with anew():
         constant, arrays = array(50), [array(k) for k in range(12)]
         with_constant[GRID](arrays[0])
@@ -216,25 +219,100 @@ def check_an_address_that_was_told_stays_valid() -> None:
 
 def check_what_is_captured_stays() -> None:
     with anew():
-        arrays = [array(k) for k in range(12)]
-        for k in range(11):
-            mix[GRID](arrays[k], arrays[k + 1], np.float32(0))
         stream = Device(0).create_stream()
-        mix[(*GRID, stream)](arrays[0], arrays[1], np.float32(0))
+        arrays = [array(0), array(1)]
+        large = cuda.to_device(programs.drawn(50, 2 * N))  # goes in the capture, which takes pinned memory
+        arrays += [array(k) for k in range(2, 10)]  # 0 and 1 go
+        mix[(*GRID, stream)](arrays[8], arrays[9], np.float32(0))
+        stream.sync()
         builder = stream.create_graph_builder()
-        builder.begin_building()
+        builder.begin_building(mode="global")
         mix[(*GRID, builder)](arrays[0], arrays[1], np.float32(0))
         graph = builder.end_building().complete()
         builder.close()
-        before = arrays[1].copy_to_host()
         for _ in range(3):
-            for k in range(2, 11):
+            for k in range(2, 9):
                 mix[GRID](arrays[k], arrays[k + 1], np.float32(0))
             cuda.synchronize()
             graph.launch(stream)
             stream.sync()
-        assert (arrays[1].copy_to_host() == before + 3).all()
+        np.testing.assert_allclose(arrays[1].copy_to_host(), programs.drawn(1) + 3, 1e-5)
+        assert (large.copy_to_host() == programs.drawn(50, 2 * N)).all()
         graph.close(), stream.close()
+
+
+def check_what_ops_read_and_write_is_told() -> None:
+    with anew():
+        x, y = array(0), cuda.device_array(N, np.float32)
+        assert len(y.copy_to_host()) == N  # whatever is in it
+        ops: list[tuple[str, int, int]] = []
+        (arrays,) = emm_limit._all
+        arrays.device.before.append(lambda op, i: ops.append((op.name, len(op.reads), len(op.writes))))
+        x.copy_to_device(programs.drawn(1))
+        x[5:].copy_to_device(programs.drawn(1)[5:])
+        x.gpu_data.memset(0)
+        y.copy_to_device(x)
+        y[7:].copy_to_device(x[7:])
+        mix[GRID](x, y, np.float32(0))
+        turn[GRID](x, cuda.device_array(N, np.float32))
+        y.copy_to_host()
+    assert ops == [
+        ("copy in", 0, 1),
+        ("copy in", 1, 1),
+        ("set", 0, 1),
+        ("copy", 1, 1),
+        ("copy", 2, 1),
+        ("mix", 2, 2),
+        ("turn", 1, 2),
+        ("copy out", 1, 0),
+    ], ops
+
+
+def check_a_range_that_changes_hands_is_waited_for() -> None:
+    """Its last user was freed, and there was no op of the new one, when its granules are needed elsewhere."""
+    for seed in range(SEEDS):
+        with anew(3 * BYTES):
+            control.seed(seed)
+            w, x = array(), cuda.device_array(N, np.float32)
+            turn[GRID](w, x)
+            address = x.gpu_data.device_pointer
+            del x
+            turn[GRID](w, w)  # carries the release out
+            z = cuda.device_array(N, np.float32)
+            assert z.gpu_data.device_pointer == address
+            others = [cuda.device_array(N, np.float32) for _ in range(2)]
+            for other in others:
+                turn[GRID](w, other)
+            cuda.synchronize()
+
+
+def check_ranges_wait_for_copies() -> None:
+    """Of a block that went while a copy out of it or into it was under way, and of who has its addresses next."""
+    unit = 4096
+    for inward, handed in ((False, False), (True, False), (False, True), (True, True)):
+        for seed in range(SEEDS):
+            before = left()
+            world = OnPages(0, 2 * unit)
+            control.seed(seed)
+            x, y, z, w = blocks = [LiveBlock(k, unit, "", None, "") for k in range(4)]
+            for block in (x, y, w):
+                world.reserve(block.number, unit)
+            world.fill(x, unit)
+            copy = world.out(x)
+            if inward:
+                copy.done.synchronize()
+                world.back(x, copy)
+            world.settle(copy)
+            world.empty(x)
+            if handed:
+                world.release(x.number)
+                assert world.reserve(z.number, unit).address
+            for block in (y, w):
+                world.fill(block, unit)
+            cuda.synchronize()
+            assert control.report() == ""
+            world.close()
+            assert left() == before, blocks
 
 
 def check_one_launch_that_needs_too_much_is_refused() -> None:
@@ -359,10 +437,38 @@ def check_streams_may_go() -> None:
     np.testing.assert_allclose(np.frombuffer(ours, np.float32).reshape(12, N), want, 1e-4, 1e-4)
 
 
+def check_a_long_run_takes_no_more_events_than_a_short_one() -> None:
+    taken = []
+    for launches in (1500, 4500):
+        with anew():
+            arrays = [array(k) for k in range(12)]
+            control.reset_counts()
+            for k in range(launches):
+                mix[GRID](arrays[k % 3], arrays[3 + k % 4], np.float32(0))
+            taken.append(control.count("events_created"))
+            mix[GRID](arrays[10], arrays[11], np.float32(0))  # sends those away that were used last long ago
+            assert (arrays[11].copy_to_host() == programs.drawn(11) + 1).all()
+            assert (arrays[7].copy_to_host() == programs.drawn(7)).all()
+    assert taken[0] == taken[1] < 2500, taken
+
+
+def check_bytes_are_set() -> None:
+    with anew():
+        arrays = [array(k) for k in range(12)]
+        stream = cuda.stream()
+        for k, x in enumerate(arrays):
+            x.gpu_data.memset(k, stream=stream if k % 2 else 0)
+            x[100:200].gpu_data.memset(0)
+        stream.synchronize()
+        for k, x in enumerate(arrays):
+            found = x.copy_to_host().view(np.uint8)
+            assert (found[:400] == k).all() and (found[400:800] == 0).all() and (found[800:] == k).all(), k
+
+
 def check_a_reset_is_survived() -> None:
     expected = json.loads(os.environ["EXPECTED"])
-    streams = control.count("live_streams")
     with anew():
+        streams = control.count("live_streams")
         kept = [array(k) for k in range(12)]
         cuda.current_context().reset()
         assert digest(programs.steady) == expected["steady"]
