@@ -88,13 +88,13 @@ class ContextLimit:
 class Charged:
     """The bytes of a pool for small arrays, which are within the limit too, and never move."""
 
-    def __init__(self, inner: Backing, arrays: LimitedArrays) -> None:
+    def __init__(self, inner: Any, arrays: LimitedArrays) -> None:
         self.inner, self.arrays, self.base = inner, arrays, inner.base
 
     @property
     def size(self) -> int:
         """Bytes there are."""
-        return int(getattr(self.inner, "size"))  # noqa: B009
+        return int(self.inner.size)
 
     def grow(self, top: int) -> None:
         """Make room within the limit, and take it."""
