@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from gpumem.live.worlds import LiveBlock, LiveWorld
 
 LOGGED = 2**18  # entries of a log
-KINDS = ("op", "out", "in", "empty", "fill", "found", "planned", "deviated", "resumed")
 
 
 class LogEntry(NamedTuple):
