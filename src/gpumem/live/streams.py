@@ -146,8 +146,8 @@ class OnStreams(Beside):
 
     Notes
     -----
-    The host does not wait for copies, but for those of the program's own bytes (`write`, `read`). The device is made the
-    thread's current one; a program that makes another one current meanwhile makes this one so again before its ops.
+    The host does not wait for copies, but for those of the program's own bytes (`write`, `read`). The device is made
+    the thread's current one; a program that makes another one current meanwhile makes this one so before its ops.
     """
 
     card: CudaCard

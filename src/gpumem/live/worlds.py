@@ -156,8 +156,8 @@ class OnClock:
     """No bytes, only time: ops on one stream, copies on the machine's links, and waits as `gpumem.live.cuda` has them.
 
     A copy out starts once the op before it has ended, and nobody waits for it but who gives the memory away or touches
-    it. A copy in starts once the ops before it have ended, and the next op that touches it waits. So on demand, where each copy
-    is asked for at the last moment, ops and copies take turns.
+    it. A copy in starts once the ops before it have ended, and the next op that touches it waits. So on demand, where
+    each copy is asked for at the last moment, ops and copies take turns.
     """
 
     def __init__(self, machine: Machine) -> None:
