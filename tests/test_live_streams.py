@@ -14,6 +14,7 @@ from .conftest import absent, needs
 CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "world_checks.py").read_text(), re.M)
 
 
+@pytest.mark.thorough
 @pytest.mark.jit
 def test_the_device_on_streams() -> None:
     needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
