@@ -158,6 +158,10 @@ def test_bad_calls() -> None:
             call()
     with pytest.raises(TypeError, match="integer"):
         device.exec("x", [a], duration=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"op 0 \(x\): 5 is no list of blocks"):
+        device.exec("x", 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="write: 'abc' is no array of numbers, nor bytes"):
+        device.write(a, "abc")  # type: ignore[arg-type]
     device.free(a)
     with pytest.raises(ValueError, match="read: block 0 was already freed"):
         device.read(a)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from math import inf
 from operator import index
@@ -258,6 +258,8 @@ class Adaptive:
         """Copy the program's bytes into a block, as an op called `write`; the rest of the block becomes zeros."""
         mine = self._live(block, "write")
         source = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray) else np.asarray(data)
+        if source.dtype.kind not in "biufcV" or source.dtype.hasobject:
+            raise TypeError(f"write: {data!r:.60} is no array of numbers, nor bytes")
         given = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         if len(given) > mine.size:
             raise ValueError(f"write: {len(given)} bytes for block {block}, which has {mine.size}")
@@ -312,6 +314,9 @@ class Adaptive:
         if index(duration) < 0 and duration != UNKNOWN:
             raise ValueError(f"{where}: duration {duration} ns is negative")
         self._open(where)
+        for row in (reads, writes):
+            if not isinstance(row, Iterable):
+                raise TypeError(f"{where}: {row!r:.60} is no list of blocks")
         touched = [self._live(b, where).size for b in (*reads, *writes)]
         moves = float(sum(touched)) if moved is None else moved
         for what, much in (("flops", flops), ("moved", moves)):
