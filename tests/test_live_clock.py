@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gpumem.columns import COMPUTE, Csr
-from gpumem.execute import initial
+from gpumem.execute import in_units, initial
 from gpumem.io import bundled
 from gpumem.live import Adaptive, Clocked, InMemory, OnClock
 from gpumem.live.log import LogEntry
-from gpumem.live.programs import in_units, play
+from gpumem.live.programs import play
 from gpumem.machine import Link, Machine
 from gpumem.models import MODELS
 from gpumem.swap.snu.on_demand import follow

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.columns import Buffers, Ops
-from gpumem.execute import Emulator, GenericOp, carried, initial, run
+from gpumem.execute import Emulator, GenericOp, carried, in_units, initial, run
 from gpumem.io import bundled
 from gpumem.kernels import reference
-from gpumem.live.programs import OverArrays, in_units, play
+from gpumem.live.programs import OverArrays, play
 from gpumem.machine import Machine
 from gpumem.models import MODELS
 from gpumem.pool.smartpool import best_fit

@@ -19,7 +19,7 @@ from gpumem.commands.planning import own_options
 from gpumem.commands.progress import Progress, complain, tell
 from gpumem.errors import Infeasible
 from gpumem.live.log import spent
-from gpumem.live.programs import OverArrays, TracePlayer, in_units
+from gpumem.live.programs import OverArrays, TracePlayer
 from gpumem.names import choices
 from gpumem.report import columns, human, human_ns, percent
 from gpumem.swap import PLANNERS
@@ -111,19 +111,25 @@ def _model(args: argparse.Namespace, room: _Room) -> _Program:
     return _Program(model.trace, lambda: model.launch(room.library), model.state, names, 1)
 
 
-def _trace(args: argparse.Namespace, room: _Room, progress: Progress) -> _Program:
-    """A trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
+def recorded(args: argparse.Namespace, progress: Progress) -> gpumem.Trace:
+    """Read the trace that is to run."""
     source = source_of(args.model, models.MODELS)
     if args.batch is not None:
         raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
     progress(f"reading {args.model}")
-    trace, unit, library = io.load(source).trace, 1, room.library
+    trace = io.load(source).trace
     if not len(trace.ops):
         raise ValueError(f"{args.model}: a bare instance has no ops to run")
+    return trace
+
+
+def _trace(args: argparse.Namespace, room: _Room, progress: Progress) -> _Program:
+    """A trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
+    trace, unit, library = recorded(args, progress), 1, room.library
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here, and is copied in the time of as many")
         unit, library = args.alignment, None
-        trace = in_units(trace, unit)
+        trace = execute.in_units(trace, unit)
     carried = execute.carried(trace)
     names = {int(of): f"buffer {of}" for of in sorted(carried)}
     launch, seed = (lambda: execute.GenericOp(trace, library)), args.seed or 0

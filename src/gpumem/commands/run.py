@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import gpumem
-from gpumem import evaluate, execute, io, models, pool, report
+from gpumem import evaluate, execute, models, pool, report
 from gpumem.commands import doctor, live
 from gpumem.commands.args import one_word, target_of
-from gpumem.commands.files import FILE, source_of
+from gpumem.commands.files import FILE
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress, complain, tell
@@ -141,13 +141,7 @@ def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progr
 
 def _trace(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:
     """The same of a trace file with generic ops; on the emulator a byte stands for each unit of alignment."""
-    source = source_of(args.model, models.MODELS)
-    if args.batch is not None:
-        raise ValueError(f"--batch: {args.model} is a trace, its batch is what was recorded")
-    progress(f"reading {args.model}")
-    trace = io.load(source).trace
-    if not len(trace.ops):
-        raise ValueError(f"{args.model}: a bare instance has no ops to run")
+    trace = live.recorded(args, progress)
     made, unit, library = make(trace, machine, args, progress, usual=USUAL, more=("seed",)).report(), 1, room.library
     if not room.cuda:
         tell(f"a byte stands for {args.alignment} here; the times are the emulator's, the prediction {machine.name}'s")

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
         Work as Work,
     )
     from gpumem.execute.emulate import Emulator as Emulator
-    from gpumem.execute.generic import GenericOp as GenericOp, carried as carried, initial as initial, scaled as scaled
+    from gpumem.execute.generic import (
+        GenericOp as GenericOp,
+        carried as carried,
+        in_units as in_units,
+        initial as initial,
+        scaled as scaled,
+    )
     from gpumem.execute.layout import Block as Block, Layout as Layout
     from gpumem.execute.orders import (
         Order as Order,

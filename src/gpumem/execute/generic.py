@@ -202,6 +202,20 @@ def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
 
 
 @strict
+def in_units(trace: Trace, unit: int) -> Trace:
+    """Shrink a trace: one byte for each `unit` bytes, rounded up, so that it runs fast.
+
+    >>> from gpumem.columns import Buffers, Ops
+    >>> in_units(Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]])), 256).buffers.size
+    array([2, 1])
+    """
+    if unit < 1:
+        raise ValueError(f"unit: {unit} is below 1")
+    buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
+    return Trace(buffers, trace.ops, name=trace.name)
+
+
+@strict
 def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
     """Shrink a placed trace by its alignment: one byte for each unit, so that it runs fast.
 
@@ -216,6 +230,4 @@ def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
     placement.check_fits(trace)
     unit = placement.alignment
     offset = np.where(trace.buffers.host, placement.offset, placement.offset // unit)
-    buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
-    small = Trace(buffers, trace.ops, name=trace.name)
-    return small, Placement(offset, -(-placement.height // unit), 1)
+    return in_units(trace, unit), Placement(offset, -(-placement.height // unit), 1)

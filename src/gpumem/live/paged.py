@@ -276,9 +276,6 @@ class OnPages(OnStreams):
         """Wait for what is under way, and give everything back."""
         with suppress(Exception):
             self.marks.wait(self.marks.ops)
-        self.device.set_current()
-        for side in (self.compute, self.d2h, self.h2d):
-            with suppress(Exception):
-                side.of.sync()  # type: ignore[attr-defined]
+        self._run_dry()
         self.pages.close()
         super().close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -286,17 +286,3 @@ def _check(trace: Trace) -> None:
     strange = np.flatnonzero((trace.ops.role != COMPUTE) & (trace.ops.role != SYNC))
     if len(strange) or trace.buffers.host.any():
         raise ValueError(f"trace {trace.name!r}: a plan is in it; a program that knows of none is played as recorded")
-
-
-@strict
-def in_units(trace: Trace, unit: int) -> Trace:
-    """Shrink a trace: one byte for each `unit` bytes, rounded up, so that it runs fast.
-
-    >>> from gpumem.columns import Buffers, Ops
-    >>> in_units(Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]])), 256).buffers.size
-    array([2, 1])
-    """
-    if unit < 1:
-        raise ValueError(f"unit: {unit} is below 1")
-    buffers = replace(trace.buffers, size=-(-trace.buffers.size // unit), shape=None, dtype=None)
-    return Trace(buffers, trace.ops, name=trace.name)

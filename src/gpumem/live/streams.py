@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,8 @@ from cuda.core import Device, EventOptions
 from numpy.typing import DTypeLike
 
 from gpumem.execute.cuda import DeviceArray, for_numba
+from gpumem.execute.cuda.memory import host_bytes
+from gpumem.live.backing import done
 from gpumem.live.copies import Beside, Slab
 from gpumem.live.worlds import Bytes, LiveBlock, LiveCall
 
@@ -46,7 +47,7 @@ class DriverMemory:
 
     def free(self, address: int, stream: int) -> None:
         """Free."""
-        _done(api.cuMemFreeAsync(address, stream), "cuMemFreeAsync")
+        done(api.cuMemFreeAsync(address, stream), "cuMemFreeAsync")
 
 
 class CudaEvent:
@@ -110,17 +111,12 @@ class CudaCard:
     def copy(self, stream: CudaStream, target: LiveBlock | int, source: LiveBlock | int, size: int) -> None:
         there, here = (x.memory if isinstance(x, LiveBlock) else x for x in (target, source))
         if size:
-            _done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
+            done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
 
     def close(self) -> None:
         while self.kept:
             with suppress(Exception):
                 self.kept.pop()()
-
-
-def _done(result: tuple[Any, ...], what: str) -> None:
-    if result[0]:
-        raise RuntimeError(f"{what}: {result[0].name}")
 
 
 class OnStreams(Beside):
@@ -228,13 +224,13 @@ class OnStreams(Beside):
         address = self.memory.allocate(size, self._stream) if size else 0
         if size:
             self._scratches.append(address)
-            _done(api.cuMemsetD8Async(address, 0, size, self._stream), "cuMemsetD8Async")
+            done(api.cuMemsetD8Async(address, 0, size, self._stream), "cuMemsetD8Async")
         return self.array(DeviceArray(address, kind, shape))
 
     def put(self, block: LiveBlock, data: Bytes) -> None:
         """Copy through pinned memory, once that is free of the copy before."""
         slab = self._stage(block.size)
-        here = _host(slab.memory, block.size)
+        here = host_bytes(slab.memory, block.size)
         here[: len(data)], here[len(data) :] = data, 0
         self.card.copy(self.card.compute, block, slab.memory, block.size)
         slab.done.record(self.card.compute)
@@ -245,7 +241,7 @@ class OnStreams(Beside):
         self.card.copy(self.card.compute, slab.memory, block, block.size)
         slab.done.record(self.card.compute)
         slab.done.synchronize()
-        return _host(slab.memory, block.size).copy()
+        return host_bytes(slab.memory, block.size).copy()
 
     def _stage(self, size: int) -> Slab:
         """Pinned memory of which no copy is under way."""
@@ -269,13 +265,12 @@ class OnStreams(Beside):
         while self._scratches:
             with suppress(Exception):
                 self.memory.free(self._scratches.pop(), self._stream)
+        self._run_dry()
+        self.card.close()
+
+    def _run_dry(self) -> None:
+        """Wait for what is under way on the streams of this world; what failed has been told."""
+        self.device.set_current()
         for stream in (self.compute, self.d2h, self.h2d):
             with suppress(Exception):
                 stream.of.sync()  # type: ignore[attr-defined]
-        self.card.close()
-
-
-def _host(address: int, size: int) -> Bytes:
-    if not size:
-        return np.zeros(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))

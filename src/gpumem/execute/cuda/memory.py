@@ -246,7 +246,11 @@ def _is_pinned(address: int) -> bool:
 
 
 def _host_bytes(buffer: Any, offset: int, size: int) -> Bytes:
-    """Bytes of pinned memory as a NumPy array."""
+    return host_bytes(int(buffer.handle) + offset, size)
+
+
+def host_bytes(address: int, size: int) -> Bytes:
+    """Return bytes of pinned memory as a NumPy array."""
     if not size:
         return np.zeros(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(buffer.handle) + offset))
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
