@@ -8,19 +8,18 @@ import pytest
 
 from tests import fake_cuda
 
-from .conftest import absent, needs
+from .on_fake_driver import checks_of, needs_driver
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
-SOURCES = sorted((fake_cuda.HERE / "checks").glob("*.py"))
-CHECKS = re.findall(r"^def (check_\w+)", "".join(path.read_text() for path in SOURCES), re.M)
+CHECKS = checks_of(*sorted((fake_cuda.HERE / "checks").glob("*.py")))
 SNIPPETS = re.findall(r"```python\n(.*?)```", (fake_cuda.HERE / "README.md").read_text(), re.S)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def needed():
     """Skip where the fake driver or what it is for is missing."""
-    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
+    needs_driver()
 
 
 @pytest.fixture(scope="module")

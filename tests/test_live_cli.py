@@ -14,7 +14,7 @@ from gpumem.live import InMemory, Iteration, LiveBlock, LogEntry
 from gpumem.report import first_iterations
 
 from . import fake_cuda
-from .conftest import absent, needs
+from .on_fake_driver import needs_kernels
 
 pytestmark = pytest.mark.jit
 
@@ -127,8 +127,7 @@ def test_options_of_one_kind_of_run(capsys: pytest.CaptureFixture[str], monkeypa
 @pytest.mark.thorough
 def test_on_the_fake_driver() -> None:
     """A model with its compiled kernels, and a trace whose ops need scratch arrays."""
-    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
-    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    needs_kernels()
     code = """
 from gpumem.cli import main
 common = ["--live", "--device", "cuda", "--iterations", "6", "--planner", "heuristic", "--json"]

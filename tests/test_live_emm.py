@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
 
 from tests import fake_cuda
 
-from .conftest import absent, needs
+from .on_fake_driver import checks_of, needs_kernels, passed
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
 ROOT = fake_cuda.HERE.parent.parent
-CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "emm_checks.py").read_text(), re.M)
+CHECKS = checks_of(fake_cuda.HERE / "emm_checks.py")
 OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.live.emm", "PYTHONPATH": str(ROOT)}
 PROGRAM = f"""
 import runpy
@@ -31,8 +28,7 @@ print(emm.statistics().share, emm.statistics())
 @pytest.fixture(scope="module", autouse=True)
 def needed() -> None:
     """Skip where the fake driver, or what compiles kernels, is missing."""
-    needs(absent("cuda.core", "cuda.bindings", "numba_cuda") or fake_cuda.why_not())
-    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    needs_kernels()
 
 
 def ran(code: str, **env: str) -> list[str]:
@@ -45,9 +41,7 @@ def ran(code: str, **env: str) -> list[str]:
 @pytest.mark.thorough
 def test_the_manager_on_the_fake_driver() -> None:
     (printed,) = ran("from fake_cuda import emm_checks; emm_checks.main()", **OURS)
-    outcome = json.loads(printed)
-    assert set(outcome) == set(CHECKS)
-    assert not any(outcome.values()), "\n".join(f"{name}: {why}" for name, why in outcome.items() if why)
+    passed(printed, CHECKS)
 
 
 @pytest.mark.thorough

@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 
 import pytest
 
 from tests import fake_cuda
 
-from .conftest import absent, needs
+from .on_fake_driver import checks_of, needs_kernels, passed
 
 pytestmark = [pytest.mark.jit, pytest.mark.thorough]  # no loop of gpumem's is compiled here
 
 ROOT = fake_cuda.HERE.parent.parent
-CHECKS = re.findall(r"^def (check_\w+)", (fake_cuda.HERE / "limit_checks.py").read_text(), re.M)
+CHECKS = checks_of(fake_cuda.HERE / "limit_checks.py")
 DEVICE = 80 * 1024
 OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.live.emm"}
 EACH = """
@@ -46,8 +45,7 @@ for row in emm.report().iterations:
 @pytest.fixture(scope="module", autouse=True)
 def needed() -> None:
     """Skip where the fake driver, or what compiles kernels, is missing."""
-    needs(absent("cuda.core", "cuda.bindings", "numba_cuda") or fake_cuda.why_not())
-    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    needs_kernels()
 
 
 def ran(code: str, memory: int, **env: str) -> list[str]:
@@ -83,9 +81,7 @@ def test_limits_on_the_fake_driver() -> None:
         EXPECTED=json.dumps(natively(2**24)),
         **OURS,
     )
-    outcome = json.loads(printed)
-    assert set(outcome) == set(CHECKS)
-    assert not any(outcome.values()), "\n".join(f"{name}: {why}" for name, why in outcome.items() if why)
+    passed(printed, CHECKS)
 
 
 def test_a_ruined_context_is_left_behind() -> None:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
 
 from tests import fake_cuda
 
-from .conftest import absent, needs
+from .on_fake_driver import all_pass, checks_of, needs_driver
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
-SOURCES = sorted((fake_cuda.HERE / "live_checks").glob("*.py"))
-CHECKS = re.findall(r"^def (check_\w+)", "".join(path.read_text() for path in SOURCES), re.M)
+CHECKS = checks_of(*sorted((fake_cuda.HERE / "live_checks").glob("*.py")))
 
 
 def test_on_the_fake_driver() -> None:
-    """All checks run in one process, and in one test, so that no two workers run them."""
-    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
-    code = "from fake_cuda import live_checks; live_checks.main()"
-    done = fake_cuda.run(code, memory=12 << 16, timeout=300, FAKE_CUDA_GRANULE="65536")
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    assert set(results) == set(CHECKS)
-    assert not any(results.values()), "\n".join(f"{name}: {why}" for name, why in results.items() if why)
+    needs_driver()
+    all_pass("live_checks", CHECKS, memory=12 << 16, FAKE_CUDA_GRANULE="65536")
 
 
 @pytest.mark.parametrize(("mapping", "kind"), [("0", "Grown"), ("1", "Fixed")])
 def test_a_backing_is_what_the_device_can_do(mapping: str, kind: str) -> None:
     """The context is left as well, whether that went well or not."""
-    needs(absent("cuda.core", "cuda.bindings") or fake_cuda.why_not())
+    needs_driver()
     code = """
 from cuda.bindings import driver
 from fake_cuda import control

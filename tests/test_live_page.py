@@ -12,7 +12,7 @@ import pytest
 
 from tests import fake_cuda
 
-from .conftest import absent, needs
+from .on_fake_driver import needs_kernels
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "live.md").read_text()
 DEVICE = 24 * 2**20
@@ -41,8 +41,7 @@ def ran(folder: Path, words: list[str], memory: int, **told: str) -> str:
 @pytest.mark.thorough
 @pytest.mark.jit
 def test_the_program_of_the_page(tmp_path: Path) -> None:
-    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
-    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    needs_kernels()
     for name, text in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S):
         (tmp_path / name).write_text(text)
     commands = typed()

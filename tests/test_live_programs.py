@@ -13,7 +13,7 @@ from gpumem.machine import Machine
 from gpumem.testing import Compute, LiveProgram, Look, Put, Unmanaged, live_program, perform
 
 from . import fake_cuda
-from .conftest import absent, needs
+from .on_fake_driver import needs_kernels
 
 QUICK, ALL = 20, 500
 MACHINE = Machine.named("gtx1080ti")
@@ -79,8 +79,7 @@ def test_500_programs() -> None:
 
 def on_the_fake_driver(programs: int) -> Counter[bool]:
     """Programs on a device whose streams run in any legal order; with a few that no copy is waited for on."""
-    needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
-    needs(fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip())
+    needs_kernels()
     code = f"from fake_cuda import program_checks; program_checks.main({programs})"
     done = fake_cuda.run(code, memory=1 << 24, timeout=900)
     assert done.returncode == 0, done.stderr

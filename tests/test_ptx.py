@@ -1,30 +1,22 @@
 """Kernels from PTX on the fake driver: `fake_cuda/ptx_checks`, and what is refused."""
 
-import json
-import re
-
 import pytest
 
 from tests import fake_cuda
 from tests.fake_cuda.ptx import Refused, translate
 
 from .conftest import absent, needs
+from .on_fake_driver import all_pass, checks_of
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
-SOURCES = sorted((fake_cuda.HERE / "ptx_checks").glob("*.py"))
-CHECKS = re.findall(r"^def (check_\w+)", "".join(path.read_text() for path in SOURCES), re.M)
+CHECKS = checks_of(*sorted((fake_cuda.HERE / "ptx_checks").glob("*.py")))
 
 
 @pytest.mark.thorough
 def test_on_the_fake_driver():
-    """All checks run in one process, and in one test, so that no two workers run them."""
     needs(absent("cuda.core", "cuda.bindings", "numba_cuda") or fake_cuda.why_not())
-    done = fake_cuda.run("from fake_cuda import ptx_checks; ptx_checks.main()", memory=1 << 24, timeout=300)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    assert set(results) == set(CHECKS)
-    assert not any(results.values()), "\n".join(f"{name}: {why}" for name, why in results.items() if why)
+    all_pass("ptx_checks", CHECKS, memory=1 << 24)
 
 
 def refusal(body, outside=""):
