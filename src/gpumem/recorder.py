@@ -161,6 +161,10 @@ class Recorder(Shown):
         """Return the events from number `start` on, at no cost for those before."""
         return self._events[start:]
 
+    def begins_since(self, start: int) -> list[int]:
+        """Return for each op from number `start` on the event with which it begins."""
+        return self._begins[start:]
+
     @strict
     def ops_between(self, start: int, end: int) -> tuple[int, int]:
         """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import managed, record
+from gpumem.torch.ops import WRITTEN_AS
 from gpumem.trace import Trace
 from tests.pytorch.counting import WRAPPED, Mark, profiled
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
@@ -194,9 +195,12 @@ def least(trace: Trace, lists: bool = True) -> tuple[int, str]:
     """The most bytes that one op touches, and its name: no run is below. Calls on `lists` of tensors may be split."""
     size, name = trace.buffers.size.tolist(), trace.ops.name
     rows = zip(name, trace.ops.reads.tolist(), trace.ops.writes.tolist())
-    return max(
-        (sum(size[b] for b in {*reads, *writes}), op) for op, reads, writes in rows if lists or "_foreach" not in op
-    )
+    return max((_touched(size, op, reads, writes), op) for op, reads, writes in rows if lists or "_foreach" not in op)
+
+
+def _touched(size: list[int], op: str, reads: list[int], writes: list[int]) -> int:
+    """The bytes that an op touches; what is written down as in place may run out of place, and then makes its sum."""
+    return sum(size[b] for b in {*reads, *writes}) + (size[reads[0]] if op in WRITTEN_AS else 0)
 
 
 def there(storage: torch.UntypedStorage | None) -> bool:

@@ -23,6 +23,8 @@ try:
         TorchDispatchMode as TorchDispatchMode,
         _disable_current_modes as _disable_current_modes,
         _get_current_dispatch_mode_stack as _get_current_dispatch_mode_stack,
+        _pop_mode as _pop_mode,
+        _push_mode as _push_mode,
     )
     from torch.utils.flop_counter import flop_registry as flop_registry
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary

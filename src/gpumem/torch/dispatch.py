@@ -6,7 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumem.torch._torch import TorchDispatchMode, torch
+from gpumem.torch._torch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+    torch,
+)
 from gpumem.torch.chunks import joined, pieces
 from gpumem.torch.ops import Call, call_of, kind_of
 from gpumem.torch.refusals import check_types
@@ -25,6 +31,22 @@ class OpMode(TorchDispatchMode):
         super().__init__()
         self.device, self.chunk = device, chunk
         self.lock = threading.RLock()
+        self.off = False  # in a process that was forked from the one that has the mode
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave, also where modes that were entered later are left later, or where it was left already."""
+        stack = _get_current_dispatch_mode_stack()
+        if self not in stack:
+            return
+        above = [_pop_mode() for _ in stack[stack.index(self) + 1 :]]
+        super().__exit__(*error)
+        for mode in reversed(above):
+            _push_mode(mode)
+
+    def unmanaged(self) -> None:
+        """Leave for good, in a process that was forked; what is called where it cannot be left runs as it is."""
+        self.off = True
+        self.__exit__(None, None, None)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -34,6 +56,8 @@ class OpMode(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.off:
+            return func(*args, **kwargs)
         if types:
             check_types(func, types)
         kind = kind_of(func)

@@ -1,8 +1,9 @@
 """What an op is: the one answer for recording and running, decided from its schema and operands before it runs.
 
-No ops are views (aliases that write nothing, `_unsafe_view`, `unsafe_split`, `lift_fresh`), questions about shapes,
-calls without tensors (a profiler's marks) and whatever stays off the device. `.item()` and `equal` are ops: the host
-waits for them.
+Whatever has a tensor of the device among its arguments is an op that reads it, whoever registered it and whatever it
+returns, unless PyTorch's own op is known to touch no bytes (`TOUCHES_NOTHING`, views and questions about shapes) or to
+look at the shape only (`LOOKS_AT_SHAPES`). So an op that nobody has heard of is slower than it needs to be, and never
+runs on memory that is away. `tests/pytorch/test_ops.py` names what a new PyTorch has added to neither list.
 """
 
 from __future__ import annotations
@@ -15,11 +16,38 @@ from gpumem.torch._torch import flop_registry, torch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
-NO_OPS = frozenset(
-    {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::lift_fresh", "aten::lift"}
+TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that a tensor answers without its bytes
+    f"aten::{name}"
+    for name in (
+        *("_conj", "_fw_primal", "_make_dual", "_neg_view", "_reshape_alias", "_unsafe_view", "alias", "as_strided"),
+        *("detach", "diagonal", "expand", "lift", "lift_fresh", "permute", "select", "slice", "slice_inverse", "split"),
+        *("split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold", "unsafe_split"),
+        *("unsafe_split_with_sizes", "unsqueeze", "view", "view_as_complex", "view_as_real"),
+        *("_test_autograd_multiple_dispatch_view", "_indices", "_values", "indices", "values", "ccol_indices"),
+        *("col_indices", "crow_indices", "row_indices", "_dimI", "_dimV", "_nnz", "dense_dim", "sparse_dim"),
+        *("is_coalesced", "_fused_sdp_choice", "_has_same_storage_numel", "_assert_tensor_metadata", "is_same_size"),
+        *("is_set_to", "q_per_channel_axis", "q_scale", "q_zero_point", "qscheme", "_use_cudnn_ctc_loss"),
+        *("_use_miopen_ctc_loss", "dim", "size", "stride", "numel", "sym_size", "sym_stride", "sym_numel"),
+        *(
+            "sym_storage_offset",
+            "storage_offset",
+            "is_contiguous",
+            "sym_is_contiguous",
+            "is_complex",
+            "is_floating_point",
+        ),
+        *("is_signed", "is_conj", "is_neg", "is_inference", "is_leaf", "get_device", "output_nr", "retains_grad"),
+        *("_version", "result_type"),
+    )
 )
 ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
-NO_READS = ("_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")  # they look at the shape
+LOOKS_AT_SHAPES = frozenset(  # of PyTorch's own ops: they read no operand
+    f"aten::{name}"
+    for name in (
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+        *("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"),
+    )
+)
 OVERWRITES = frozenset(  # what they write they do not read, though it was there before
     {f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential")}
 )
@@ -30,7 +58,8 @@ GATHERS = frozenset(  # of the table they read no more rows than come out
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
-IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes the other form wherever a mode is on
+IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes the other form wherever a mode is on.
+    # A recorder writes down this form; nobody ever runs it instead, as the formula may read its operand again.
     aten.scatter: "scatter_.src",
     aten.scatter_add: "scatter_add_.default",
     aten.index_put: "_index_put_impl_.default",
@@ -39,6 +68,8 @@ IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes th
     aten.put: "put_.default",
     aten.masked_scatter: "masked_scatter_.default",
 }
+WRITTEN_AS = {name: f"{packet.__name__}.{name.partition('.')[2]}" for packet, name in IN_PLACE.items()}
+WRITTEN_AS["add_.Tensor"] = "add.Tensor"  # the engine's sum of two gradients
 ROWS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")  # they take lists, and may work row by row
 CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 
@@ -47,11 +78,16 @@ CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 class Kind:
     """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
 
-    `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may get another storage.
+    `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `nested`: it
+    has to do with nested tensors; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may
+    get another storage.
     """
 
     name: str
+    looks: str
     counts: bool
+    makes: bool
+    nested: bool
     composite: bool
     reads: bool
     overwrites: bool
@@ -84,16 +120,18 @@ def _kind_of(func: Any) -> Kind:
     schema, name = func._schema, func._schema.name
     arguments = schema.arguments
     written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
-    view = any(a.alias_info is not None for a in arguments) and not written
-    makes = any("Tensor" in str(r.type) for r in schema.returns)
+    short = str(func).removeprefix("aten.")
     convolves = name in ("aten::convolution", "aten::convolution_backward", "aten::_convolution")
     return Kind(
-        name=str(func).removeprefix("aten."),
-        counts=not view and name not in NO_OPS and (makes or bool(written) or name in ASKS),
+        name=short,
+        looks=out_of_place(short),
+        counts=name not in TOUCHES_NOTHING,
+        makes=any("Tensor" in str(r.type) for r in schema.returns),
+        nested="nested" in name,
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
-        reads=not name.removeprefix("aten::").endswith(NO_READS),
+        reads=name not in LOOKS_AT_SHAPES,
         overwrites=name in OVERWRITES,
-        gathers=str(func).removeprefix("aten.") in GATHERS,
+        gathers=short in GATHERS,
         empty=name.removeprefix("aten::").startswith(EMPTY),
         rng=torch.Tag.nondeterministic_seeded in func.tags,
         blocks=name in ASKS,
@@ -126,6 +164,15 @@ class Call:
         return [x for x in self.operands if not any(x is y for y in self.written)]
 
 
+def out_of_place(name: str) -> str:
+    """Return the name of the op that runs where a recorder may have written down its form in place.
+
+    >>> out_of_place("add_.Tensor"), out_of_place("mul_.Tensor")
+    ('add.Tensor', 'mul_.Tensor')
+    """
+    return WRITTEN_AS.get(name, name)
+
+
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call | None:
     """Decide whether a call is an op of the device; None where it is not.
 
@@ -147,9 +194,10 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
     operands = tensors(args, device)
     if kwargs:
         operands += tensors(kwargs.values(), device)
-    if not operands and (_made_on(kwargs) != device or _nothing(kind, args)):
+    if not operands and (not kind.makes or _made_on(args, kwargs) != device or _nothing(kind, args)):
         return None
-    positions = (*kind.written, *RUNNING) if kind.hidden and args[TRAINING] else kind.written
+    hidden = kind.hidden and len(args) > TRAINING and args[TRAINING]
+    positions = (*kind.written, *RUNNING) if hidden else kind.written
     written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
     if kind.outs and kwargs:
         written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
@@ -174,9 +222,12 @@ def results(result: Any, device: str) -> list[torch.Tensor]:
     return tensors(result if isinstance(result, (list, tuple)) else (result,), device)
 
 
-def _made_on(kwargs: Mapping[str, Any]) -> str:
+def _made_on(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The type of the device on which a call without operands there makes its result; nothing where others tell."""
     device = kwargs.get("device")
-    return "cpu" if device is None else torch.device(device).type
+    if device is not None:
+        return str(torch.device(device).type)
+    return "" if tensors((*args, *kwargs.values()), None) else "cpu"
 
 
 def _nothing(kind: Kind, args: Sequence[Any]) -> bool:

@@ -99,13 +99,13 @@ def check_types(func: Any, types: Sequence[type]) -> None:
             )
 
 
-def check_layout(name: str, values: Sequence[torch.Tensor]) -> None:
-    """Refuse tensors that have no storage of their own."""
+def check_layout(name: str, values: Sequence[torch.Tensor], does: str = "makes") -> None:
+    """Refuse to record an op that makes, or takes, tensors that have no storage of their own."""
     for x in values:
         if x.layout is not torch.strided or x.is_nested:
             layout = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
             raise WorkloadError(
-                f"{name} makes a {layout} tensor, which has no storage of its own; use dense ones (sparse=False)"
+                f"{name} {does} a {layout} tensor, which has no storage of its own; use dense ones (sparse=False)"
             )
 
 

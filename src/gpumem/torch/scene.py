@@ -22,6 +22,7 @@ from gpumem.torch._torch import (
     register_optimizer_step_pre_hook,
     torch,
 )
+from gpumem.torch.observing import forgets
 from gpumem.torch.ops import IN_PLACE
 from gpumem.torch.refusals import check_module
 
@@ -123,7 +124,8 @@ class Scene:
             yield STATISTICS, name, tensor
         for optimizer in self.optimizers:
             for parameter, state in optimizer.state.items():
-                for what, value in state.items():
+                held = state.items() if isinstance(state, Mapping) else ()  # some keep a counter of their own there
+                for what, value in held:
                     if isinstance(value, torch.Tensor):
                         yield OPT_STATE, f"{called.get(id(parameter), 'parameter')}.{what}", value
             for group in optimizer.param_groups:
@@ -136,7 +138,8 @@ class Scene:
     def in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], last: int | None) -> str:
         """What a backward pass would do instead of this op, in place, were nobody watching; nothing where it is this.
 
-        `last` is the node that wrote the first operand last.
+        A guess, for a recording only: what runs is what was asked for. `last` is the node that wrote the first operand
+        last.
         """
         here, adds = self.node, func is aten.add.Tensor
         if NONE in (here, last) or last is None or (torch.is_grad_enabled() and (adds or self.stack)):
@@ -148,12 +151,15 @@ class Scene:
         same = last == here and not isinstance(node, BackwardCFunction) and name.endswith(f".{func._overloadname}")
         return name if same else ""
 
+    @forgets
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        if not self.stack:
+        outermost = not self.stack
+        self.stack.append(type(module).__name__)  # first, as each is taken off again, whatever fails here
+        if outermost:
             self.entered = True
             if module not in self.names:
                 self._meet(module)
-        self.stack.append(self.names.get(module, type(module).__name__))
+        self.stack[-1] = self.names.get(module, self.stack[-1])
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         if self.stack:
@@ -180,6 +186,7 @@ class Scene:
         self.models[begin] = root
         return begin
 
+    @forgets
     def _optimize(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.on_gradients(p for group in optimizer.param_groups for p in group["params"])
         self.optimizing = True
@@ -245,7 +252,7 @@ def engine_references() -> tuple[int, int]:
                 found.append(references(args[0]))
             return func(*args, **(kwargs or {}))
 
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         a = torch.ones(2, requires_grad=True)
         total = (a * 2).sum() + (a * 3).sum()
     with Ask():

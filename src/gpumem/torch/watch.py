@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from typing import Any
@@ -33,6 +34,20 @@ def name_of_type(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@dataclass(slots=True)
+class Begun:
+    """An op that is about to run: the blocks that it reads and writes, the bytes that it moves, how it is written down.
+
+    `name` is another one than the op's where it is written down in place.
+    """
+
+    call: Call
+    name: str
+    reads: list[int]
+    writes: list[int]
+    moved: int
+
+
 class Watch(OpMode):
     """Records what runs under it.
 
@@ -46,13 +61,24 @@ class Watch(OpMode):
         Runs the ops that are recorded, and says at the end of an iteration how long they took.
     chunk : int, optional
         Calls on lists of tensors are split into ops that touch at most so many bytes each, see `pieces`.
+    as_bare : bool
+        Whether a backward pass is written down as it is where nobody watches, with its sums in place, instead of as it
+        is under a mode. What runs is the same.
     """
 
     alone = "a capture"
 
-    def __init__(self, device: str, scene: Scene, timed: Timed | None = None, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        device: str,
+        scene: Scene,
+        timed: Timed | None = None,
+        chunk: int | None = None,
+        *,
+        as_bare: bool = True,
+    ) -> None:
         super().__init__(device, chunk)
-        self.scene, self.timed = scene, timed
+        self.scene, self.timed, self.as_bare = scene, timed, as_bare
         self.recorder = Recorder()
         self.storages = Storages(self._block)
         self.recording = False
@@ -64,38 +90,47 @@ class Watch(OpMode):
         self.source: dict[int, str] = {}  # of a block of one value: the op that wrote it
         self.resized: list[str] = []
         self.ns: list[int] = []  # of each op, where measured
-        engine_references()
+        if as_bare:
+            engine_references()
         scene.on_gradients = self._gradients
 
     def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op of the device and write it down; return what it returns."""
+        begun = self.before(call, func, args, kwargs)
+        asked = call.kind.blocks and self.device == "meta"
+        result = self._answer(call.kind.name, args[0]) if asked else self._do(func, args, kwargs)
+        self.after(begun, args, kwargs, result)
+        return result
+
+    def before(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Begun:
+        """Look at an op that is about to run."""
         self.bury()
         kind, storages = call.kind, self.storages
+        check_layout(kind.name, call.operands, "takes")
         operands, writes = storages.all_of(call.operands), storages.all_of(call.written)
         reads = [*storages.all_of(call.read), *writes] if kind.overwrites else operands if kind.reads else []
-        moved = amount(call.read) + amount(call.written)
-        grows = kind.grows and operands
+        grows = self.as_bare and kind.grows and operands
         name = self.scene.in_place(func, args, kwargs, self.node.get(operands[0])) if grows else ""
-        result = (
-            self._answer(kind.name, args[0]) if kind.blocks and self.device == "meta" else self._do(func, args, kwargs)
-        )
-        made = results(result, self.device)
+        return Begun(call, name or kind.name, reads, writes, amount(call.read) + amount(call.written))
+
+    def after(self, begun: Begun, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Write down an op that has run, and what it returned."""
+        call, writes, storages = begun.call, begun.writes, self.storages
+        kind, made = call.kind, results(result, self.device)
         check_layout(kind.name, made)
-        if name and not storages.known(result):
+        if begun.name != kind.name and not storages.known(result):
             storages.succeed(args[0], result)
-            writes.append(operands[0])
-        name = name or kind.name
+            writes.append(begun.reads[0])
         if call.written:
             made = [x for x in made if not any(x is y for y in call.written)]
         fresh = amount(made)
         if kind.gathers:
-            moved -= max(amount([args[0]]) - fresh, 0)
-        moved += fresh
+            begun.moved -= max(amount([args[0]]) - fresh, 0)
+        begun.moved += fresh
         if kind.resizes:
-            writes += self._resized(name, call.written)
-        writes = [*storages.all_of(made), *writes]
-        self._note(call, name, reads, writes, moved, self._flops(kind, args, kwargs, result), args)
-        return result
+            writes += self._resized(begun.name, call.written)
+        begun.writes = [*storages.all_of(made), *writes]
+        self._note(begun, self._flops(kind, args, kwargs, result), args)
 
     def _resized(self, name: str, written: Sequence[torch.Tensor]) -> list[int]:
         """The blocks of what was written, new ones where a storage has another size by now."""
@@ -135,10 +170,9 @@ class Watch(OpMode):
             return 0
         return int(kind.flops(*args, **kwargs, out_val=result))
 
-    def _note(
-        self, call: Call, name: str, reads: list[int], writes: list[int], moved: int, flops: int, args: Sequence[Any]
-    ) -> None:
+    def _note(self, begun: Begun, flops: int, args: Sequence[Any]) -> None:
         here, phase, module = self.scene.here()
+        name, reads, writes, moved, kind = begun.name, begun.reads, begun.writes, begun.moved, begun.call.kind
         for block in writes:
             self.node[block] = here
             if self.device == "meta" and self.storages.size[block] <= 8:
@@ -148,7 +182,6 @@ class Watch(OpMode):
         if name == "ones_like.default" and seeds_gradients():
             phase = BACKWARD
         self.phase.append(phase)
-        kind = call.kind
         if kind.empty and phase != ARRIVAL:  # there the batch arrives in it
             moved = 0
         attributes = {"phase": phase, **{what: args[i] for i, what in kind.attributes if i < len(args)}}

@@ -19,9 +19,7 @@ _PARTS = {  # what tensors of other layouts are made of
 
 
 class Cell(Movable):
-    """A storage under management. `node` is the backward node that wrote last."""
-
-    node: int | None = None
+    """A storage under management."""
 
     def __init__(self, storage: torch.UntypedStorage, size: int, fixed: bool) -> None:
         super().__init__(size, fixed)

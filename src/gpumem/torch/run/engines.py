@@ -60,7 +60,9 @@ class OnHost:
         return copy
 
 
-pointer, resize = torch._C.StorageBase.data_ptr, torch._C.StorageBase.resize_  # which nobody has patched
+# which nobody has patched
+pointer, resize = torch._C.StorageBase.data_ptr, torch._C.StorageBase.resize_
+swap: Any = getattr(torch._C.StorageBase, "_swap_data_ptr_", None)
 
 
 def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
@@ -76,17 +78,17 @@ class Swapped:
     @staticmethod
     def empty(storage: torch.UntypedStorage) -> None:
         """Give a storage's memory back to the allocator."""
-        storage._swap_data_ptr_(hollow(storage.nbytes(), storage.device))
+        swap(storage, hollow(storage.nbytes(), storage.device))
 
     @staticmethod
     def fill(storage: torch.UntypedStorage, size: int) -> None:
         """Give a storage memory."""
-        storage._swap_data_ptr_(torch.UntypedStorage(size, device=storage.device))
+        swap(storage, torch.UntypedStorage(size, device=storage.device))
 
     @staticmethod
     def adopt(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
         """Let a storage have the memory of another one of its size."""
-        storage._swap_data_ptr_(other)
+        swap(storage, other)
 
 
 class Resized:
@@ -111,5 +113,5 @@ class Resized:
         torch._C.StorageBase.copy_(storage, other)
 
 
-SWAPS = hasattr(torch._C.StorageBase, "_swap_data_ptr_")
+SWAPS = swap is not None
 Pointers = Swapped | Resized

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpumem.live.follow import Follower
-from gpumem.live.hints import Hints
+from gpumem.live.hints import Hints, keys_of
 from gpumem.live.residency import LimitError
 from gpumem.swap.plan.replay import Replay
+from gpumem.torch.ops import WRITTEN_AS, out_of_place
 from gpumem.torch.run.again import Kept, Making, NotKept, remake
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.memory import Memory
@@ -18,7 +21,18 @@ class Remaker(Follower[Cell]):
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
         self.calls: dict[int, Kept] = {}
+        ops = hints.trace.ops
+        run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
+        hints.keys = keys_of(run)[0]  # ops are known by the form that runs, whichever was written down
         super().__init__(memory, hints)
+        rows = zip(ops.name, ops.reads.tolist(), ops.writes.tolist())
+        # planned in place: what runs may be out of place
+        self.sums = [name in WRITTEN_AS and {*writes} <= {*reads} for name, reads, writes in rows]
+
+    @staticmethod
+    def succeeded(touched: list[Cell]) -> list[Cell]:
+        """What an op touched that is planned in place and ran out of place: its result stands for its first operand."""
+        return [touched[-1], *touched[1:-1]] if len(touched) > 1 else touched
 
     def after(self, touched: list[Cell]) -> bool:
         """Do what is due after the op; at the end of an iteration its calls are over."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpumem.live.follow import LOST
-from gpumem.live.hints import Hints
+from gpumem.live.hints import LEAVE, Hints
 from gpumem.live.planning import Planning
 from gpumem.live.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.period import BlockEvent, Detector
 from gpumem.swap.plan import Plan
+from gpumem.torch._torch import torch
 from gpumem.torch.captured import cut
+from gpumem.torch.observing import tolerable
+from gpumem.torch.ops import Call
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.follow import Remaker
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.watch import Watch
+from gpumem.torch.watch import Begun, Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
 
@@ -25,6 +29,7 @@ KEPT = 1000  # rows of a report
 SEGMENTS = 8  # boundaries that one iteration may have within it
 TRIES = 24  # iterations recorded before the recorder begins with an empty book
 PATIENCE = 3  # iterations in a row that left the plan, before another is made
+HORIZON = 2**17  # ops in which nothing repeats, before the recorder begins with an empty book; as a device's
 
 
 class Segment(NamedTuple):
@@ -36,14 +41,20 @@ class Segment(NamedTuple):
 
 
 class Book:
-    """What is known of a recording: how its ops look, what they touched, and the boundaries in it."""
+    """What is known of a recording: how its ops look, what they touched, and the boundaries in it.
+
+    A period is looked for among the events of blocks, and what ops look like: a *mark*, a block as large as the op's
+    key is a number, comes and goes before each. Else ops that differ by name alone would repeat.
+    """
 
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.trail: list[list[Cell]] = []
         self.segments: list[Segment] = []
         self._detector = Detector()
-        self._pushed = 0
+        self._pushed = 0  # events of the recorder
+        self._marked: list[int] = []  # of each op: the detector's event that its mark is
+        self._events = 0  # of the detector
 
     def close(self, hi: int) -> bool:
         """End a segment before op `hi`; return whether there are ops in it."""
@@ -63,14 +74,30 @@ class Book:
     def look(self, watch: Watch) -> tuple[list[tuple[int, int]], set[int]] | None:
         """Look for two iterations in what happened since the last time; return the ops of both, and no marks."""
         events = watch.recorder.events_since(self._pushed)
+        begins = watch.recorder.begins_since(len(self._marked))
+        for number, event in enumerate(events, self._pushed):
+            while begins and begins[0] == number:
+                begins.pop(0)
+                if found := self._mark():
+                    return found
+            if found := self._push(BlockEvent(*event)):
+                return found
         self._pushed += len(events)
-        for event in events:
-            found = self._detector.push(BlockEvent(*event))
-            if found is not None:
-                ops = watch.recorder.ops_between
-                middle = found.start + found.length
-                return [ops(found.start, middle), ops(middle, found.end)], set()
         return None
+
+    def _mark(self) -> tuple[list[tuple[int, int]], set[int]] | None:
+        op, mark = len(self._marked), -2 - len(self._marked)
+        self._marked.append(self._events)
+        look = self.keys[op] % 2**40  # no sum of it overflows
+        return self._push(BlockEvent("malloc", mark, look)) or self._push(BlockEvent("free", mark, look))
+
+    def _push(self, event: BlockEvent) -> tuple[list[tuple[int, int]], set[int]] | None:
+        self._events += 1
+        found = self._detector.push(event)
+        if found is None:
+            return None
+        lo, middle, hi = (bisect_left(self._marked, at) for at in (found.start, found.start + found.length, found.end))
+        return [(lo, middle), (middle, hi)], set()
 
 
 class Course:
@@ -112,6 +139,7 @@ class Course:
         self.book = Book()
         self.ops = self.strayed = 0
         self.given_up = False
+        self.failed = 0  # periods that were none
         self.began = time.perf_counter()
 
     # begin, pause, end
@@ -128,7 +156,7 @@ class Course:
     def pause(self) -> None:
         """The run is left; a plan under way is there when it is entered again."""
         if self.watch is not None:
-            self.watch.end()
+            self._observed(self.watch.end)
         if self.follower is not None and self.follower.i:
             self.follower.restart()
         self.ops = 0
@@ -137,7 +165,7 @@ class Course:
         """Begin to record."""
         self.follower, self.job, self.book = None, None, Book()
         self.watch = self.recorder()
-        self.watch.begin()
+        self._observed(self.watch.begin)
 
     def unrecordable(self, why: str) -> None:
         """Go on without a recorder, and so without a plan."""
@@ -150,6 +178,35 @@ class Course:
         self.hints = Hints.of(trace, plan)
         self.follower = Remaker(self.memory, self.hints)
 
+    # what the recorder is told; where it fails, it is left out from then on
+
+    def _observed(self, look: Callable[..., Any], *what: Any) -> Any:
+        """Call what only observes; where it fails, go on without a recorder."""
+        try:
+            return look(*what)
+        except Exception as error:
+            if not tolerable(error):
+                raise
+            kind = "" if isinstance(error, WorkloadError) else f"{type(error).__name__}: "
+            self.unrecordable(f"{kind}{error}")
+            return None
+
+    def begins(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Begun | None:
+        """An op is about to run that is to be recorded; None where it cannot be."""
+        assert self.watch is not None
+        begun: Begun | None = self._observed(self.watch.before, call, func, args, kwargs)
+        return begun
+
+    def ran(self, begun: Begun, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """It has run."""
+        assert self.watch is not None
+        self._observed(self.watch.after, begun, args, kwargs, result)
+
+    def left(self, storages: list[torch.UntypedStorage]) -> None:
+        """The end of a call is an op that reads what lasts."""
+        assert self.watch is not None
+        self._observed(self.watch.touched, LEAVE, storages)
+
     # boundaries
 
     def seen(self, key: int, touched: list[Cell]) -> None:
@@ -157,11 +214,13 @@ class Course:
         self.book.keys.append(key)
         self.book.trail.append(touched)
         if self.detects and not self.book.segments and self.watch is not None:
-            found = self.book.look(self.watch)
+            watch, found = self.watch, self._observed(self.book.look, self.watch)
             if found is not None:
-                self.watch.end()
+                self._observed(watch.end)
                 self.ended(RECORDED)
-                self._alike(self.watch, *found)
+                self._alike(watch, *found)
+            elif len(self.book.keys) >= HORIZON:
+                self.record()
 
     def boundary(self, sure: bool) -> None:
         """An iteration may end here; it does where that is `sure`, unless one ended right before."""
@@ -207,11 +266,13 @@ class Course:
         return IDLE if self.hints is not None and self.hints.trace.peak_load <= self.memory.limit else ON_DEMAND
 
     def _recorded(self, watch: Watch) -> None:
-        hi = watch.end()
+        hi = self._observed(watch.end)
         self.memory.bury()
         least = self.memory.least
         self.ended(RECORDED)
         self.lasts(least)
+        if hi is None:
+            return
         if self.book.close(hi) and (p := self.book.period()):
             segments = self.book.segments
             bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]
@@ -219,20 +280,21 @@ class Course:
         elif len(self.book.segments) >= TRIES:
             self.record()
         else:
-            watch.begin()
+            self._observed(watch.begin)
 
     def _alike(self, watch: Watch, bounds: list[tuple[int, int]], marks: set[int]) -> None:
         """Two iterations are alike: plan for them."""
         lo, hi = bounds[-1]
         try:
             trace = cut(watch, bounds, "step").trace
-        except (WorkloadError, ValueError) as error:
-            if len(self.book.segments) >= TRIES:
-                self.unrecordable(str(error))
-            else:
-                watch.begin()
+        except Exception as error:
+            if not (isinstance(error, ValueError) or tolerable(error)):
+                raise
+            self._no_iteration(watch, str(error))
             return
-        settled, trail = self.settled(trace), self.book.trail[lo:hi]
+        settled, trail = self._observed(self.settled, trace), self.book.trail[lo:hi]
+        if self.given_up:
+            return
         if isinstance(settled, str):
             self.notes.append(f"recorded anew: {settled}")
             self.record()
@@ -250,6 +312,19 @@ class Course:
             self.began = time.perf_counter()  # no iteration's time
             if now:
                 self._planned(trail)
+
+    def _no_iteration(self, watch: Watch, why: str) -> None:
+        """What repeated is no iteration: go on with the book where boundaries are told, else with an empty one.
+
+        A detector reports a period once; what comes after it would go unseen.
+        """
+        self.failed += 1
+        if self.failed >= TRIES:
+            self.unrecordable(why)
+        elif self.book.segments:
+            self._observed(watch.begin)
+        else:
+            self.record()
 
     def _planned(self, trail: list[list[Cell]] | None) -> None:
         """Switch to the plan, if it is there and this is a place to begin with it."""

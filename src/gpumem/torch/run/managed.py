@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 from gpumem._strict import strict
@@ -23,12 +25,13 @@ from gpumem.torch.chunks import in_bytes, lists_named
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
 from gpumem.torch.run.follow import recover
+from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.mode import Within
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
-from gpumem.torch.run.outside import reading
+from gpumem.torch.run.outside import Reach, reading
 from gpumem.torch.run.strangers import refused
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
@@ -69,6 +72,7 @@ class Managed:
         self.course = Course(self.memory, self._recorder, self._settled, self._lasts, wait)
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
+        self.forks = Forks(self._forked)
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -89,8 +93,9 @@ class Managed:
             world.enter_context(refusing())
             world.enter_context(self.scene.followed())
             world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(reading(self._reach))
-            world.enter_context(refused(lambda x: self.memory.known(x) is not None))
+            world.enter_context(reading(self._reach, self._changed, self._name))
+            world.enter_context(refused(self._manages))
+            world.enter_context(self.forks)
             self.course.start()
             world.enter_context(self.mode)
             world.enter_context(uncompiled())
@@ -100,28 +105,50 @@ class Managed:
     def __exit__(self, *error: Any) -> None:
         world, self._world = self._world, None
         assert world is not None
+        notes = len(self.course.notes)
         world.__exit__(*error)
+        for note in self.course.notes[notes:] if error[0] is None else ():
+            warnings.warn(note, stacklevel=2)
 
     def _left(self) -> None:
-        """Let everything be where it is to be after the run."""
+        """Let everything be where it is to be after the run, whatever failed in it, and raise nothing.
+
+        What is raised here would take the place of the program's own error.
+        """
+        if self.mode.off:  # in a process that was forked from the run: all is back there since
+            return
+        leave = to_host if self.on_exit == HOST and not self._called else restore
         with self.mode.lock:
-            self.course.pause()
-            if self.on_exit == HOST and not self._called:
-                to_host(self.memory)
-            else:
-                restore(self.memory)
-            self.memory.engine.rest()
+            for what in (self.course.pause, partial(leave, self.memory), self.memory.engine.rest):
+                try:
+                    self.course.notes += what() or []
+                except Exception as error:
+                    self.course.notes.append(f"on leaving: {type(error).__name__}: {error}")
+
+    def _manages(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may be sent away at any time; threads of a run may outlive it."""
+        return self._world is not None and not self.mode.off and self.memory.known(tensor) is not None
+
+    def _forked(self) -> None:
+        """This process is a copy of the one that has the run, as a loader's worker: it goes on without one."""
+        self.mode.unmanaged()
+        self.mode.lock = RLock()  # the old one may be another thread's, which is not here
+        restore(self.memory)
 
     def __call__(self, step: F) -> F:
         """Let each call of a function run within the limit, as one iteration; all is back when it returns."""
 
         @wraps(step)
         def called(*args: Any, **kwargs: Any) -> Any:
+            before = self._called, self.course.detects
             self._called, self.course.detects = True, False
-            with self:
-                result = step(*args, **kwargs)
-                self.mode.leave()
-            return result
+            try:
+                with self:
+                    result = step(*args, **kwargs)
+                    self.mode.leave()
+                return result
+            finally:
+                self._called, self.course.detects = before
 
         return called  # type: ignore[return-value]
 
@@ -140,7 +167,7 @@ class Managed:
     # what becomes known on the way
 
     def _recorder(self) -> Watch:
-        return Watch(self.memory.device, self.scene, self.mode.runner)
+        return Watch(self.memory.device, self.scene, self.mode.timed, as_bare=False)
 
     def _limited(self, limit: int) -> None:
         self.memory.limit = limit
@@ -174,18 +201,35 @@ class Managed:
                 'the host: managed(..., on_exit="host")'
             )
 
-    def _reach(self, storage: torch.UntypedStorage, for_good: bool) -> None:
-        """Somebody is about to read a storage's bytes, and may keep their address."""
+    def _reach(self, storage: torch.UntypedStorage, how: Reach) -> None:
+        """Somebody is about to touch a storage's bytes past PyTorch's dispatcher."""
+        if self.mode.off:
+            return
         with self.mode.lock:
             cell = self.memory.by_key.get(storage._cdata)
             if cell is None:
                 return
             self.memory.engine.follow()
             self.memory.ready([cell], 0, "a read of bytes")
-            if for_good:
+            if how is Reach.KEEPS:
                 self.memory.fix(cell)
+            if how is not Reach.READS:
                 self.memory.secure([cell])
                 self.memory.wrote([cell])
+
+    def _name(self, storage: torch.UntypedStorage) -> int | None:
+        """A number that no other storage's address is, where this one's may change."""
+        cell = None if self.mode.off else self.memory.by_key.get(storage._cdata)
+        return None if cell is None or cell.fixed else cell.key
+
+    def _changed(self, storage: torch.UntypedStorage) -> None:
+        """It may have another size by now."""
+        if self.mode.off:
+            return
+        with self.mode.lock:
+            cell = self.memory.by_key.get(storage._cdata)
+            if cell is not None:
+                self.memory.measured(cell)
 
     def report(self) -> ManagedReport:
         """Return what came of the run so far."""

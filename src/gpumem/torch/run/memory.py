@@ -55,6 +55,23 @@ class Memory(Cells, LimitedMemory[Cell]):
         self.of([x for x in tensors if self.manages(x)])
         self.note()
 
+    def resized(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take note of storages that may have another size by now."""
+        for cell in self.of([*tensors]):
+            self.measured(cell)
+
+    def measured(self, cell: Cell) -> None:
+        """Take note of the size that a storage on the device has."""
+        storage = cell.storage
+        if storage is None or not cell.here or storage.nbytes() == cell.size:
+            return
+        more = storage.nbytes() - cell.size
+        self.held += more
+        self.alive += more
+        self.fixed += more * cell.fixed
+        cell.size += more
+        self.note()
+
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place.type == "meta":  # though its tensor says that it is on the device
             raise WorkloadError("a FakeTensor within a managed run has no bytes; leave FakeTensorMode before it")

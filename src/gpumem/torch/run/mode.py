@@ -17,32 +17,10 @@ from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.predict import Predicted
-from gpumem.torch.scene import NONE, Scene, engine_references
-from gpumem.torch.timing import Stopwatch, stopwatch
-from gpumem.torch.watch import Watch
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.scene import Scene
+from gpumem.torch.timing import stopwatch
 
-aten = torch.ops.aten
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
-
-
-class Runner:
-    """Runs ops, in place where that is `name`d; the last result is there though a recorder fails."""
-
-    def __init__(self, timed: Stopwatch | None) -> None:
-        self.timed, self.name = timed, ""
-        self.last: Any = None
-
-    def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run an op; return what it returns."""
-        if self.name:
-            func = _named(self.name)
-        self.last = self.timed(func, args, kwargs) if self.timed else func(*args, **kwargs)
-        return self.last
-
-    def read(self) -> list[int]:
-        """The nanoseconds of each op since the last time, where they are measured."""
-        return self.timed.read() if self.timed else []
 
 
 class Within(OpMode):
@@ -55,9 +33,7 @@ class Within(OpMode):
         self.memory, self.course, self.scene = memory, course, scene
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
-        self.runner = Runner(stopwatch(self.device))
-        self.node = NONE  # the backward node that is evaluated
-        engine_references()
+        self.timed = stopwatch(self.device)  # of ops that are recorded
 
     def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""
@@ -72,21 +48,24 @@ class Within(OpMode):
             course.notes.append(JOINED)
         if memory.dead:
             memory.bury()
-        reads, written, name = self._operands(call, func, args, kwargs)
-        key, follower = looks(name or kind.name, [cell.size for cell in reads]), course.follower
-        i = LOST if follower is None else follower.before(key, name or kind.name)
-        fresh, kept = self._expected(i, name, func, args, kwargs)
+        reads, written = self._operands(call)
+        key, follower = looks(kind.looks, [cell.size for cell in reads]), course.follower
+        i = LOST if follower is None else follower.before(key, kind.name)
+        fresh, kept = self._expected(i, reads, func, args, kwargs, bool(written))
         if written:
             memory.secure(written)
         memory.ready(reads, fresh, kind.name)
         if written:
             memory.wrote(written)  # also if it fails half-way
-        result = self._run(call, name, func, args, kwargs)
+        result = self._run(call, func, args, kwargs)
         touched = self._done(call, reads, written, result)
         if i == LOST:
             self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
-        if kept is not None and follower is not None:
-            follower.calls[i] = kept(touched, fresh)
+        elif follower is not None:
+            if kept is not None:
+                follower.calls[i] = kept(touched, fresh)
+            if follower.sums[i] and not written:
+                touched = follower.succeeded(touched)
         course.ops += 1
         if course.watch is not None:
             course.seen(key, touched)
@@ -94,42 +73,46 @@ class Within(OpMode):
             course.ended(course.state())
         return result
 
-    def _operands(
-        self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Cell], list[Cell], str]:
-        """The cells that an op reads, those that it writes, and what it is called where it is done in place instead."""
+    def _operands(self, call: Call) -> tuple[list[Cell], list[Cell]]:
+        """The cells that an op reads, and those that it writes."""
         memory, kind = self.memory, call.kind
         operands = memory.of(call.operands)
         written = memory.of(call.written) if call.written else []
-        reads = operands if kind.reads else []
         if kind.overwrites:
-            reads = [*dict.fromkeys([*memory.of(call.read), *written])]
-        self.node = self.scene.node
-        if kind.grows and self.node != NONE and operands and operands[0].node is not None:
-            name = self.scene.in_place(func, args, kwargs, operands[0].node)
-            return reads, operands[:1] if name else written, name
-        return reads, written, ""
+            return [*dict.fromkeys([*memory.of(call.read), *written])], written
+        return operands if kind.reads else [], written
 
     def _expected(
-        self, i: int, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        i: int,
+        reads: list[Cell],
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        in_place: bool,
     ) -> tuple[int, Callable[[list[Cell], int], Kept] | None]:
         """The bytes that an op will make; and what writes it down, once it has, if the plan may run it again."""
         follower = self.course.follower
-        if follower is not None and i != LOST:
-            due = follower.hints.at[i]
-            again = _named(name) if name else func
-            return follower.hints.fresh[i], self._kept(again, args, kwargs) if due and due.keep else None
-        return 0 if name or self.memory.limit == UNLIMITED else self.predicted(func, args, kwargs), None
+        if follower is None or i == LOST:
+            return 0 if self.memory.limit == UNLIMITED else self.predicted(func, args, kwargs), None
+        if follower.sums[i] and not in_place:  # nothing is kept of it: what runs is not what is planned
+            return follower.hints.fresh[i] + reads[0].size, None
+        due = follower.hints.at[i]
+        return follower.hints.fresh[i], self._kept(func, args, kwargs) if due and due.keep else None
 
-    def _run(self, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op as it was asked for, and let a recorder write it down."""
+        course = self.course
+        begun = course.begins(call, func, args, kwargs) if course.watch is not None else None
         try:
-            if self.course.watch is not None:
-                return self._recorded(self.course.watch, call, name, func, args, kwargs)
-            return _named(name)(*args, **kwargs) if name else func(*args, **kwargs)
+            result = self.timed(func, args, kwargs) if begun and self.timed else func(*args, **kwargs)
         except BaseException:
             if call.kind.resizes:
-                self._resized(call)
+                self.memory.resized(call.written)
             raise
+        if begun is not None:
+            course.ran(begun, args, kwargs, result)
+        return result
 
     def _kept(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -140,36 +123,22 @@ class Within(OpMode):
         except NotKept:
             return None
 
-    def _recorded(
-        self, watch: Watch, call: Call, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Run an op as a recorder writes it down; where that fails, without one from then on."""
-        runner = self.runner
-        runner.name = name
-        try:
-            result = watch.op(call, func, args, kwargs)
-        except WorkloadError as error:
-            self.course.unrecordable(str(error))
-            result = runner.last
-        runner.last = None  # or the engine takes a gradient for somebody else's, too
-        return result
-
     def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
         """Take note of what an op made and wrote; return the cells that it touched."""
-        memory, node = self.memory, self.node
+        memory = self.memory
         if isinstance(result, (list, tuple)):
             made = [cell for x in tensors(result, self.device) for cell in memory.made(x)]
         else:
             made = memory.made(result) if isinstance(result, torch.Tensor) and getattr(result, self.there) else []
         touched = reads
         for cell in made:
-            cell.node = node
             if cell not in touched:
                 touched = [*touched, cell]
         if call.kind.resizes:
-            self._resized(call)
-        for cell in written:
-            cell.node = node
+            memory.resized(call.written)
+        if call.kind.nested or any(x.is_nested for x in call.operands):
+            for cell in [*touched, *written]:  # what is nested knows its sizes by memory that no op names
+                memory.fix(cell)
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):
@@ -186,7 +155,7 @@ class Within(OpMode):
                 follower.before(key, LEAVE)
             memory.ready(cells, 0, "what lasts when the step returns")
             if course.watch is not None:
-                course.watch.touched(LEAVE, [s for c in cells if (s := c.storage) is not None])
+                course.left([s for c in cells if (s := c.storage) is not None])
                 course.ops += 1
                 course.seen(key, cells)
             elif follower is not None and follower.expects(key):
@@ -194,19 +163,3 @@ class Within(OpMode):
                 if follower.after(cells):
                     course.ended(course.state())
             course.boundary(True)
-
-    def _resized(self, call: Call) -> None:
-        memory = self.memory
-        for cell in memory.of(call.written):
-            storage = cell.storage
-            if storage is not None and storage.nbytes() != cell.size:
-                more = storage.nbytes() - cell.size
-                memory.held += more
-                memory.alive += more
-                memory.fixed += more * cell.fixed
-                cell.size += more
-
-
-def _named(name: str) -> Any:
-    base, _, overload = name.partition(".")
-    return getattr(getattr(aten, base, None), overload, None)

@@ -1,100 +1,156 @@
-"""Reads that no dispatch mode sees: of the bytes themselves. What is read so is brought back first."""
+"""Reads and writes that no dispatch mode sees: of the bytes themselves. What is touched so is brought back first.
+
+Of a storage's methods those are listed that touch no bytes (`LOOKS`), that read them and are done (`READS`), and that
+write them and are done (`WRITES`). Any other may keep the address, and write there at any time: such a storage stays on
+the device for good. So a method that a new PyTorch adds costs memory, and never a bit.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from functools import wraps
+from inspect import getattr_static
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch._torch import torch
 
-READS: tuple[str, ...] = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")  # they look, and are done
-KEEPS: tuple[str, ...] = (
-    "numpy",
-    "__array__",
-    "data_ptr",
-    "const_data_ptr",
-    "mutable_data_ptr",
-    "__dlpack__",
-    "share_memory_",
-)  # somebody has the address from then on
-STORAGE_READS: tuple[str, ...] = (
-    "__getitem__",
-    "__setitem__",
-    "tolist",
-    "_write_file",
-    "cpu",
-    "clone",
-    "copy_",
-    "fill_",
-    "__deepcopy__",
-    "byteswap",
+
+class Reach(Enum):
+    """What somebody does with a storage's bytes: reads them, writes them, or keeps their address for either."""
+
+    READS = "reads"
+    WRITES = "writes"
+    KEEPS = "keeps"
+
+
+LOOKS = frozenset(dir(object)) - {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"} | {
+    *("__len__", "_expired", "_fix_weakref", "_free_weak_ref", "_get_filename", "_get_shared_fd", "_new_shared"),
+    *("_release_ipc_counter", "_release_ipc_counter_cuda", "_shared_decref", "_shared_incref", "_weak_ref"),
+    *("element_size", "get_device", "is_pinned", "is_shared", "nbytes", "new", "resizable", "size", "untyped"),
+}
+TYPES = {"bfloat16", "bool", "byte", "char", "complex_double", "complex_float", "double", "float", "half", "int"} | {
+    *("long", "short", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+}
+READS = (
+    TYPES
+    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__copy__", "__deepcopy__"}
+    | {
+        *("__getitem__", "__iter__", "_to", "_write_file", "clone", "cpu", "cuda", "hpu", "mps", "pin_memory", "to"),
+        *("tolist", "type"),
+    }
 )
-STORAGE_KEEPS: tuple[str, ...] = (
-    "data_ptr",
-    "share_memory_",
-    "_share_fd_cpu_",
-    "_share_filename_cpu_",
-    "_share_cuda_",
-    "resize_",
-    "pin_memory",
-)
-Reach = Callable[[torch.UntypedStorage, bool], None]
+WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_", "_set_from_file", "resize_"}
+# of tensors: what goes past the dispatcher; whatever else they do, a mode sees
+TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
+TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
+EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
+NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
+    "torch.serialization": ("persistent_id",),
+    "torch._tensor": ("__deepcopy__", "_reduce_ex_internal"),
+}
+
+Reached = Callable[[torch.UntypedStorage, Reach], None]
+Changed = Callable[[torch.UntypedStorage], None]
+Named = Callable[[torch.UntypedStorage], int | None]
+
+
+def reach_of(name: str) -> Reach | None:
+    """What a method of storages does with their bytes; None where it touches none.
+
+    >>> reach_of("nbytes"), reach_of("clone"), reach_of("fill_"), reach_of("of a later version")
+    (None, <Reach.READS: 'reads'>, <Reach.WRITES: 'writes'>, <Reach.KEEPS: 'keeps'>)
+    """
+    if name in LOOKS:
+        return None
+    return Reach.READS if name in READS else Reach.WRITES if name in WRITES else Reach.KEEPS
+
+
+def methods() -> Iterator[tuple[str, Reach]]:
+    """The methods of a storage that touch its bytes, and how; those of the class alone have no storage to touch."""
+    for name in dir(torch.UntypedStorage):
+        found, how = getattr_static(torch.UntypedStorage, name), reach_of(name)
+        bound = isinstance(found, (staticmethod, classmethod)) or type(found).__name__ == "classmethod_descriptor"
+        if how is not None and callable(found) and not bound:
+            yield name, how
 
 
 @contextmanager
-def reading(reach: Reach) -> Iterator[None]:
-    """Let `reach(storage, for_good)` know of each storage that is about to be read."""
+def reading(reach: Reached, changed: Changed, named: Named) -> Iterator[None]:
+    """Let others know of each storage that is about to be touched, and where it may have changed its size since.
 
-    def of_tensor(x: torch.Tensor, for_good: bool) -> None:
-        if x.layout is torch.strided:
-            reach(x.untyped_storage(), for_good)
-
-    def patched(owner: Any, name: str, see: Callable[[Any, bool], None], for_good: bool) -> Any:
-        original = getattr(owner, name)
-
-        @wraps(original)
-        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-            see(self, for_good)
-            for x in args:
-                if isinstance(x, torch.UntypedStorage):
-                    reach(x, False)
-            return original(self, *args, **kwargs)
-
-        return patch.object(owner, name, called)
-
+    `named` answers with a number where an address is asked for as a name, so that no bytes need be there.
+    """
     with ExitStack() as world:
-        for owner, see, looks, keeps in (
-            (torch.Tensor, of_tensor, READS, KEEPS),
-            (torch.UntypedStorage, reach, STORAGE_READS, STORAGE_KEEPS),
-        ):
-            for name in (*looks, *keeps):
-                if hasattr(owner, name):
-                    world.enter_context(patched(owner, name, see, name in keeps))
+        for name, how in methods():
+            world.enter_context(_storages(name, how, reach, changed, named))
+        for names, how in ((TENSOR_READS, Reach.READS), (TENSOR_KEEPS, Reach.KEEPS)):
+            for name in names:
+                if hasattr(torch.Tensor, name):
+                    stand_in = _tensors(getattr(torch.Tensor, name), how, reach, named)
+                    world.enter_context(patch.object(torch.Tensor, name, stand_in))
+        if hasattr(torch.Tensor, EXCHANGE):
+            world.enter_context(patch.object(torch.Tensor, EXCHANGE, None))
         for module, name in ((torch._C, "_to_dlpack"), (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")):
             if hasattr(module, name):
-                world.enter_context(patch.object(module, name, _first(getattr(module, name), of_tensor)))
+                stand_in = _tensors(getattr(module, name), Reach.KEEPS, reach, named)
+                world.enter_context(patch.object(module, name, stand_in))
         writer = torch._C.PyTorchFileWriter
         world.enter_context(patch.object(writer, "write_record", _record(writer.write_record, reach)))
         yield
 
 
-def _first(original: Callable[..., Any], see: Callable[[Any, bool], None]) -> Callable[..., Any]:
+def _storages(name: str, how: Reach, reach: Reached, changed: Changed, named: Named) -> Any:
+    """Stand in for a method of storages."""
+    original = getattr(torch.UntypedStorage, name)
+
+    @wraps(original)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "data_ptr" and _is_name(sys._getframe(1)) and (number := named(self)) is not None:
+            return number
+        reach(self, how)
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, torch.UntypedStorage):
+                reach(x, Reach.READS)
+        result = original(self, *args, **kwargs)
+        if how is not Reach.READS:
+            changed(self)
+        return result
+
+    return patch.object(torch.UntypedStorage, name, called)
+
+
+def _tensors(original: Callable[..., Any], how: Reach, reach: Reached, named: Named) -> Callable[..., Any]:
+    """Stand in for a method of tensors, or a function of one."""
+
     @wraps(original)
     def called(x: Any, *args: Any, **kwargs: Any) -> Any:
-        see(x, True)
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+            storage = x.untyped_storage()
+            by_name = original.__name__ == "data_ptr" and _is_name(sys._getframe(1))
+            if by_name and (number := named(storage)) is not None:
+                return number
+            reach(storage, how)
         return original(x, *args, **kwargs)
 
     return called
 
 
-def _record(original: Callable[..., Any], reach: Reach) -> Callable[..., Any]:
+def _is_name(frame: FrameType) -> bool:
+    """Whether somebody asks for an address who never reads there."""
+    functions = NAMED_BY_ADDRESS.get(frame.f_globals.get("__name__", ""), ())
+    return frame.f_code.co_name in functions
+
+
+def _record(original: Callable[..., Any], reach: Reached) -> Callable[..., Any]:
     @wraps(original)
     def called(self: Any, name: str, data: Any, *args: Any) -> Any:
         if isinstance(data, torch.UntypedStorage):
-            reach(data, False)
+            reach(data, Reach.READS)
         return original(self, name, data, *args)
 
     return called

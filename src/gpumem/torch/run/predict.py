@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpumem.torch._torch import torch
+from gpumem.torch.observing import tolerable
 from gpumem.torch.ops import amount, kind_of, results, tensors
 from gpumem.torch.run.cells import parts
 from gpumem.torch.run.memory import quietly
+
+OURS = ("aten", "prims")  # of PyTorch itself, whose formulas for shapes have no effects
+KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets
 
 
 class Predicted:
@@ -16,15 +21,26 @@ class Predicted:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.fresh: dict[Any, int] = {}
+        self.fresh: OrderedDict[Any, int] = OrderedDict()  # what was asked for longest ago first
         self.last: Any = None
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Return the bytes of new storages that a call will make, as far as can be known before."""
-        self.last = shape = (func, _shape(args), _shape([*kwargs.items()]))
-        found = self.fresh.get(shape)
+        self.last = None
+        try:
+            shape = (func, _shape(args), _shape([*kwargs.items()]))
+            found = self.fresh.get(shape)
+        except Exception as error:  # an argument that cannot be looked at
+            if not tolerable(error):
+                raise
+            return self._operands(args, kwargs)
         if found is None:
             found = self.fresh[shape] = self._ask(func, args, kwargs)
+            if len(self.fresh) > KNOWN:
+                self.fresh.popitem(last=False)
+        else:
+            self.fresh.move_to_end(shape)
+        self.last = shape
         return found
 
     def learn(self, made: int) -> None:
@@ -35,9 +51,12 @@ class Predicted:
 
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         made: dict[int, torch.Tensor] = {}
-        if kind_of(func).blocks:
+        kind = kind_of(func)
+        elsewhere = kwargs.get("device")
+        if not kind.makes or (elsewhere is not None and torch.device(elsewhere).type != self.device):
             return 0
-        operands = tensors((*args, *kwargs.values()), self.device)
+        if func.namespace not in OURS:  # a call of somebody's own code is made as often as it is asked for
+            return self._operands(args, kwargs)
         try:
             with quietly():
                 metas = _metas(args, made, self.device)
@@ -47,7 +66,7 @@ class Predicted:
                 before = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in made.values()}
                 result = func(*metas, **named)
         except Exception:  # whatever it is: an op that needs values, or has no formula for its shape
-            return amount([y for x in operands for y in ([x] if x.layout is torch.strided else parts(x))])
+            return self._operands(args, kwargs)
         after = {
             s._cdata: s.nbytes()
             for x in results(result, "meta")
@@ -55,20 +74,36 @@ class Predicted:
         }
         return sum(max(size - before.get(key, 0), 0) for key, size in after.items())  # some operands grow
 
+    def _operands(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """A guess: as much as it is given."""
+        try:
+            operands = tensors((*args, *kwargs.values()), self.device)
+            return amount([y for x in operands for y in ([x] if x.layout is torch.strided else parts(x))])
+        except Exception as error:
+            if not tolerable(error):
+                raise
+            return 0
+
 
 def _shape(x: Any) -> Any:
-    """What there is to see of an argument without its values."""
+    """What there is to see of an argument without its values: of two that differ, the shapes of results may differ.
+
+    A number with a fraction never decides a shape; its type does, as `1` and `1.0` are of other ones.
+    """
+    kind = type(x)
+    if kind is float or kind is complex or isinstance(x, torch.Generator):
+        return kind
     if isinstance(x, torch.Tensor):
-        return x.shape, x.dtype, x.stride() if x.layout is torch.strided else None
+        if x.layout is not torch.strided or x.is_nested:
+            return x.layout, x.dtype, tuple(y.shape for y in parts(x)) or x.numel()
+        return x.shape, x.dtype, x.stride()
     if isinstance(x, (list, tuple)):
         return tuple(map(_shape, x))
-    if isinstance(x, torch.Generator):
-        return None
     try:
         hash(x)
     except TypeError:
-        return repr(x)
-    return x
+        return kind, repr(x)
+    return kind, x
 
 
 def _metas(x: Any, made: dict[int, torch.Tensor], device: str) -> Any:

@@ -12,9 +12,11 @@ from gpumem.torch._torch import TorchDispatchMode, torch
 from gpumem.torch.ops import tensors
 from gpumem.torch.workload import WorkloadError
 
+START = "_bootstrap_inner"  # what every thread begins with, whatever its class makes of `run`
+
 
 class Stranger(TorchDispatchMode):
-    """Refuses ops on tensors that are managed elsewhere."""
+    """Refuses ops on tensors that are managed elsewhere, for as long as they are."""
 
     def __init__(self, managed: Callable[[torch.Tensor], bool]) -> None:
         super().__init__()
@@ -36,11 +38,11 @@ class Stranger(TorchDispatchMode):
 @contextmanager
 def refused(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
     """Refuse managed tensors to threads that are started from now on; those that run already are not seen."""
-    run = threading.Thread.run
+    start = getattr(threading.Thread, START)
 
     def watched(thread: threading.Thread) -> None:
         with Stranger(managed):
-            run(thread)
+            start(thread)
 
-    with patch.object(threading.Thread, "run", watched):
+    with patch.object(threading.Thread, START, watched):
         yield

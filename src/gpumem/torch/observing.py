@@ -1,0 +1,42 @@
+"""The observer forgets, and never raises: what is only written down of a program must not end it.
+
+A program within a run is somebody's training. Where a recorder, a detector or a predictor meets what it does not know,
+it says so in the run's notes and is left out from then on. In our own tests such an error is raised (`STRICT`), as it
+is a defect of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from gpumem.torch.workload import WorkloadError
+
+F = TypeVar("F", bound=Callable[..., Any])
+STRICT: list[bool] = [False]  # one item, so that whoever imports it sees what tests have set
+
+
+def tolerable(error: Exception) -> bool:
+    """Whether an observer's error is to be forgotten: always, but where our own tests look for defects.
+
+    What is refused with a sentence (`WorkloadError`) is no defect.
+    """
+    return isinstance(error, WorkloadError) or not STRICT[0]
+
+
+def forgets(method: F) -> F:
+    """Let a hook of ours return None where it fails, and not the program that called it; refusals are raised."""
+
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except WorkloadError:
+            raise
+        except Exception as error:
+            if not tolerable(error):
+                raise
+            return None
+
+    return called  # type: ignore[return-value]
