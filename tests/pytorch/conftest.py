@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gpumem.torch.observing import STRICT
+import gpumem.torch.observing
 
-STRICT[0] = True  # what the observer does wrong is a defect of ours: here it is raised
+gpumem.torch.observing.STRICT = True  # what the observer does wrong is a defect of ours: here it is raised
 
 
 @pytest.fixture(autouse=True)

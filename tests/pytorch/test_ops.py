@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import record
-from gpumem.torch.ops import call_of, kind_of
+from gpumem.torch.ops import LOOKS_AT_SHAPES, TOUCHES_NOTHING, call_of, kind_of
 
 X, Y = torch.ones(4, 4), torch.ones(2, 4)
 Calls = list[tuple[str, int, int]]
@@ -104,3 +104,89 @@ def test_ops_that_arrive_whole_are_taken_apart() -> None:
         return record(lambda: step, "cpu").trace.ops.name
 
     assert traced(torch.inference_mode) == traced(torch.no_grad) == ("ones.default", "addmm.default", "relu.default")
+
+
+def aten_ops() -> list[Any]:
+    """All overloads of PyTorch's own ops that reach a mode; composite ones come as what they are made of."""
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+        if space == "aten" and not composite and hasattr(torch.ops.aten, packet):
+            found.append(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+    return found
+
+
+def tensors_in(arguments: Any) -> list[Any]:
+    return [a for a in arguments if "Tensor" in str(a.type)]
+
+
+# they look like views or questions, and do read: an alias with values of its own, a test of values
+READ_ALL_THE_SAME = {
+    *("_local_scalar_dense", "equal", "_assert_async", "allclose", "is_pinned", "_linalg_check_errors"),
+    *("_sparse_broadcast_to", "_nested_get_values", "_nested_view_from_buffer", "_nested_view_from_jagged"),
+    *("_nested_get_ragged_idx", "_nested_tensor_from_mask_left_aligned", "_validate_compressed_sparse_indices"),
+    *("_cslt_sparse_mm_search",),
+}
+
+
+def test_every_op_of_this_pytorch_that_may_touch_nothing_is_in_one_of_two_lists() -> None:
+    """A canary: what a new PyTorch adds counts as an op that reads until somebody has looked at it."""
+    new = set()
+    for op in aten_ops():
+        arguments, schema = op._schema.arguments, op._schema
+        writes = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
+        aliases = any(a.alias_info is not None for a in arguments)
+        if tensors_in(arguments) and not writes and (aliases or not tensors_in(schema.returns)):
+            name = schema.name.removeprefix("aten::")
+            if schema.name not in TOUCHES_NOTHING and name not in READ_ALL_THE_SAME:
+                new.add(name)
+    assert not new, f"look whether these touch bytes, and put them into TOUCHES_NOTHING or READ_ALL_THE_SAME: {new}"
+
+
+def test_every_op_of_this_pytorch_that_may_look_at_shapes_only_is_listed() -> None:
+    named = {op._schema.name for op in aten_ops() if op._schema.name.endswith("_like") or "::new_" in op._schema.name}
+    new = named - LOOKS_AT_SHAPES
+    assert not new, f"look whether these read their operand, and put them into LOOKS_AT_SHAPES or here: {new}"
+
+
+def test_what_touches_nothing_makes_nothing_but_views() -> None:
+    """Forms that write, as `unsafe_split.out`, count whatever they are called."""
+    for op in aten_ops():
+        schema = op._schema
+        if schema.name not in TOUCHES_NOTHING or kind_of(op).counts:
+            continue
+        fresh = [r for r in tensors_in(schema.returns) if r.alias_info is None]
+        made_of_views = schema.name.startswith(("aten::unsafe_split", "aten::_unsafe_view", "aten::lift"))
+        assert not fresh or made_of_views, schema
+    assert kind_of(torch.ops.aten.unsafe_split.Tensor_out).counts and kind_of(torch.ops.aten.lift.out).counts
+
+
+LIBRARY = torch.library.Library("gpumem_tests", "DEF")  # ops of somebody's own, by names that say other things
+for line, kernel in (
+    ("twice_like(Tensor x) -> Tensor", lambda x: x * 2),
+    ("new_zeros(Tensor x) -> Tensor", lambda x: x * 2),
+    ("view(Tensor(a) x) -> Tensor(a)", lambda x: x.mul_(1)),
+    ("check(Tensor x) -> ()", lambda x: None),
+    ("count(Tensor x) -> int", lambda x: int(x.sum())),
+):
+    LIBRARY.define(line)
+    LIBRARY.impl(line.partition("(")[0], kernel, "CPU")
+
+
+@pytest.mark.parametrize("name", ["twice_like", "new_zeros", "view", "check", "count"])
+def test_an_op_of_somebodys_own_reads_whatever_it_is_called_and_returns(name: str) -> None:
+    op = getattr(torch.ops.gpumem_tests, name).default
+    call = call_of(op, (X,), {}, "cpu")
+    assert call is not None and [x is X for x in call.read] == [True]
+
+
+def test_an_assertion_reads() -> None:
+    call = call_of(torch.ops.aten._assert_async.default, (X,), {}, "cpu")
+    assert call is not None and len(call.read) == 1
+
+
+def test_ops_of_other_devices_are_none() -> None:
+    there = torch.empty(2**20, 2**20, device="meta")
+    assert calls(lambda: (there + 1, torch.empty_like(there), there.sum())) == []

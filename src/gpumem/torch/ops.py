@@ -125,7 +125,7 @@ def _kind_of(func: Any) -> Kind:
     return Kind(
         name=short,
         looks=out_of_place(short),
-        counts=name not in TOUCHES_NOTHING,
+        counts=name not in TOUCHES_NOTHING or bool(written),  # their `.out` forms copy
         makes=any("Tensor" in str(r.type) for r in schema.returns),
         nested="nested" in name,
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),

@@ -191,7 +191,7 @@ class Watch(OpMode):
         )
 
     def _block(self, tensor: torch.Tensor, size: int) -> int:
-        shape, dtype = tuple(tensor.shape), name_of_type(tensor.dtype)
+        shape, dtype = tuple(tensor.size()), name_of_type(tensor.dtype)
         self.maker.append(len(self.phase) if self.recording else -1)
         block: int = malloc(self.recorder, size, shape=shape, dtype=dtype)
         return block

@@ -51,6 +51,7 @@ TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_dat
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
+    "torch.storage": ("_to",),
     "torch._tensor": ("__deepcopy__", "_reduce_ex_internal"),
 }
 

@@ -95,8 +95,8 @@ def _shape(x: Any) -> Any:
         return kind
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_nested:
-            return x.layout, x.dtype, tuple(y.shape for y in parts(x)) or x.numel()
-        return x.shape, x.dtype, x.stride()
+            return x.layout, x.dtype, tuple(y.size() for y in parts(x)) or x.numel()
+        return x.size(), x.dtype, x.stride()  # a parameter that is not there yet has no `shape`
     if isinstance(x, (list, tuple)):
         return tuple(map(_shape, x))
     try:

@@ -1,0 +1,585 @@
+"""What nobody has heard of is safe, leaving always restores, and the observer never ends a program."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset
+
+import gpumem.torch.observing as observing
+from gpumem.torch import LimitError, WorkloadError, managed
+from gpumem.torch.run.managed import Managed
+from gpumem.torch.run.outside import LOOKS, READS, WRITES, Reach, methods, reach_of
+from gpumem.torch.watch import Watch
+from tests.pytorch.managing import address, differences, there, world
+from tests.pytorch.test_ops import LIBRARY as LIBRARY  # ops of somebody's own
+
+HOW: dict[str, Any] = {"device": "cpu", "wait": True, "planner": "on-demand"}
+KIB = 1024
+
+
+def away(run: Managed, *tensors: torch.Tensor) -> None:
+    """Send tensors to the host, as a run does that needs room."""
+    for cell in run.memory.of(tensors):
+        run.memory.release(cell)
+        assert not cell.here
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user has it: what the observer does wrong is forgotten."""
+    monkeypatch.setattr(observing, "STRICT", False)
+
+
+# ops
+
+
+@pytest.mark.parametrize("name", ["twice_like", "new_zeros", "count"])
+def test_an_op_of_somebodys_own_finds_its_operand_there(name: str) -> None:
+    op = getattr(torch.ops.gpumem_tests, name)
+    expected = op(torch.ones(256))
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(256) * 1
+        away(run, x)
+        assert op(x) == expected if name == "count" else torch.equal(op(x), expected)
+
+
+def test_an_assertion_finds_its_operand_there() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(1) * 1
+        away(run, x)
+        torch._assert_async(x)
+
+
+def test_a_formula_that_reads_its_operand_again_finds_it_as_it_was() -> None:
+    def gradients() -> list[Any]:
+        torch.manual_seed(0)
+        h, w = torch.randn(49 * 64, requires_grad=True), torch.randn(49 * 64)
+        e = torch.randn(3, 64, requires_grad=True)
+        b = h * 2
+        b.view(49, 64)[torch.tensor([1, 5, 7])] = e
+        (b * w).sum().backward()
+        return [h.grad, e.grad]
+
+    bare = gradients()
+    with managed("1MiB", **HOW):
+        assert all(map(torch.equal, gradients(), bare)) and bare[1].abs().sum() > 0
+
+
+def test_a_gradient_that_a_hook_keeps_is_not_added_to() -> None:
+    def kept() -> Any:
+        found: list[torch.Tensor] = []
+        x, c = torch.ones(4, requires_grad=True), torch.ones(4)
+        y = x * 1
+        y.register_hook(lambda g: (found.append(g), g + c)[1])
+        (y * 2 + y * 3).sum().backward()
+        return found[0]
+
+    bare = kept()
+    with managed("1MiB", **HOW):
+        assert torch.equal(kept(), bare)
+
+
+def test_a_run_is_what_it_was_asked_for() -> None:
+    """No op runs in another form: a mode below the run sees what one sees without it."""
+
+    class Names(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def step() -> None:
+        torch.manual_seed(0)
+        x = torch.randn(8, 8, requires_grad=True)
+        y = x.sort(dim=0)[0] + x.gather(0, torch.zeros(1, 8, dtype=torch.int64)) + x[torch.tensor([0, 1, 1])].sum(0)
+        (y * y + x * x).sum().backward()
+
+    with Names() as bare:
+        step()
+    with Names() as within, managed("1MiB", **HOW):
+        step()
+    assert within.seen == bare.seen
+
+
+# storages
+
+
+def test_every_method_of_a_storage_is_known() -> None:
+    """A canary: a method that a new PyTorch adds keeps the storage on the device until somebody has looked at it."""
+    kept = {"_resize_with_addr_", "_set_cdata", "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_"}
+    kept |= {"_swap_data_ptr_", "data_ptr", "share_memory_"}
+    new = {name for name, how in methods() if how is Reach.KEEPS} - kept
+    assert not new, f"look what these do with a storage's bytes, and put them into LOOKS, READS or WRITES: {new}"
+
+
+def test_a_method_is_in_one_list() -> None:
+    assert not (LOOKS & READS or LOOKS & WRITES or READS & WRITES)
+    assert reach_of("of another version") is Reach.KEEPS
+
+
+WRITTEN: dict[str, Callable[[torch.UntypedStorage], object]] = {
+    "byteswap": lambda s: s.byteswap(torch.int32),
+    "fill_": lambda s: s.fill_(3),
+    "copy_": lambda s: s.copy_(torch.full((s.nbytes(),), 7, dtype=torch.uint8).untyped_storage()),
+    "__setitem__": lambda s: s.__setitem__(0, 9),
+    "_set_from_file": lambda s: from_file(s),
+}
+
+
+def from_file(storage: torch.UntypedStorage) -> None:
+    """Fill a storage from a file, as old checkpoints are read."""
+    source = torch.arange(storage.nbytes() // 4, dtype=torch.int32).untyped_storage()
+    with os.fdopen(os.memfd_create("bytes"), "w+b") as file:
+        source._write_file(file, True, True, 4)
+        file.seek(0)
+        storage._set_from_file(file, 0, True, 4)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_write_past_the_dispatcher_is_the_one_that_comes_back(name: str) -> None:
+    x = torch.arange(64, dtype=torch.int32)
+    WRITTEN[name](x.untyped_storage())
+    with managed("64KiB", **HOW) as run:
+        y = torch.arange(64, dtype=torch.int32)
+        away(run, y)
+        run.memory.ready(run.memory.of([y]), 0, "")  # on the device and on the host
+        WRITTEN[name](y.untyped_storage())
+        away(run, y)
+        assert torch.equal(y + 0, x)
+
+
+@pytest.mark.parametrize("name", ["tolist", "clone", "__getitem__", "_write_file"])
+def test_a_read_past_the_dispatcher_finds_the_bytes_and_lets_them_go_again(name: str) -> None:
+    def read(s: torch.UntypedStorage) -> Any:
+        if name == "_write_file":
+            with os.fdopen(os.memfd_create("bytes"), "w+b") as file:
+                s._write_file(file, True, True, 4)
+                file.seek(0)
+                return file.read()
+        found = getattr(s, name)(0) if name == "__getitem__" else getattr(s, name)()
+        return found if name in ("tolist", "__getitem__") else found.tolist()
+
+    expected = read(torch.arange(64, dtype=torch.int32).untyped_storage())
+    with managed("64KiB", **HOW) as run:
+        y = torch.arange(64, dtype=torch.int32)
+        away(run, y)
+        assert read(y.untyped_storage()) == expected
+        assert not run.memory.of([y])[0].fixed
+
+
+def test_a_storage_that_is_resized_is_on_the_books_as_large_as_it_is() -> None:
+    with managed("1MiB", **HOW) as run:
+        x = torch.ones(2000)
+        before = run.memory.held
+        x.untyped_storage().resize_(404_000)
+        assert run.memory.held == before + 396_000
+        del x
+        run.memory.bury()
+        assert run.memory.held == before - 8000
+
+
+def test_a_consumer_of_dlpacks_table_of_functions_is_seen() -> None:
+    """It finds no table, and asks for a capsule, so that the run knows of it."""
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 3
+        away(run, x)
+        assert getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is None
+        assert np.from_dlpack(x).tolist() == [3.0] * 64  # type: ignore[arg-type]
+        assert run.memory.of([x])[0].fixed
+
+
+def test_saving_is_a_read() -> None:
+    """PyTorch asks for addresses as names there; what moves may have another's, so it gets a number of its own."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    step = torch.zeros(64 * 64, dtype=torch.int32)
+    held = {**net.state_dict(), "step": step}
+    bare, file = io.BytesIO(), io.BytesIO()
+    torch.save(held, bare)
+    with managed("17KiB", **HOW, on_exit="host") as run:
+        for x in held.values():
+            x.add_(0)  # one at a time, as only one fits
+        torch.save(held, file)
+        assert not any(cell.fixed for cell in run.memory.by_key.values())
+    assert file.getvalue() == bare.getvalue()
+
+
+# threads
+
+
+class Prefetcher(threading.Thread):
+    """What it runs is its own method, as a loader's is."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work, self.found = work, []  # type: ignore[var-annotated]
+
+    def run(self) -> None:
+        try:
+            self.found.append(self.work())
+        except Exception as error:
+            self.found.append(error)
+
+
+def test_a_thread_with_a_method_of_its_own_is_seen() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 3
+        away(run, x)
+        thread = Prefetcher(lambda: x + 1)
+        thread.start()
+        thread.join()
+    assert isinstance(thread.found[0], WorkloadError) and "managed by another thread" in str(thread.found[0])
+
+
+def test_a_thread_that_outlives_its_run_may_do_what_it_likes() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with managed("64KiB", **HOW):
+            x = torch.ones(64) * 3
+            with pytest.raises(WorkloadError, match="another thread"):
+                pool.submit(lambda: x + 1).result()
+        assert torch.equal(pool.submit(lambda: x + 1).result(), torch.full((64,), 4.0))
+
+
+# processes
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """The plainest there is."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.ones(8) * i
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_loader_with_and_without_workers(workers: int) -> None:
+    def sums() -> list[float]:
+        return [batch.sum().item() for batch in DataLoader(Numbers(), batch_size=4, num_workers=workers)]
+
+    bare = sums()
+    with managed("1MiB", **HOW) as run:
+        assert sums() == bare
+    assert all(row.peak <= 2**20 for row in run.report().iterations)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_has_all_its_tensors_and_no_run() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 3
+        away(run, x)
+        into, out = os.pipe()
+        child = os.fork()
+        if not child:  # nothing may be raised here: it would run the other tests, too
+            modes = torch._C._len_torch_dispatch_stack()
+            os.write(out, f"{modes} {x.sum().item()} {x.numpy()[5]}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(into, 100) == b"0 192.0 3.0"
+        assert not run.memory.of([x])[0].here
+        os.close(into)
+        os.close(out)
+    assert x.sum().item() == 192
+
+
+# leaving
+
+
+class Counting(torch.optim.SGD):
+    """Its state has a number, which belongs to no parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.state["steps"] = self.state.get("steps", 0) + 1  # type: ignore[index, call-overload]
+        return super().step(closure)
+
+
+def test_an_optimizer_may_keep_a_number_in_its_state() -> None:
+    def trained(limit: str | None) -> Any:
+        torch.manual_seed(0)
+        net = nn.Linear(64, 64)
+        optimizer = Counting(net.parameters(), lr=0.1)
+
+        def train() -> None:
+            for _ in range(6):
+                optimizer.zero_grad()
+                net(torch.randn(8, 64)).sum().backward()
+                optimizer.step()
+
+        if limit is None:
+            train()
+        else:
+            with managed(limit, **HOW) as run:
+                train()
+            assert run.report().iterations[-1].state in ("planned", "idle", "on demand")
+        return net.weight
+
+    assert torch.equal(trained(None), trained("60KiB"))
+
+
+FAULTS: dict[str, Callable[[Managed], tuple[Any, str]]] = {
+    "the recorder": lambda run: (run.course.watch, "end"),
+    "the course": lambda run: (run.course, "pause"),
+    "the engine": lambda run: (run.memory.engine, "rest"),
+}
+
+
+def fails(*args: Any) -> Any:
+    raise OSError("a defect")
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("theirs", [False, True], ids=["left", "thrown out of"])
+@pytest.mark.parametrize("what", FAULTS)
+def test_leaving_restores_whatever_fails(what: str, theirs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = world()
+    run = managed("64KiB", **HOW)
+    with warnings.catch_warnings(record=True) as said, pytest.raises(OverflowError, match="the program's own"):
+        warnings.simplefilter("always")
+        with run:
+            x = torch.ones(64) * 3
+            away(run, x)
+            monkeypatch.setattr(*FAULTS[what](run), fails)
+            if theirs:
+                raise OverflowError("the program's own")
+        raise OverflowError("the program's own")
+    assert there(x.untyped_storage()) and x.sum().item() == 192
+    assert not differences(before, world())
+    assert any("a defect" in note for note in run.report().notes)
+    assert theirs or any("a defect" in str(warning.message) for warning in said)
+
+
+def test_what_cannot_come_back_is_a_tensor_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = managed("64KiB", **HOW)
+    with pytest.warns(UserWarning, match=r"256 B could not come back on leaving, .* no memory left"), run:
+        x, y = torch.ones(64) * 3, torch.ones(64) * 4
+        away(run, x, y)
+        back, stuck = run.memory.bring, run.memory.of([x])[0]
+
+        def bring(cell: Any, keep: Any = ()) -> None:
+            if cell is stuck:
+                raise MemoryError("no memory left")
+            back(cell, keep)
+
+        monkeypatch.setattr(run.memory, "bring", bring)
+    assert x.sum().item() == 192 and y.sum().item() == 256 and there(x.untyped_storage())
+
+
+def test_modes_may_be_left_in_any_order() -> None:
+    class Nothing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    before, run, other = world(), managed("64KiB", **HOW), Nothing()
+    run.__enter__()
+    x = torch.ones(64) * 3
+    away(run, x)
+    other.__enter__()
+    run.__exit__(None, None, None)
+    assert torch._C._len_torch_dispatch_stack() == 1 and x.sum().item() == 192
+    other.__exit__(None, None, None)
+    assert not differences(before, world())
+
+
+def test_tensors_that_the_collector_does_not_list_are_left_on_the_host_too() -> None:
+    x = torch.ones(64)
+    gc.freeze()
+    try:
+        with managed("64KiB", **HOW, on_exit="host") as run:
+            x.mul_(3)
+            device = address(x.untyped_storage())
+            away(run, x)
+        assert gc.get_freeze_count() and address(x.untyped_storage()) != device
+    finally:
+        gc.unfreeze()
+    assert x.sum().item() == 192
+
+
+def test_what_was_left_on_the_host_may_be_managed_again() -> None:
+    x = torch.ones(64)
+    for _ in range(2):
+        with managed("64KiB", **HOW, on_exit="host") as run:
+            x.mul_(3)
+            assert not run.memory.of([x])[0].fixed
+    assert x.sum().item() == 64 * 9
+
+
+def test_a_run_that_was_a_decorator_may_be_a_context() -> None:
+    net = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+
+    run = managed("64KiB", **HOW, on_exit="host")
+    run(step)()
+    called = len(run.report().iterations)
+    weight = address(net.weight.untyped_storage())
+    with run:
+        for _ in range(4):
+            step()
+    assert len(run.report().iterations) == called + 4
+    assert address(net.weight.untyped_storage()) != weight  # on_exit counts
+
+
+def test_the_first_run_of_a_process_may_be_under_inference_mode() -> None:
+    with torch.inference_mode(), managed("64KiB", **HOW):
+        assert nn.Linear(4, 4)(torch.ones(2, 4)).shape == (2, 4)
+
+
+# the observer
+
+
+def test_ops_that_differ_by_name_alone_are_no_iteration() -> None:
+    functions = (torch.sin, torch.cos, torch.tanh, torch.exp, torch.relu, torch.abs)
+
+    def values() -> list[float]:
+        torch.manual_seed(0)
+        x = torch.randn(8, 8)
+        return [f(x).sum().item() for _ in range(40) for f in functions]
+
+    bare = values()
+    with managed("64KiB", **HOW) as run:
+        assert values() == bare
+    rows = run.report().iterations
+    assert len(rows) < 60 and rows[-1].state == "idle"
+    assert {row.ops for row in rows[1:-1]} == {18}
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("method", ["before", "after", "begin", "end", "_note", "_flops"])
+def test_a_recorder_that_fails_is_left_out(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, method, fails)
+    with warnings.catch_warnings(), managed("64KiB", **HOW) as run:
+        warnings.simplefilter("ignore")
+        x = torch.ones(64) * 3
+        assert (x + 1).sum().item() == 256
+    assert any("cannot be recorded: OSError: a defect" in note for note in run.report().notes)
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("name", ["_shape", "_metas"])
+def test_a_prediction_that_fails_is_a_guess(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"gpumem.torch.run.predict.{name}", fails)
+    with managed("64KiB", **HOW):
+        assert (torch.ones(64) + 1).sum().item() == 128
+
+
+def test_our_own_tests_hear_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "_note", fails)
+    with pytest.raises(OSError, match="a defect"), managed("64KiB", **HOW):
+        torch.ones(64)
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "sparse": lambda: torch.eye(8).to_sparse() @ torch.ones(8, 8),
+    "csr": lambda: torch.eye(8).to_sparse_csr() @ torch.ones(8, 8),
+    "mkldnn": lambda: (torch.ones(8, 8).to_mkldnn() + torch.ones(8, 8).to_mkldnn()).to_dense(),
+    "nested": lambda: (nested([torch.ones(2, 3), torch.ones(4, 3)]) * 2).to_padded_tensor(0.0),
+    "nested with gradients": lambda: gradient_through_nested(),
+    "an encoder that packs": lambda: encoded(),
+}
+
+
+def nested(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(parts)
+
+
+def gradient_through_nested() -> torch.Tensor:
+    x = torch.ones(2, 3, requires_grad=True)
+    nested([x, x * 2]).to_padded_tensor(0.0).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def encoded() -> torch.Tensor:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder, hidden = nn.TransformerEncoder(layer, 2).eval(), torch.zeros(4, 6, dtype=torch.bool)
+    hidden[1, 4:] = True
+    with torch.no_grad():
+        found: torch.Tensor = encoder(torch.randn(4, 6, 16), src_key_padding_mask=hidden)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*prototype stage", "ignore:.*beta state")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensors_of_other_layouts_are_not_recorded_and_right(layout: str) -> None:
+    bare = LAYOUTS[layout]()
+    with warnings.catch_warnings(), managed("32KiB", **HOW) as run:
+        warnings.filterwarnings("ignore", "runs on demand")
+        for _ in range(3):
+            assert torch.equal(LAYOUTS[layout](), bare)
+    assert any("which has no storage of its own" in note for note in run.report().notes)
+
+
+def test_parameters_that_are_not_there_yet() -> None:
+    with managed("64KiB", **HOW):
+        layer = nn.LazyLinear(4).half()
+        layer.load_state_dict(nn.Linear(8, 4).half().state_dict())
+        assert layer.float()(torch.ones(2, 8)).shape == (2, 4)
+
+
+def test_tensors_of_no_device_are_not_held() -> None:
+    with managed("64KiB", **HOW) as run:
+        there = torch.empty(2**20, 2**20, device="meta")
+        assert (there + 1).is_meta and nn.Linear(8, 8).to("meta").weight.is_meta
+        assert run.memory.held < 4096
+
+
+def predictions(run: Managed) -> int:
+    return len(run.mode.predicted.fresh)
+
+
+def test_predictions_are_remembered_by_shapes_and_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(8)
+    with managed("64KiB", **HOW) as run:
+        for k in range(30):
+            torch.full((k + 1,), 1.0)
+            x.mul(1.0 + k)
+        whole = predictions(run)
+        for k in range(30):
+            x.mul(2.5 + k)
+        assert predictions(run) == whole
+        torch.full((3,), 1)
+        torch.full((3,), True)
+        assert predictions(run) == whole + 2
+        monkeypatch.setattr("gpumem.torch.run.predict.KNOWN", 10)
+        for k in range(40):
+            torch.full((100 + k,), 1.0)
+        assert predictions(run) <= whole + 3
+
+
+def test_a_limit_that_cannot_be_kept_is_said_by_the_op() -> None:
+    with pytest.raises(LimitError, match=r"mm.default holds 768 B at once"), managed(700, **HOW, on_exit="host"):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+def test_the_collector_lists_nothing_of_a_run_that_is_over() -> None:
+    def runs() -> Iterator[Managed]:
+        return (x for x in gc.get_objects() if isinstance(x, Managed))
+
+    gc.collect()
+    before = sum(1 for _ in runs())
+    with managed("64KiB", **HOW):
+        torch.ones(8)
+    gc.collect()
+    assert sum(1 for _ in runs()) <= before + 1
