@@ -7,6 +7,7 @@ import io
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -566,6 +567,41 @@ def test_predictions_are_remembered_by_shapes_and_no_more_than_so_many(monkeypat
         for k in range(40):
             torch.full((100 + k,), 1.0)
         assert predictions(run) <= whole + 3
+
+
+def test_nothing_that_a_program_drops_lives_on() -> None:
+    storage = torch.UntypedStorage(64)
+    dead = weakref.ref(storage)
+    with managed("64KiB", **HOW):
+        x = torch.empty(0, dtype=torch.uint8).set_(storage)
+        del storage, x
+        assert dead() is None
+
+
+class Sized(torch.Tensor):
+    """A subclass that is asked for its sizes, from where C++ cannot throw."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Sized:
+        found: Sized = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.size(), dtype=inner.dtype, dispatch_sizes_strides_policy="sizes"
+        )
+        found.inner = inner
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return func(*[x.inner if isinstance(x, Sized) else x for x in args], **(kwargs or {}))
+
+
+def test_a_question_about_a_subclass_is_answered_and_an_op_of_it_refused() -> None:
+    x = Sized(torch.ones(2, 3))
+    with managed("64KiB", **HOW):
+        assert x.size() == (2, 3)
+        with pytest.raises(WorkloadError, match="of a Sized"):
+            torch.add(x, 1)
 
 
 def test_a_limit_that_cannot_be_kept_is_said_by_the_op() -> None:

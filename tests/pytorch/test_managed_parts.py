@@ -150,6 +150,25 @@ class Compared(TorchDispatchMode):
         return result
 
 
+IMAGES = {3: torch.ones(2, 3, 8), 4: torch.ones(2, 3, 8, 6), 5: torch.ones(2, 3, 4, 6, 2)}
+SAMPLED: list[tuple[int, dict[str, Any]]] = [
+    *((dims, {"mode": mode}) for dims in IMAGES for mode in ("nearest", "nearest-exact")),
+    *((dims, {"mode": mode}) for dims, mode in ((3, "linear"), (4, "bilinear"), (4, "bicubic"), (5, "trilinear"))),
+    *((4, {"mode": mode, "antialias": True}) for mode in ("bilinear", "bicubic")),
+]
+
+
+@pytest.mark.parametrize(("dims", "how"), SAMPLED)
+def test_what_an_image_takes_that_is_sampled_anew_is_known(dims: int, how: dict[str, Any]) -> None:
+    with Compared() as compared:
+        for scale in (0.5, 3.0):
+            torch.nn.functional.interpolate(IMAGES[dims], scale_factor=scale, **how)
+        if dims > 3:
+            grid = torch.zeros(2, *(5,) * (dims - 2), dims - 2)
+            torch.nn.functional.grid_sample(IMAGES[dims], grid, align_corners=False)
+    assert compared.ops >= 2 and not compared.wrong
+
+
 @pytest.mark.parametrize("net", NETS)
 def test_what_ops_will_make_is_known_before_they_run(net: str) -> None:
     torch.manual_seed(0)

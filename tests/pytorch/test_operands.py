@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
-from gpumem.torch import record
+from gpumem.torch import capture, record
 
 
 def ops_of(step: Callable[[], object]) -> list[tuple[str, list[int], list[int], int]]:
@@ -84,3 +85,18 @@ def test_of_a_table_no_more_rows_are_read_than_come_out() -> None:
 
     moved = {name: moved for name, *_, moved in ops_of(step)}
     assert moved["embedding.default"] == moved["index.Tensor"] == 2 * 3 * 4 * 4 + 3 * 8
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="PyTorch without that kernel")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_is_one_kernel_each_way_and_keeps_a_number_for_each_row(dtype: torch.dtype) -> None:
+    def make() -> Callable[[], None]:
+        norm = nn.RMSNorm(64).to(dtype)
+        return lambda: norm(torch.randn(8, 64, dtype=dtype, requires_grad=True)).sum().backward()
+
+    trace = capture(make)
+    ops = {op.name: op for op in trace.ops}
+    forth, back = ops["_fused_rms_norm.default"], ops["_fused_rms_norm_backward.default"]
+    made, kept = forth.writes
+    assert (trace.buffers.size[made], trace.buffers.size[kept]) == (8 * 64 * dtype.itemsize, 8 * 4)
+    assert kept in back.reads and made not in back.reads

@@ -96,11 +96,12 @@ def networks(graph: Any, info: Any, options: Any) -> list[tuple[str, str, float]
     def keep(network: Any, *_: Any, **__: Any) -> None:
         raise _Network([(a, b, data["capacity"]) for a, b, data in network.edges(data=True)])
 
-    theirs, networkx.minimum_cut = networkx.minimum_cut, keep
+    where: Any = partitioner() if hasattr(partitioner(), "minimum_cut") else networkx  # 2.15 has one of its own
+    theirs, where.minimum_cut = where.minimum_cut, keep
     try:
         partitioner().solve_min_cut(graph, info, options)
     except _Network as found:
         return list(found.args[0])
     finally:
-        networkx.minimum_cut = theirs
-    raise NoSolver(f"PyTorch {torch.__version__} does not split graphs by networkx.minimum_cut")
+        where.minimum_cut = theirs
+    raise NoSolver(f"PyTorch {torch.__version__} does not split graphs by a minimum cut")

@@ -1,16 +1,17 @@
 """Let tensors without a device take the path of CUDA tensors, where PyTorch chooses by the device.
 
-Dropout is one op that keeps a mask, scaled-dot-product attention takes the form that `attention.py` chooses, optimizers
-work on all parameters at once (`foreach`) unless told not to, autocast casts. There seems to be one GPU
-(`torch.cuda.is_available()`), so that scripts choose it. Batch norm, LSTM cells and losses stay the generic ops: what
-cuDNN's would keep is not known without it.
+Dropout is one op that keeps a mask, RMS norm one that keeps a number for each row, scaled-dot-product attention takes
+the form that `attention.py` chooses, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
+casts. There seems to be one GPU (`torch.cuda.is_available()`, `torch.accelerator`), so that scripts choose it, and what
+they or PyTorch's optimizers ask of it is answered. Batch norm, LSTM cells and losses stay the generic ops: what cuDNN's
+would keep is not known without it.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, partialmethod
 from importlib import import_module
@@ -27,6 +28,7 @@ FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") f
 MEMORY = 80 * 2**30
 THERE: dict[str, Any] = {  # what `torch.cuda` answers
     "is_available": True,
+    "is_initialized": True,
     "device_count": 1,
     "current_device": 0,
     "get_device_name": "meta",
@@ -39,9 +41,30 @@ THERE: dict[str, Any] = {  # what `torch.cuda` answers
     "mem_get_info": (MEMORY, MEMORY),
     "memory_stats": Counter(),  # 0 of everything
     "memory_summary": "",
-    **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed", "manual_seed_all")),
+    **dict.fromkeys(("init", "synchronize", "set_device", "set_stream", "reset_peak_memory_stats")),
     **dict.fromkeys(("ipc_collect", "set_per_process_memory_fraction")),
 }
+ACCELERATOR: dict[str, Any] = {  # what `torch.accelerator` answers, each from some version on
+    "is_available": True,
+    "device_count": 1,
+    "current_accelerator": torch.device("cuda"),
+    **dict.fromkeys(("current_device_index", "current_device_idx"), 0),
+    "get_device_capability": {"supported_dtypes": {x for x in vars(torch).values() if isinstance(x, torch.dtype)}},
+    "get_memory_info": (MEMORY, MEMORY),
+    "memory_stats": Counter(),
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
+    **dict.fromkeys(("synchronize", "set_stream", "set_device_index", "set_device_idx", "empty_cache")),
+    **dict.fromkeys(("empty_host_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats")),
+}
+UNTRACED = SimpleNamespace(  # what NVTX answers where no profiler listens
+    rangePushA=lambda message: -2,
+    rangePop=lambda: -2,
+    markA=lambda message: None,
+    rangeStartA=lambda message: 0,
+    rangeEnd=lambda handle: None,
+    deviceRangeStart=lambda message, stream=0: 0,
+    deviceRangeEnd=lambda handle, stream=0: None,
+)
 
 
 @contextmanager
@@ -54,8 +77,11 @@ def as_cuda() -> Iterator[None]:
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
+        if hasattr(aten, "_fused_rms_norm_backward"):  # since then a kernel of GPUs, and of no others
+            # past `Library.impl`: it guards what decomposes without such a kernel, and with one should not here
+            library.m.impl("_fused_rms_norm", "Meta", _rms_norm, False)
         for name in FUSED:
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            if _known(name) and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
         world.enter_context(there())
         for where, name, stand_in in _stand_ins():
@@ -71,12 +97,41 @@ def as_cuda() -> Iterator[None]:
 @contextmanager
 def there() -> Iterator[None]:
     """Let there seem to be one GPU."""
+    import_module("torch._dynamo.device_interface")  # imported in here it would keep what stands in, for good
     with ExitStack() as world:
-        for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
-            world.enter_context(patch.object(torch.cuda, name, Still))
-        for name, answer in THERE.items():
-            world.enter_context(patch.object(torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer))
+        for where, name, stand_in in _one_gpu():
+            if hasattr(where, name):  # not in all versions
+                world.enter_context(patch.object(where, name, stand_in))
         yield
+
+
+def _one_gpu() -> Iterator[tuple[Any, str, Any]]:
+    """What asks for a GPU: where, name, what to put there.
+
+    Not `torch.cuda._lazy_init`: C++ calls it for a tensor on a GPU, and takes CUDA to be initialized ever after.
+    """
+    cuda, accelerator, random = torch.cuda, torch.accelerator, torch.cuda.random
+    for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
+        yield cuda, name, Still
+    for name, answer in THERE.items():
+        yield cuda, name, _answering(answer)
+    for name in ("current_stream", "device_index"):
+        yield accelerator, name, Still
+    for name, answer in ACCELERATOR.items():
+        for where in (accelerator, getattr(accelerator, "memory", None)):
+            yield where, name, _answering(answer)
+    for name in ("Stream", "Event"):
+        yield torch, name, Still
+    yield torch, "get_device_module", partial(_module_of, torch.get_device_module)
+    yield cuda.nvtx, "_nvtx", UNTRACED
+    # the functions for seeds and states are PyTorch's own, with a generator that is there
+    yield cuda, "default_generators", (Hosted("cuda"),)
+    yield random, "_lazy_init", _answering(None)
+    yield random, "_lazy_call", lambda call, **kwargs: call()
+    for name in ("is_initialized", "current_device", "device_count"):
+        yield random, name, _answering(THERE[name])
+    for name in ("initial_seed", "get_rng_state", "get_rng_state_all"):
+        yield getattr(accelerator, "random", None), name, getattr(random, name)
 
 
 def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
@@ -91,11 +146,36 @@ def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
 
 
 class Hosted(torch.Generator):
-    """A generator of whatever device, on the host: ops on meta take it, and draw nothing."""
+    """A generator of whatever device, on the host: ops on meta take it, and draw nothing.
 
-    def __new__(cls, device: object = None) -> Hosted:
+    Its state is that of a generator there: on a GPU 8 bytes of the seed, and 8 of how much was drawn.
+    """
+
+    of_host: bool
+
+    def __new__(cls, device: Any = None) -> Hosted:
         made: Hosted = super().__new__(cls, "cpu")
+        made.of_host = device is None or str(device).partition(":")[0] == "cpu"
         return made
+
+    def get_state(self) -> torch.Tensor:
+        """The state as bytes."""
+        if self.of_host:
+            return super().get_state()
+        state = self.initial_seed().to_bytes(8, "little") + bytes(8)
+        return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> Hosted:
+        """Take a state; one without values is as good as any."""
+        if self.of_host:
+            super().set_state(state)
+        elif not state.is_meta:
+            if state.dtype != torch.uint8:
+                raise TypeError("RNG state must be a torch.ByteTensor")
+            if state.numel() not in (8, 16):
+                raise RuntimeError("RNG state is wrong size")
+            self.manual_seed(int.from_bytes(bytes(state.tolist()[:8]), "little"))
+        return self
 
 
 class Still:
@@ -117,9 +197,32 @@ class Still:
         """All is done."""
         return True
 
+    def is_capturing(self) -> bool:
+        """No graph is made."""
+        return False
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event of what was done."""
+        return Still() if event is None else event
+
     def elapsed_time(self, other: object) -> float:
         """No time has passed."""
         return 0.0
+
+
+def _known(name: str) -> bool:
+    """Whether this version has the op."""
+    packet, _, overload = name.partition(".")
+    return hasattr(getattr(aten, packet, None), overload or "default")
+
+
+def _answering(answer: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: answer
+
+
+def _module_of(asked: Callable[..., Any], device: Any = None) -> Any:
+    """As with a GPU: where none is named, or the one that `make` was told, its module."""
+    return torch.cuda if device is None or str(device).partition(":")[0] == "meta" else asked(device)
 
 
 def _and_meta(known: Callable[[], list[str]]) -> list[str]:
@@ -148,3 +251,11 @@ def _softmax(op: Any, whole: Any, x: torch.Tensor, dim: int, dtype: torch.dtype 
     if x.dtype == torch.float16 and dtype == torch.float32:
         return op(x, dim, True)  # one kernel converts
     return whole.decompose(x, dim, dtype)
+
+
+def _rms_norm(
+    x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype  # in which is summed
+    rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(rows, dtype=dtype)

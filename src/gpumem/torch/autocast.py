@@ -33,6 +33,7 @@ FULL = _these(
     "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
     "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
+FULL_BESIDE = frozenset({"linalg_matrix_sqrth"})  # in full, too, by PyTorch's kernel; it stands in none of its lists
 FULL_RESULT = _these(  # they take the dtype of the result as an argument
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
     "linalg_matrix_norm.str_ord sum sum.dim_IntList"
@@ -84,7 +85,7 @@ class Autocast:
             return partial(_full_result, op, [a.name for a in op._schema.arguments].index("dtype"))
         if name in OTHER_RESULT:
             return partial(_other_result, op, getattr(torch.ops.aten.norm, OTHER_RESULT[name]))
-        return partial(self._run, op, _full if name in FULL else _widest if name in WIDEST else _half)
+        return partial(self._run, op, _full if name in FULL | FULL_BESIDE else _widest if name in WIDEST else _half)
 
     def _run(self, op: Any, policy: Callable[[Sequence[Any]], torch.dtype], *args: Any, **kwargs: Any) -> Any:
         with _off():

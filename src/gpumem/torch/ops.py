@@ -128,7 +128,7 @@ def _kind_of(func: Any) -> Kind:
         counts=name not in TOUCHES_NOTHING or bool(written),  # their `.out` forms copy
         makes=any("Tensor" in str(r.type) for r in schema.returns),
         nested="nested" in name,
-        composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
+        composite=_is_composite(func),
         reads=name not in LOOKS_AT_SHAPES,
         overwrites=name in OVERWRITES,
         gathers=short in GATHERS,
@@ -144,6 +144,14 @@ def _kind_of(func: Any) -> Kind:
         flops=flop_registry.get(func.overloadpacket),
         attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
     )
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an op is made of others; some questions, as `sym_size.default`, are known to Python alone."""
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+    except RuntimeError:
+        return False
 
 
 @dataclass(slots=True)
