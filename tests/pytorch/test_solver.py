@@ -192,7 +192,7 @@ def test_a_torch_that_splits_graphs_another_way_is_told(monkeypatch: pytest.Monk
     with pytest.raises(_torch.NoSolver, match=r"PyTorch .* splits graphs another way: .*_must_be_in_forward"):
         _torch.partitioner()
     monkeypatch.setattr(_torch, "partitioner", lambda: type("", (), {"solve_min_cut": lambda *_: None}))
-    with pytest.raises(_torch.NoSolver, match="does not split graphs by networkx"):
+    with pytest.raises(_torch.NoSolver, match="does not split graphs by a minimum cut"):
         _torch.networks(None, None, None)
 
 
