@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -24,7 +25,7 @@ from gpumem.torch import LimitError, WorkloadError, managed
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.outside import LOOKS, READS, WRITES, Reach, methods, reach_of
 from gpumem.torch.watch import Watch
-from tests.pytorch.managing import address, differences, there, world
+from tests.pytorch.managing import differences, there, world
 from tests.pytorch.test_ops import LIBRARY as LIBRARY  # ops of somebody's own
 
 HOW: dict[str, Any] = {"device": "cpu", "wait": True, "planner": "on-demand"}
@@ -116,6 +117,26 @@ def test_a_run_is_what_it_was_asked_for() -> None:
     with Names() as within, managed("1MiB", **HOW):
         step()
     assert within.seen == bare.seen
+
+
+COMPOSITE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "svdvals": torch.linalg.svdvals,
+    "eigvalsh": torch.linalg.eigvalsh,
+    "cond": torch.linalg.cond,
+    "interpolate": lambda x: nn.functional.interpolate(x[None, None], scale_factor=1.7, mode="bilinear"),
+    "linear": lambda x: nn.functional.linear(x, x).relu(),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITE)
+def test_an_op_that_arrives_whole_is_made_of_what_it_is_made_of_elsewhere(name: str) -> None:
+    """Under inference mode, by kernels in C++; PyTorch has formulas in Python beside some, of other bits."""
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        x = torch.randn(12, 12)
+        bare = COMPOSITE[name](x)
+        with managed("64KiB", **HOW):
+            assert torch.equal(COMPOSITE[name](x), bare)
 
 
 # storages
@@ -382,6 +403,78 @@ def test_what_cannot_come_back_is_a_tensor_of_the_host(monkeypatch: pytest.Monke
     assert x.sum().item() == 192 and y.sum().item() == 256 and there(x.untyped_storage())
 
 
+MOVES = ("live/residency.py", "run/engines.py", "run/memory.py", "run/again.py", "run/mode.py", "live/follow.py")
+
+
+class Interrupt:
+    """Raises, as Ctrl-C does, at a line of the code that moves bytes, counted from when it was armed."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: Any, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(MOVES):
+            return None
+        if event == "line":
+            self.left -= 1
+            if not self.left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(at: int, state: list[Any]) -> bool:
+    """Train within little memory until a line; return whether it came that far. All that there is goes into `state`."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)], nn.Dropout(0.5))
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+    interrupt = Interrupt(at)
+    try:
+        with managed(18000, **{**HOW, "planner": ("checkpoint", "on-demand-nonblocking")}):
+            for k in range(6):
+                x = torch.randn(32, 16)
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                state[:] = [x, loss, *net.parameters(), *(p.grad for p in net.parameters() if p.grad is not None)]
+                if k == 5:
+                    sys.settrace(interrupt)
+                loss.backward()
+                optimizer.step()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_program_may_be_interrupted_at_any_line() -> None:
+    at, state = 1, list[Any]()
+    while interrupted(at, state):
+        assert all(there(x.untyped_storage()) for x in state), at
+        assert all(torch.isfinite(x).all() for x in state), at
+        at += 1
+
+
+@pytest.mark.parametrize("move", ["empty", "fill", "out", "back"])
+def test_a_program_may_be_interrupted_behind_any_move(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = torch.ones(64) * 3, torch.ones(64) * 4
+    with pytest.raises(KeyboardInterrupt), managed(300, **HOW, on_exit="host") as run:
+        owner = run.memory.pointers if move in ("empty", "fill") else run.memory.engine
+        done = getattr(owner, move)
+
+        def and_then(*args: Any) -> None:
+            done(*args)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        x.sum(), y.sum()  # x has gone by now
+        monkeypatch.setattr(owner, move, staticmethod(and_then) if move in ("empty", "fill") else and_then)
+        x.sum()
+    assert x.sum().item() == 192 and y.sum().item() == 256
+
+
 def test_modes_may_be_left_in_any_order() -> None:
     class Nothing(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -404,9 +497,9 @@ def test_tensors_that_the_collector_does_not_list_are_left_on_the_host_too() -> 
     try:
         with managed("64KiB", **HOW, on_exit="host") as run:
             x.mul_(3)
-            device = address(x.untyped_storage())
+            device = x.untyped_storage()
             away(run, x)
-        assert gc.get_freeze_count() and address(x.untyped_storage()) != device
+        assert gc.get_freeze_count() and x.untyped_storage()._cdata != device._cdata
     finally:
         gc.unfreeze()
     assert x.sum().item() == 192
@@ -433,12 +526,12 @@ def test_a_run_that_was_a_decorator_may_be_a_context() -> None:
     run = managed("64KiB", **HOW, on_exit="host")
     run(step)()
     called = len(run.report().iterations)
-    weight = address(net.weight.untyped_storage())
+    weight = net.weight.untyped_storage()
     with run:
         for _ in range(4):
             step()
     assert len(run.report().iterations) == called + 4
-    assert address(net.weight.untyped_storage()) != weight  # on_exit counts
+    assert net.weight.untyped_storage()._cdata != weight._cdata  # on_exit counts
 
 
 def test_the_first_run_of_a_process_may_be_under_inference_mode() -> None:

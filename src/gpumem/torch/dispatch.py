@@ -17,6 +17,9 @@ from gpumem.torch.chunks import joined, pieces
 from gpumem.torch.ops import Call, call_of, kind_of
 from gpumem.torch.refusals import check_types
 
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+WHOLE = frozenset({"linalg_svdvals.default", "linalg_eigvalsh.default"})  # under a mode they take another algorithm
+
 
 class OpMode(TorchDispatchMode):
     """Hands each op of a device to `op`, one at a time, and whatever else is called to `other`.
@@ -61,9 +64,9 @@ class OpMode(TorchDispatchMode):
         kind = kind_of(func)
         if types and kind.counts:  # a question about sizes may come from where C++ cannot throw
             check_types(func, types)
-        if kind.composite and torch.is_inference_mode_enabled():
-            with self:
-                return func.decompose(*args, **kwargs)
+        if kind.composite and torch.is_inference_mode_enabled() and kind.name not in WHOLE:
+            with self:  # by the kernel that runs elsewhere: `decompose` prefers a formula in Python, of other bits
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         with self.lock:
             if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
                 return joined([self._call(func, *piece) for piece in split])

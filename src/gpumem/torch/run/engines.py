@@ -70,6 +70,14 @@ def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
     return torch._C._construct_storage_from_data_pointer(0, device, size)
 
 
+def has_memory(storage: torch.UntypedStorage) -> bool:
+    """Whether there are bytes behind a storage."""
+    try:
+        return bool(storage.nbytes()) and pointer(storage) != 0
+    except RuntimeError:  # PyTorch refuses to tell an address that is none
+        return False
+
+
 class Swapped:
     """A storage without memory keeps its size, so that views of it can be made: its pointer is swapped for none."""
 

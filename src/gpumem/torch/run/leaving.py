@@ -23,6 +23,7 @@ def restore(memory: Memory) -> list[str]:
 
     What cannot come back, as the device has no memory left, is a tensor of the host from then on.
     """
+    memory.reconcile()
     before, memory.limit = memory.limit, UNLIMITED
     try:
         stuck = _brought(memory, [*memory.by_key.values()])
@@ -55,6 +56,7 @@ def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
 
 def to_host(memory: Memory) -> list[str]:
     """Leave on the host what Python's tensors hold: each of them is there from then on; the rest is brought back."""
+    memory.reconcile()
     notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.fixed})
     memory.bury()
     return notes + restore(memory)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from gpumem.live.residency import UNLIMITED, LimitedMemory
 from gpumem.torch._torch import _disable_current_modes, torch
 from gpumem.torch.run.cells import Cell, Cells
-from gpumem.torch.run.engines import Engine, Pointers
+from gpumem.torch.run.engines import Engine, Pointers, has_memory
 from gpumem.torch.workload import WorkloadError
 
 
@@ -71,6 +71,20 @@ class Memory(Cells, LimitedMemory[Cell]):
         self.fixed += more * cell.fixed
         cell.size += more
         self.note()
+
+    def reconcile(self) -> None:
+        """Believe the storages and not the books, which a Ctrl-C between two lines may have left behind."""
+        for cell in [*self.by_key.values()]:
+            storage = cell.storage
+            if storage is None or not cell.size:
+                continue
+            if cell.here and not has_memory(storage):
+                cell.here = False
+                self.held -= cell.size
+            if cell.here:
+                self.here[cell] = None
+            else:
+                self.here.pop(cell, None)
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
         if place.type == "meta":  # though its tensor says that it is on the device
