@@ -457,10 +457,11 @@ def test_a_program_may_be_interrupted_at_any_line() -> None:
         at += 1
 
 
+@pytest.mark.parametrize("on_exit", ["device", "host"])
 @pytest.mark.parametrize("move", ["empty", "fill", "out", "back"])
-def test_a_program_may_be_interrupted_behind_any_move(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_may_be_interrupted_behind_any_move(move: str, on_exit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.ones(64) * 3, torch.ones(64) * 4
-    with pytest.raises(KeyboardInterrupt), managed(300, **HOW, on_exit="host") as run:
+    with pytest.raises(KeyboardInterrupt), managed(300, **HOW, on_exit=on_exit) as run:
         owner = run.memory.pointers if move in ("empty", "fill") else run.memory.engine
         done = getattr(owner, move)
 
@@ -472,6 +473,7 @@ def test_a_program_may_be_interrupted_behind_any_move(move: str, monkeypatch: py
         x.sum(), y.sum()  # x has gone by now
         monkeypatch.setattr(owner, move, staticmethod(and_then) if move in ("empty", "fill") else and_then)
         x.sum()
+    assert there(x.untyped_storage()) and there(y.untyped_storage())
     assert x.sum().item() == 192 and y.sum().item() == 256
 
 
