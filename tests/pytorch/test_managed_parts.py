@@ -583,3 +583,24 @@ def test_bytes_written_to_a_storage_itself_are_the_ones_that_come_back(index: An
         x.untyped_storage()[index] = 7
         run.memory.release(cell)
         assert int(x[0]) == 7
+
+
+def test_a_sum_that_is_planned_in_place_and_runs_out_of_place_is_what_the_plan_goes_on_with() -> None:
+    """A capture writes gradients down as they are summed up unwatched; a run makes a new storage of each sum."""
+    weight = torch.ones(64, 64, requires_grad=True)
+
+    def step() -> None:
+        x = weight * 1
+        last = x.tanh().sigmoid().sin()  # its gradient comes last, so the sum of the other two waits for it
+        (last + x.cos() + x.exp()).sum().backward()
+        weight.grad = None
+
+    trace = record(lambda: step, "cpu").trace
+    first, second = (op for op, name in enumerate(trace.ops.name) if name == "add_.Tensor")
+    (total,) = trace.ops.writes.tolist()[first]
+    plan = Plan([Swap(total, after=first, before=second, release=first + 2, prefetch=second - 1)])
+    with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
+        for _ in range(3):
+            step()
+    for row in run.report().iterations:
+        assert (row.state, row.moved_out, row.moved_in, row.misses) == ("planned", weight.nbytes, weight.nbytes, 0)
