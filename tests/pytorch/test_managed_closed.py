@@ -714,3 +714,36 @@ def test_the_collector_lists_nothing_of_a_run_that_is_over() -> None:
         torch.ones(8)
     gc.collect()
     assert sum(1 for _ in runs()) <= before + 1
+
+
+HOST_READS: dict[str, Callable[..., Any]] = {
+    "tensor": lambda s, n, i, big: torch.tensor([s, s]),
+    "as_tensor": lambda s, n, i, big: torch.as_tensor([s, s]),
+    "tensor_split": lambda s, n, i, big: torch.cat([part.flip(0) for part in torch.tensor_split(big, i)]),
+    "Tensor.tensor_split": lambda s, n, i, big: big.tensor_split(i)[1],
+    "pad_packed": lambda s, n, i, big: torch._VF._pad_packed_sequence(big[:15].view(5, 3), n, False, 0.0, 3)[0],  # type: ignore[attr-defined]
+    "apply_": lambda s, n, i, big: big.clone().apply_(lambda x: x + 1),
+    "map_": lambda s, n, i, big: big.map_(big * 2, lambda x, y: x + y),
+    "map2_": lambda s, n, i, big: big.map2_(big * 2, big, lambda x, y, z: x + y + z),  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("name", HOST_READS)
+def test_functions_that_read_the_host_before_they_call_an_op_find_it_there(name: str) -> None:
+    def operands() -> list[torch.Tensor]:
+        return [torch.tensor(2.0), torch.tensor([2, 2, 1]), torch.tensor([3, 5]), torch.arange(20.0)]
+
+    bare = HOST_READS[name](*operands())
+    with managed("64KiB", **HOW) as run:
+        given = operands()
+        away(run, *given)
+        assert torch.equal(HOST_READS[name](*given), bare)
+
+
+def test_a_generators_state_may_have_been_away() -> None:
+    state = torch.get_rng_state()
+    bare = torch.rand(4)
+    with managed("64KiB", **HOW) as run:
+        away(run, state)
+        torch.set_rng_state(state)
+        assert torch.equal(torch.rand(4), bare)

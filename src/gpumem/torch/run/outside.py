@@ -8,7 +8,7 @@ the device for good. So a method that a new PyTorch adds costs memory, and never
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import wraps
@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch._torch import torch
+from gpumem.torch.ops import tensors
 
 
 class Reach(Enum):
@@ -48,6 +49,14 @@ WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_
 # of tensors: what goes past the dispatcher; whatever else they do, a mode sees
 TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
 TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
+TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
+# functions in C++ that read tensors of the host before they call an op: where the host plays a device, these may be away
+FUNCTIONS: dict[Any, tuple[str, ...]] = {
+    torch: ("tensor", "as_tensor", "asarray", "tensor_split", "set_rng_state", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    torch.random: ("set_rng_state",),
+    torch._VF: ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence"),
+    torch.Tensor: ("tensor_split", "new_tensor", "new"),
+}
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
@@ -89,7 +98,16 @@ def reading(reach: Reached, changed: Changed, named: Named) -> Iterator[None]:
     with ExitStack() as world:
         for name, how in methods():
             world.enter_context(_storages(name, how, reach, changed, named))
-        for names, how in ((TENSOR_READS, Reach.READS), (TENSOR_KEEPS, Reach.KEEPS)):
+        for owner, names in FUNCTIONS.items():
+            for name in names:
+                if hasattr(owner, name):
+                    world.enter_context(patch.object(owner, name, _function(getattr(owner, name), reach)))
+        methods_of_tensors = (
+            (TENSOR_READS, Reach.READS),
+            (TENSOR_WRITES, Reach.WRITES),
+            (TENSOR_KEEPS, Reach.KEEPS),
+        )
+        for names, how in methods_of_tensors:
             for name in names:
                 if hasattr(torch.Tensor, name):
                     stand_in = _tensors(getattr(torch.Tensor, name), how, reach, named)
@@ -136,9 +154,27 @@ def _tensors(original: Callable[..., Any], how: Reach, reach: Reached, named: Na
             if by_name and (number := named(storage)) is not None:
                 return number
             reach(storage, how)
+        _look(args, reach)
         return original(x, *args, **kwargs)
 
     return called
+
+
+def _function(original: Callable[..., Any], reach: Reached) -> Callable[..., Any]:
+    """Stand in for a function that reads the tensors among its arguments."""
+
+    @wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        _look((*args, *kwargs.values()), reach)
+        return original(*args, **kwargs)
+
+    return called
+
+
+def _look(values: Iterable[Any], reach: Reached) -> None:
+    for x in tensors(values, None):
+        if x.layout is torch.strided:
+            reach(x.untyped_storage(), Reach.READS)
 
 
 def _is_name(frame: FrameType) -> bool:
