@@ -24,6 +24,7 @@ from gpumem.torch._torch import register_optimizer_step_post_hook, torch
 from gpumem.torch.chunks import in_bytes, lists_named
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
+from gpumem.torch.run.extensions import loaded
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.iterations import Course
@@ -73,6 +74,7 @@ class Managed:
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self.forks = Forks(self._forked)
+        self.loaded = loaded()
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -93,7 +95,7 @@ class Managed:
             world.enter_context(refusing())
             world.enter_context(self.scene.followed())
             world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(reading(self._reach, self._changed, self._name))
+            world.enter_context(reading(self._reach, self._changed, self._name, self.loaded))
             world.enter_context(refused(self._manages))
             world.enter_context(self.forks)
             self.course.start()
@@ -201,21 +203,24 @@ class Managed:
                 'the host: managed(..., on_exit="host")'
             )
 
-    def _reach(self, storage: torch.UntypedStorage, how: Reach) -> None:
-        """Somebody is about to touch a storage's bytes past PyTorch's dispatcher."""
+    def _reach(self, storages: Sequence[torch.UntypedStorage], how: Reach) -> None:
+        """Somebody is about to touch storages' bytes past PyTorch's dispatcher, all of them at once."""
         if self.mode.off:
             return
         with self.mode.lock:
-            cell = self.memory.by_key.get(storage._cdata)
-            if cell is None:
+            by_key = self.memory.by_key
+            cells = [cell for storage in storages if (cell := by_key.get(storage._cdata)) is not None]
+            if not cells:
                 return
             self.memory.engine.follow()
-            self.memory.ready([cell], 0, "a read of bytes")
-            if how is Reach.KEEPS:
-                self.memory.fix(cell)
             if how is not Reach.READS:
-                self.memory.secure([cell])
-                self.memory.wrote([cell])
+                self.memory.secure(cells)  # first, as it may send them away
+            self.memory.ready(cells, 0, "a read of bytes")
+            if how is Reach.KEEPS:
+                for cell in cells:
+                    self.memory.fix(cell)
+            if how is not Reach.READS:
+                self.memory.wrote(cells)
 
     def _name(self, storage: torch.UntypedStorage) -> int | None:
         """A number that no other storage's address is, where this one's may change."""

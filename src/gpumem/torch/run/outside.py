@@ -1,5 +1,7 @@
 """Reads and writes that no dispatch mode sees: of the bytes themselves. What is touched so is brought back first.
 
+Stand-ins are made for methods of storages and of tensors, for some of PyTorch's functions, and for those of extensions.
+
 Of a storage's methods those are listed that touch no bytes (`LOOKS`), that read them and are done (`READS`), and that
 write them and are done (`WRITES`). Any other may keep the address, and write there at any time: such a storage stays on
 the device for good. So a method that a new PyTorch adds costs memory, and never a bit.
@@ -8,17 +10,18 @@ the device for good. So a method that a new PyTorch adds costs memory, and never
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from inspect import getattr_static
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch._torch import torch
 from gpumem.torch.ops import tensors
+from gpumem.torch.run.extensions import extensions
 
 
 class Reach(Enum):
@@ -50,8 +53,7 @@ WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_
 TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
 TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
 TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
-# functions in C++ that read tensors of the host before they call an op: where the host plays a device, these may be away
-FUNCTIONS: dict[Any, tuple[str, ...]] = {
+FUNCTIONS: dict[Any, tuple[str, ...]] = {  # in C++; they read tensors of the host before they call an op
     torch: ("tensor", "as_tensor", "asarray", "tensor_split", "set_rng_state", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     torch.random: ("set_rng_state",),
     torch._VF: ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence"),
@@ -64,7 +66,7 @@ NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or
     "torch._tensor": ("__deepcopy__", "_reduce_ex_internal"),
 }
 
-Reached = Callable[[torch.UntypedStorage, Reach], None]
+Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
 Changed = Callable[[torch.UntypedStorage], None]
 Named = Callable[[torch.UntypedStorage], int | None]
 
@@ -90,104 +92,102 @@ def methods() -> Iterator[tuple[str, Reach]]:
 
 
 @contextmanager
-def reading(reach: Reached, changed: Changed, named: Named) -> Iterator[None]:
-    """Let others know of each storage that is about to be touched, and where it may have changed its size since.
+def reading(reach: Reached, changed: Changed, named: Named, loaded: Sequence[ModuleType]) -> Iterator[None]:
+    """Let others know of storages that are about to be touched, and where one may have changed its size since.
 
-    `named` answers with a number where an address is asked for as a name, so that no bytes need be there.
+    `named` answers with a number where an address is asked for as a name, so that no bytes need be there; `loaded` are
+    extensions that are in no table of modules.
     """
+    by_tensor = (TENSOR_READS, Reach.READS), (TENSOR_WRITES, Reach.WRITES), (TENSOR_KEEPS, Reach.KEEPS)
     with ExitStack() as world:
+
+        def stand_in(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+            if hasattr(owner, name):
+                world.enter_context(patch.object(owner, name, made(getattr(owner, name))))
+
         for name, how in methods():
-            world.enter_context(_storages(name, how, reach, changed, named))
+            stand_in(torch.UntypedStorage, name, partial(_of_storages, how, reach, changed, named))
         for owner, names in FUNCTIONS.items():
             for name in names:
-                if hasattr(owner, name):
-                    world.enter_context(patch.object(owner, name, _function(getattr(owner, name), reach)))
-        methods_of_tensors = (
-            (TENSOR_READS, Reach.READS),
-            (TENSOR_WRITES, Reach.WRITES),
-            (TENSOR_KEEPS, Reach.KEEPS),
-        )
-        for names, how in methods_of_tensors:
+                stand_in(owner, name, partial(_of_any, Reach.READS, reach))
+        for names, how in by_tensor:
             for name in names:
-                if hasattr(torch.Tensor, name):
-                    stand_in = _tensors(getattr(torch.Tensor, name), how, reach, named)
-                    world.enter_context(patch.object(torch.Tensor, name, stand_in))
-        if hasattr(torch.Tensor, EXCHANGE):
-            world.enter_context(patch.object(torch.Tensor, EXCHANGE, None))
-        for module, name in ((torch._C, "_to_dlpack"), (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")):
-            if hasattr(module, name):
-                stand_in = _tensors(getattr(module, name), Reach.KEEPS, reach, named)
-                world.enter_context(patch.object(module, name, stand_in))
-        writer = torch._C.PyTorchFileWriter
-        world.enter_context(patch.object(writer, "write_record", _record(writer.write_record, reach)))
+                stand_in(torch.Tensor, name, partial(_of_tensors, how, reach, named))
+        for owner in (torch._C, torch, torch.utils.dlpack):
+            for name in ("_to_dlpack", "to_dlpack"):
+                stand_in(owner, name, partial(_of_tensors, Reach.KEEPS, reach, named))
+        stand_in(torch.Tensor, EXCHANGE, lambda original: None)
+        stand_in(torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach))
+        for module, name in extensions(loaded):
+            stand_in(module, name, partial(_of_any, Reach.WRITES, reach))
         yield
 
 
-def _storages(name: str, how: Reach, reach: Reached, changed: Changed, named: Named) -> Any:
+def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, original: Callable[..., Any]) -> Any:
     """Stand in for a method of storages."""
-    original = getattr(torch.UntypedStorage, name)
+    by_name = original.__name__ == "data_ptr"
 
     @wraps(original)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if name == "data_ptr" and _is_name(sys._getframe(1)) and (number := named(self)) is not None:
+        if by_name and _is_name(sys._getframe(1)) and (number := named(self)) is not None:
             return number
-        reach(self, how)
-        for x in (*args, *kwargs.values()):
-            if isinstance(x, torch.UntypedStorage):
-                reach(x, Reach.READS)
+        others = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.UntypedStorage)]
+        if others:
+            reach([self, *others], Reach.READS)
+        reach([self], how)
         result = original(self, *args, **kwargs)
         if how is not Reach.READS:
             changed(self)
         return result
 
-    return patch.object(torch.UntypedStorage, name, called)
+    return called
 
 
-def _tensors(original: Callable[..., Any], how: Reach, reach: Reached, named: Named) -> Callable[..., Any]:
-    """Stand in for a method of tensors, or a function of one."""
+def _of_tensors(how: Reach, reach: Reached, named: Named, original: Callable[..., Any]) -> Any:
+    """Stand in for a method of tensors, or a function of one; others that it is given are read."""
+    by_name = original.__name__ == "data_ptr"
 
     @wraps(original)
     def called(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.layout is torch.strided:
-            storage = x.untyped_storage()
-            by_name = original.__name__ == "data_ptr" and _is_name(sys._getframe(1))
-            if by_name and (number := named(storage)) is not None:
-                return number
-            reach(storage, how)
-        _look(args, reach)
+        mine = _storages([x])
+        if by_name and mine and _is_name(sys._getframe(1)) and (number := named(mine[0])) is not None:
+            return number
+        if args and (others := _storages(args)):
+            reach([*mine, *others], Reach.READS)
+        reach(mine, how)
         return original(x, *args, **kwargs)
 
     return called
 
 
-def _function(original: Callable[..., Any], reach: Reached) -> Callable[..., Any]:
-    """Stand in for a function that reads the tensors among its arguments."""
+def _of_any(how: Reach, reach: Reached, original: Callable[..., Any]) -> Any:
+    """Stand in for a function that touches the tensors among its arguments."""
 
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
-        _look((*args, *kwargs.values()), reach)
+        reach(_storages((*args, *kwargs.values())), how)
         return original(*args, **kwargs)
 
     return called
 
 
-def _look(values: Iterable[Any], reach: Reached) -> None:
-    for x in tensors(values, None):
-        if x.layout is torch.strided:
-            reach(x.untyped_storage(), Reach.READS)
+def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
+    """Stand in for the writer of a checkpoint's file."""
+
+    @wraps(original)
+    def called(self: Any, name: str, data: Any, *args: Any) -> Any:
+        if isinstance(data, torch.UntypedStorage):
+            reach([data], Reach.READS)
+        return original(self, name, data, *args)
+
+    return called
+
+
+def _storages(values: Iterable[Any]) -> list[torch.UntypedStorage]:
+    return [x.untyped_storage() for x in tensors(values, None) if x.layout is torch.strided]
 
 
 def _is_name(frame: FrameType) -> bool:
     """Whether somebody asks for an address who never reads there."""
     functions = NAMED_BY_ADDRESS.get(frame.f_globals.get("__name__", ""), ())
     return frame.f_code.co_name in functions
-
-
-def _record(original: Callable[..., Any], reach: Reached) -> Callable[..., Any]:
-    @wraps(original)
-    def called(self: Any, name: str, data: Any, *args: Any) -> Any:
-        if isinstance(data, torch.UntypedStorage):
-            reach(data, Reach.READS)
-        return original(self, name, data, *args)
-
-    return called
