@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import gpumem.torch.observing as observing
-from gpumem.torch import LimitError, WorkloadError, managed
+from gpumem.swap.plan import Plan, Recompute
+from gpumem.torch import LimitError, WorkloadError, managed, record
 from gpumem.torch.run.extensions import extensions
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.outside import LOOKS, READS, WRITES, Reach, methods, reach_of
@@ -795,3 +796,31 @@ def test_a_kernel_that_is_bound_past_the_dispatcher_finds_its_tensor_and_its_wri
         away(run, x)
         kernels.set7(x)
         assert x[0].item() == 7
+
+
+CALLED = [0]
+NOISY = torch.library.Library("gpumem_noise", "DEF")  # it draws from a generator that nobody knows of
+NOISY.define("noise(Tensor x) -> Tensor")
+NOISY.impl("noise", lambda x: (CALLED.__setitem__(0, CALLED[0] + 1), x * CALLED[0])[1], "CPU")
+
+
+def test_an_op_of_somebodys_own_is_never_called_again() -> None:
+    """A plan may want its value made once more; it goes to the host instead."""
+    weight = torch.ones(64, 64)
+
+    def step() -> torch.Tensor:
+        x = torch.ops.gpumem_noise.noise(weight)
+        total = x.sum()
+        weight.sin().cos()
+        return (x * total).sum()
+
+    trace = record(lambda: step, "cpu").trace
+    (value,) = trace.ops.writes.tolist()[0]
+    uses = trace.accesses().op.tolist()[value]
+    plan = Plan([Recompute(value, after=uses[1], before=uses[2], at=uses[2])])
+    CALLED[0] = 0
+    bare = [step().item() for _ in range(3)]
+    CALLED[0] = 0
+    with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
+        assert [step().item() for _ in range(3)] == bare
+    assert {row.again for row in run.report().iterations} == {0}

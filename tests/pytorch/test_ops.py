@@ -190,3 +190,19 @@ def test_an_assertion_reads() -> None:
 def test_ops_of_other_devices_are_none() -> None:
     there = torch.empty(2**20, 2**20, device="meta")
     assert calls(lambda: (there + 1, torch.empty_like(there), there.sum())) == []
+
+
+def test_what_is_written_and_not_said_is_known() -> None:
+    """Statistics of batch norms over several processes, states of cuDNN's dropout."""
+    aten = torch.ops.aten
+    for op in (aten.batch_norm_update_stats.default, aten.batch_norm_gather_stats.default, aten._cudnn_rnn.default):
+        named = {op._schema.arguments[i].name for i in kind_of(op).unsaid}
+        assert named and named <= {"running_mean", "running_var", "dropout_state"}
+    call = call_of(aten.batch_norm_update_stats.default, (X, Y[0], Y[1], 0.1), {}, "cpu")
+    assert call is not None and [x is y for x, y in zip(call.written, (Y[0], Y[1]))] and len(call.written) == 2
+
+
+def test_only_pytorchs_own_ops_are_called_again() -> None:
+    assert kind_of(torch.ops.aten.mm.default).again
+    assert not kind_of(torch.ops.gpumem_tests.twice_like.default).again
+    assert not kind_of(torch.ops.aten._cudnn_rnn.default).again

@@ -58,6 +58,13 @@ GATHERS = frozenset(  # of the table they read no more rows than come out
 EMPTY = ("empty", "new_empty")  # memory that nothing is written into
 BATCH_NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 RUNNING, TRAINING = (3, 4), 5  # of their arguments: the statistics, whether they are kept
+UNSAID = {  # what other ops write, and their schema does not say: arguments by name
+    **dict.fromkeys(("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"), "running_"),
+    "aten::batch_norm_update_stats": "running_",
+    **dict.fromkeys(("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"), "dropout_state"),
+    **dict.fromkeys(("aten::miopen_rnn", "aten::miopen_rnn_backward"), "dropout_state"),
+}
+OURS = ("aten", "prims")  # PyTorch's own: they do what their schema says, and nothing besides
 IN_PLACE = {  # what gradients' formulas do to zeros of their own: ATen takes the other form wherever a mode is on.
     # A recorder writes down this form; nobody ever runs it instead, as the formula may read its operand again.
     aten.scatter: "scatter_.src",
@@ -79,7 +86,8 @@ class Kind:
     """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
 
     `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `nested`: it
-    has to do with nested tensors; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may
+    has to do with nested tensors; `unsaid`: arguments that it writes all the same; `again`: it may be called again, and
+    does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may
     get another storage.
     """
 
@@ -99,6 +107,8 @@ class Kind:
     written: tuple[int, ...]
     outs: tuple[str, ...]
     hidden: bool
+    unsaid: tuple[int, ...]
+    again: bool
     grows: bool
     resizes: bool
     flops: Callable[..., int] | None
@@ -121,6 +131,7 @@ def _kind_of(func: Any) -> Kind:
     arguments = schema.arguments
     written = [(i, a) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
     short = str(func).removeprefix("aten.")
+    unsaid = tuple(i for i, a in enumerate(arguments) if name in UNSAID and a.name.startswith(UNSAID[name]))
     convolves = name in ("aten::convolution", "aten::convolution_backward", "aten::_convolution")
     return Kind(
         name=short,
@@ -139,6 +150,8 @@ def _kind_of(func: Any) -> Kind:
         written=tuple(i for i, a in written if not a.kwarg_only),
         outs=tuple(a.name for i, a in written),
         hidden=name in BATCH_NORMS,
+        unsaid=unsaid,
+        again=name.partition("::")[0] in OURS and not unsaid,
         grows=func is aten.add.Tensor or func.overloadpacket in IN_PLACE,
         resizes=any(a.kwarg_only for _, a in written) or name.removeprefix("aten::").startswith(("resize", "set_")),
         flops=flop_registry.get(func.overloadpacket),
@@ -205,7 +218,7 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
     if not operands and (not kind.makes or _made_on(args, kwargs) != device or _nothing(kind, args)):
         return None
     hidden = kind.hidden and len(args) > TRAINING and args[TRAINING]
-    positions = (*kind.written, *RUNNING) if hidden else kind.written
+    positions = (*kind.written, *kind.unsaid, *(RUNNING if hidden else ()))
     written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
     if kind.outs and kwargs:
         written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)

@@ -77,9 +77,11 @@ def keep(
     Raises
     ------
     NotKept
-        It has tensors that may change unseen.
+        It has tensors that may change unseen, or does more than its schema says, as an op of somebody's own may.
     """
     kind = kind_of(func)
+    if not kind.again:
+        raise NotKept(f"{func} may do something else when it is called again")
     versions = {
         cell: cell.version
         for cell in memory.of([x for x in tensors((*args, *kwargs.values()), None) if memory.manages(x)])

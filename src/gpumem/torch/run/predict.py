@@ -9,11 +9,10 @@ from typing import Any
 
 from gpumem.torch._torch import torch
 from gpumem.torch.observing import tolerable
-from gpumem.torch.ops import amount, kind_of, results, tensors
+from gpumem.torch.ops import OURS, amount, kind_of, results, tensors
 from gpumem.torch.run.cells import parts
 from gpumem.torch.run.memory import quietly
 
-OURS = ("aten", "prims")  # of PyTorch itself, whose formulas for shapes have no effects
 PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets
 
