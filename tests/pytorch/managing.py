@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
+from math import prod
 from typing import Any
 
 import torch
@@ -195,7 +196,14 @@ def least(trace: Trace, lists: bool = True) -> tuple[int, str]:
     """The most bytes that one op touches, and its name: no run is below. Calls on `lists` of tensors may be split."""
     size, name = trace.buffers.size.tolist(), trace.ops.name
     rows = zip(name, trace.ops.reads.tolist(), trace.ops.writes.tolist())
-    return max((_touched(size, op, reads, writes), op) for op, reads, writes in rows if lists or "_foreach" not in op)
+    most, op = max((_touched(size, op, *x), op) for op, *x in rows if lists or "_foreach" not in op)
+    return most + scalars(trace), op
+
+
+def scalars(trace: Trace) -> int:
+    """The bytes of all tensors of one number, which stay where the host plays the device's part."""
+    shapes, size = trace.buffers.shape or (), trace.buffers.size.tolist()
+    return sum(size[b] for b, shape in enumerate(shapes) if shape is not None and prod(shape) == 1)
 
 
 def _touched(size: list[int], op: str, reads: list[int], writes: list[int]) -> int:

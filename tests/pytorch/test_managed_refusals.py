@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.swap.plan import Plan, Swap
 from gpumem.torch import LimitError, WorkloadError, managed
-from tests.pytorch.managing import HOW, Lesson, differences, least, taught, trace_of, world
+from tests.pytorch.managing import HOW, Lesson, differences, least, scalars, taught, trace_of, world
 
 Steps = Callable[[Any], object]
 RUNS = 5  # steps, of which the last is planned
@@ -265,7 +265,7 @@ def test_the_least_limit_that_is_named_does() -> None:
             named = int(str(error).rpartition("bytes")[0].split()[-1].strip("("))
             assert limit < named <= trace.peak_load
             limit = named
-    assert limit == least(trace)[0]
+    assert least(trace)[0] - scalars(trace) <= limit <= least(trace)[0]
 
 
 def test_calls_on_lists_that_alone_hold_more() -> None:

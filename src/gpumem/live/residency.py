@@ -35,6 +35,7 @@ class Movable:
     """Bytes that move, and where they are: `here` (on the device), in a `copy` on the host, or to be made `again`.
 
     At least one of the three always holds, but where it is `void`: nobody has written it yet. `version` counts writes.
+    What is `asked` for past whoever moves it never makes room for others; a plan may move it.
     """
 
     copy: Any = None  # as an engine keeps it
@@ -45,6 +46,7 @@ class Movable:
     version = 0
     here = True
     void = False
+    asked = False
 
     def __init__(self, size: int, fixed: bool = False) -> None:
         self.size, self.fixed = size, fixed
@@ -199,7 +201,7 @@ class LimitedMemory(Generic[R]):
         for cell in self.here:
             if size <= 0:
                 break
-            if cell.size and not cell.fixed and cell not in kept:
+            if cell.size and not (cell.fixed or cell.asked) and cell not in kept:
                 found.append(cell)
                 size -= cell.size
         return found
@@ -283,7 +285,7 @@ class LimitedMemory(Generic[R]):
                 self.pointers.fill(storage, cell.size)
                 return
             except MemoryError:
-                victim = next((x for x in self.here if not x.fixed and x not in keep and x.size), None)
+                victim = next((x for x in self.here if not (x.fixed or x.asked) and x not in keep and x.size), None)
                 if victim is None:
                     raise
                 self.counts.evictions += 1

@@ -85,17 +85,17 @@ CONVOLUTIONS = ("stride", "padding", "dilation", "transposed", "groups")
 class Kind:
     """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
 
-    `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `nested`: it
-    has to do with nested tensors; `unsaid`: arguments that it writes all the same; `again`: it may be called again, and
-    does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes may
-    get another storage.
+    `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `keeps`: it may
+    keep operands where no later op names them; `unsaid`: arguments that it writes all the same; `again`: it may be
+    called again, and does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes
+    may get another storage.
     """
 
     name: str
     looks: str
     counts: bool
     makes: bool
-    nested: bool
+    keeps: bool
     composite: bool
     reads: bool
     overwrites: bool
@@ -138,7 +138,7 @@ def _kind_of(func: Any) -> Kind:
         looks=out_of_place(short),
         counts=name not in TOUCHES_NOTHING or bool(written),  # their `.out` forms copy
         makes=any("Tensor" in str(r.type) for r in schema.returns),
-        nested="nested" in name,
+        keeps=_keeps(name, schema),
         composite=_is_composite(func),
         reads=name not in LOOKS_AT_SHAPES,
         overwrites=name in OVERWRITES,
@@ -157,6 +157,12 @@ def _kind_of(func: Any) -> Kind:
         flops=flop_registry.get(func.overloadpacket),
         attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
     )
+
+
+def _keeps(name: str, schema: Any) -> bool:
+    """Whether an op has to do with nested or quantized tensors, or objects of C++: these have tensors of their own."""
+    types = [a.type.kind() for a in (*schema.arguments, *schema.returns)]
+    return "nested" in name or "quantize" in name or "ClassType" in types
 
 
 def _is_composite(func: Any) -> bool:

@@ -175,8 +175,10 @@ class Scene:
                 self.owners.setdefault(parameter, mine)
         for table, found in ((self.parameters, root.named_parameters()), (self.buffers, root.named_buffers())):
             for name, tensor in found:
-                table.setdefault(".".join(filter(None, (begin, name))), _own(tensor))
-        self.on_model(_own(x) for x in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(x))
+                table.setdefault(".".join(filter(None, (begin, name))), unwrapped(tensor))
+        self.on_model(
+            unwrapped(x) for x in chain(root.parameters(), root.buffers()) if not torch.nn.parameter.is_lazy(x)
+        )
 
     def _begin(self, root: torch.nn.Module) -> str:
         """What the names in a model begin with: nothing in the first with parameters; else its class, then numbered."""
@@ -196,7 +198,7 @@ class Scene:
         self.optimizing = False
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """What a transform of `torch.func` wraps for a while, as the tensor that has the storage."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)

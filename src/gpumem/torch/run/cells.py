@@ -9,6 +9,7 @@ from typing import Any
 from gpumem.live.residency import Movable
 from gpumem.torch._torch import torch
 
+FEW = 2**14  # bytes of numbers; a generator's state has 5,056
 _PARTS = {  # what tensors of other layouts are made of
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -45,11 +46,11 @@ class Cells:
         try:  # mostly all are known
             found = [by_key[x.untyped_storage()._cdata] for x in tensors]
         except (KeyError, NotImplementedError, RuntimeError):
-            found = [cell for x in tensors for cell in self.made(x)]
+            found = [cell for x in tensors for cell in self.made(x, given=True)]
         return [*dict.fromkeys(found)] if len(found) > 1 else found
 
-    def made(self, tensor: torch.Tensor) -> list[Cell]:
-        """As `of` one tensor, which mostly is new."""
+    def made(self, tensor: torch.Tensor, given: bool = False) -> list[Cell]:
+        """As `of` one tensor, which mostly is new: an op made it, or it was `given` to one that is to run."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -57,6 +58,8 @@ class Cells:
         cell = self.by_key.get(storage._cdata)
         if cell is None:
             cell = self._new(storage)
+            if cell is not None:
+                cell.asked = _is_read_past_ops(tensor, given)
         return [] if cell is None else [cell]
 
     def known(self, tensor: torch.Tensor) -> Cell | None:
@@ -89,6 +92,18 @@ class Cells:
 
     def dying(self, cell: Cell) -> None:
         """Somebody else gets its memory next, and a copy may be under way."""
+
+
+def _is_read_past_ops(tensor: torch.Tensor, given: bool) -> bool:
+    """Whether a tensor is one that PyTorch's own C++ takes for the host's, and reads before it calls an op.
+
+    It matters where the host plays the device's part. Lengths, places to split at, states of generators: whole numbers,
+    not many, that no op has made. Scalars, of which `torch.tensor` makes another.
+    """
+    if tensor.device.type != "cpu":
+        return False
+    whole = given and not (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.numel() == 1 or (whole and tensor.nbytes <= FEW)
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
@@ -18,29 +18,45 @@ TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
 PYTORCH = "torch."  # its own are ops, or known by name
 
 
-def loaded() -> list[ModuleType]:
-    """Extensions that are loaded, those of no table included, as `load_inline` makes them: tens of milliseconds."""
-    return [x for x in gc.get_objects() if isinstance(x, ModuleType) and _is_extension(x)]
+class Extensions:
+    """Where such functions are to be found.
+
+    Modules of no table, as `load_inline` makes them, are looked for once, as that takes tens of milliseconds; the table
+    of modules again whenever it has grown.
+    """
+
+    def __init__(self) -> None:
+        self._loaded = [x for x in gc.get_objects() if _is_extension(x)]
+        self._known = 0
+        self._found: list[tuple[ModuleType, str]] = []
+
+    def found(self) -> list[tuple[ModuleType, str]]:
+        """Modules and names in them, those by which others know such a function included."""
+        if self._known != len(sys.modules):
+            self._known = len(sys.modules)
+            modules = {id(module): module for module in (*self._loaded, *[*sys.modules.values()])}
+            functions = {id(f) for module in modules.values() for f in _functions(module)}
+            named = ((module, item) for module in modules.values() if functions for item in [*_names(module).items()])
+            self._found = [(module, name) for module, (name, value) in named if id(value) in functions]
+        return self._found
 
 
-def extensions(loaded: Sequence[ModuleType]) -> Iterator[tuple[ModuleType, str]]:
-    """Where such functions are to be found: a module and a name in it, those by which others know it included."""
-    modules = {id(module): module for module in (*loaded, *[*sys.modules.values()])}
-    found = {id(f) for module in modules.values() for f in _functions(module)}
-    for module in modules.values() if found else ():
-        for name, value in [*getattr(module, "__dict__", {}).items()]:
-            if id(value) in found:
-                yield module, name
+def _names(module: Any) -> dict[str, Any]:
+    """What is in a module; one that loads when it is looked at is not looked at."""
+    if not issubclass(type(module), ModuleType):
+        return {}
+    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
+    return found
 
 
 def _functions(module: Any) -> list[Callable[..., Any]]:
     if not _is_extension(module):
         return []
-    return [x for x in [*vars(module).values()] if isinstance(x, BuiltinFunctionType) and _takes_tensors(x)]
+    return [x for x in [*_names(module).values()] if isinstance(x, BuiltinFunctionType) and _takes_tensors(x)]
 
 
 def _is_extension(module: Any) -> bool:
-    spec = getattr(module, "__spec__", None)
+    spec = _names(module).get("__spec__")
     loader, name = getattr(spec, "loader", None), str(getattr(spec, "name", ""))
     return isinstance(loader, ExtensionFileLoader) and not name.startswith(PYTORCH)
 

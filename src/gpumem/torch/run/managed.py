@@ -24,7 +24,7 @@ from gpumem.torch._torch import register_optimizer_step_post_hook, torch
 from gpumem.torch.chunks import in_bytes, lists_named
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
-from gpumem.torch.run.extensions import loaded
+from gpumem.torch.run.extensions import Extensions
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.iterations import Course
@@ -74,7 +74,7 @@ class Managed:
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self.forks = Forks(self._forked)
-        self.loaded = loaded()
+        self.extensions = Extensions()
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -95,7 +95,7 @@ class Managed:
             world.enter_context(refusing())
             world.enter_context(self.scene.followed())
             world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(reading(self._reach, self._changed, self._name, self.loaded))
+            world.enter_context(reading(self._reach, self._changed, self._name, self.extensions.found()))
             world.enter_context(refused(self._manages))
             world.enter_context(self.forks)
             self.course.start()

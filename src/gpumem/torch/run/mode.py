@@ -20,6 +20,7 @@ from gpumem.torch.run.predict import Predicted
 from gpumem.torch.scene import Scene
 from gpumem.torch.timing import stopwatch
 
+PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
 
 
@@ -127,7 +128,8 @@ class Within(OpMode):
         """Take note of what an op made and wrote; return the cells that it touched."""
         memory = self.memory
         if isinstance(result, (list, tuple)):
-            made = [cell for x in tensors(result, self.device) for cell in memory.made(x)]
+            given = call.kind.name == PACKED
+            made = [cell for x in tensors(result, self.device) for cell in memory.made(x, given)]
         else:
             made = memory.made(result) if isinstance(result, torch.Tensor) and getattr(result, self.there) else []
         touched = reads
@@ -136,8 +138,8 @@ class Within(OpMode):
                 touched = [*touched, cell]
         if call.kind.resizes:
             memory.resized(call.written)
-        if call.kind.nested or any(x.is_nested for x in call.operands):
-            for cell in [*touched, *written]:  # what is nested knows its sizes by memory that no op names
+        if call.kind.keeps or any(x.is_nested or x.is_quantized for x in call.operands):
+            for cell in [*touched, *written]:  # sizes, scales, packed weights: read by ops that do not name them
                 memory.fix(cell)
         memory.note()
         if memory.held > memory.limit:

@@ -1,6 +1,7 @@
 """Reads and writes that no dispatch mode sees: of the bytes themselves. What is touched so is brought back first.
 
-Stand-ins are made for methods of storages and of tensors, for some of PyTorch's functions, and for those of extensions.
+Stand-ins are made for methods of storages, of tensors and of scripted modules, and for functions of extensions; not for
+PyTorch's own functions, which libraries know by their identity.
 
 Of a storage's methods those are listed that touch no bytes (`LOOKS`), that read them and are done (`READS`), and that
 write them and are done (`WRITES`). Any other may keep the address, and write there at any time: such a storage stays on
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from functools import partial, wraps
 from inspect import getattr_static
@@ -21,7 +22,7 @@ from unittest.mock import patch
 
 from gpumem.torch._torch import torch
 from gpumem.torch.ops import tensors
-from gpumem.torch.run.extensions import extensions
+from gpumem.torch.scene import unwrapped
 
 
 class Reach(Enum):
@@ -53,12 +54,7 @@ WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_
 TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
 TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
 TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
-FUNCTIONS: dict[Any, tuple[str, ...]] = {  # in C++; they read tensors of the host before they call an op
-    torch: ("tensor", "as_tensor", "asarray", "tensor_split", "set_rng_state", "lstm", "gru", "rnn_tanh", "rnn_relu"),
-    torch.random: ("set_rng_state",),
-    torch._VF: ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence"),
-    torch.Tensor: ("tensor_split", "new_tensor", "new"),
-}
+MODULE_READS = ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
@@ -69,6 +65,7 @@ NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or
 Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
 Changed = Callable[[torch.UntypedStorage], None]
 Named = Callable[[torch.UntypedStorage], int | None]
+Function = tuple[ModuleType, str]  # a module, and what the function is called there
 
 
 def reach_of(name: str) -> Reach | None:
@@ -92,11 +89,11 @@ def methods() -> Iterator[tuple[str, Reach]]:
 
 
 @contextmanager
-def reading(reach: Reached, changed: Changed, named: Named, loaded: Sequence[ModuleType]) -> Iterator[None]:
+def reading(reach: Reached, changed: Changed, named: Named, functions: Sequence[Function]) -> Iterator[None]:
     """Let others know of storages that are about to be touched, and where one may have changed its size since.
 
-    `named` answers with a number where an address is asked for as a name, so that no bytes need be there; `loaded` are
-    extensions that are in no table of modules.
+    `named` answers with a number where an address is asked for as a name, so that no bytes need be there; `functions`
+    are those of extensions.
     """
     by_tensor = (TENSOR_READS, Reach.READS), (TENSOR_WRITES, Reach.WRITES), (TENSOR_KEEPS, Reach.KEEPS)
     with ExitStack() as world:
@@ -107,9 +104,8 @@ def reading(reach: Reached, changed: Changed, named: Named, loaded: Sequence[Mod
 
         for name, how in methods():
             stand_in(torch.UntypedStorage, name, partial(_of_storages, how, reach, changed, named))
-        for owner, names in FUNCTIONS.items():
-            for name in names:
-                stand_in(owner, name, partial(_of_any, Reach.READS, reach))
+        for name in MODULE_READS:
+            stand_in(torch.jit.RecursiveScriptModule, name, partial(_of_modules, reach))
         for names, how in by_tensor:
             for name in names:
                 stand_in(torch.Tensor, name, partial(_of_tensors, how, reach, named))
@@ -118,7 +114,7 @@ def reading(reach: Reached, changed: Changed, named: Named, loaded: Sequence[Mod
                 stand_in(owner, name, partial(_of_tensors, Reach.KEEPS, reach, named))
         stand_in(torch.Tensor, EXCHANGE, lambda original: None)
         stand_in(torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach))
-        for module, name in extensions(loaded):
+        for module, name in functions:
             stand_in(module, name, partial(_of_any, Reach.WRITES, reach))
         yield
 
@@ -134,7 +130,8 @@ def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, ori
         others = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.UntypedStorage)]
         if others:
             reach([self, *others], Reach.READS)
-        reach([self], how)
+        sliced = original.__name__ == "__getitem__" and isinstance(args[0], slice)  # that is another storage there
+        reach([self], Reach.KEEPS if sliced else how)
         result = original(self, *args, **kwargs)
         if how is not Reach.READS:
             changed(self)
@@ -171,6 +168,17 @@ def _of_any(how: Reach, reach: Reached, original: Callable[..., Any]) -> Any:
     return called
 
 
+def _of_modules(reach: Reached, original: Callable[..., Any]) -> Any:
+    """Stand in for what writes a scripted module to a file, from C++."""
+
+    @wraps(original)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reach(_storages([*self.parameters(), *self.buffers()]), Reach.READS)
+        return original(self, *args, **kwargs)
+
+    return called
+
+
 def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
     """Stand in for the writer of a checkpoint's file."""
 
@@ -184,7 +192,12 @@ def _of_records(reach: Reached, original: Callable[..., Any]) -> Any:
 
 
 def _storages(values: Iterable[Any]) -> list[torch.UntypedStorage]:
-    return [x.untyped_storage() for x in tensors(values, None) if x.layout is torch.strided]
+    """The storages of tensors, within whatever transforms of `torch.func` have wrapped them in; some have none."""
+    found = []
+    for x in map(unwrapped, tensors(values, None)):
+        with suppress(NotImplementedError, RuntimeError):
+            found.append(x.untyped_storage())
+    return found
 
 
 def _is_name(frame: FrameType) -> bool:
