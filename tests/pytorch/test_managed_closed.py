@@ -900,3 +900,46 @@ def test_an_op_of_somebodys_own_is_never_called_again() -> None:
     with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
         assert [step().item() for _ in range(3)] == bare
     assert {row.again for row in run.report().iterations} == {0}
+
+
+# where a run's mode is off
+
+TABLE = torch.arange(64.0)
+LIBRARY.define("looked_up(Tensor x) -> Tensor")
+LIBRARY.impl("looked_up", lambda x: (TABLE.add_(1), x + TABLE)[1], "CompositeExplicitAutograd")
+
+
+def test_an_op_of_somebodys_own_may_use_what_is_no_argument_of_it() -> None:
+    bare = torch.ops.gpumem_tests.looked_up(torch.ones(64))
+    TABLE.sub_(1)
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 1
+        away(run, x, TABLE)
+        TABLE.sum()  # here again, with a copy on the host
+        assert torch.equal(torch.ops.gpumem_tests.looked_up(x), bare)
+        away(run, x, TABLE)  # what the op has written must not be lost
+        assert torch.equal(x + TABLE, bare)
+    TABLE.sub_(1)
+
+
+def test_what_such_an_op_touches_may_not_push_its_operands_out() -> None:
+    with managed(850, **HOW, on_exit="host"):
+        x = torch.ones(64) * 1
+        assert torch.equal(torch.ops.gpumem_tests.looked_up(x), 1 + TABLE)
+    TABLE.sub_(1)
+
+
+def test_tensors_of_other_layouts_are_printed() -> None:
+    bare = repr(torch.eye(16).to_sparse())
+    with managed("64KiB", **HOW) as run, warnings.catch_warnings():
+        x = torch.eye(16).to_sparse()
+        away(run, x._indices(), x._values())
+        assert repr(x) == bare
+
+
+def test_a_zero_that_has_a_size_and_no_bytes_is_not_held() -> None:
+    with managed("64KiB", **HOW) as run:
+        zero = torch._efficientzerotensor((64,))
+        before = run.memory.held
+        assert (zero + torch.ones(64)).sum().item() == 64
+        assert zero.untyped_storage()._cdata not in run.memory.by_key and before < 600

@@ -18,6 +18,7 @@ try:
         register_optimizer_step_pre_hook as register_optimizer_step_pre_hook,
     )
     from torch.overrides import TorchFunctionMode as TorchFunctionMode
+    from torch.utils import _python_dispatch as _python_dispatch
     from torch.utils._device import _device_constructors as _device_constructors
     from torch.utils._python_dispatch import (
         TorchDispatchMode as TorchDispatchMode,
@@ -30,6 +31,11 @@ try:
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error
+
+
+def python_kernels() -> set[str]:
+    """Return the kernels in Python that `torch.library` knows of, each as `namespace/name/dispatch key`."""
+    return getattr(torch.library, "_impls", set())
 
 
 class NoSolver(ImportError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpumem.live.residency import Movable
 from gpumem.torch._torch import torch
+from gpumem.torch.run.engines import has_memory
 
 FEW = 2**14  # bytes of numbers; a generator's state has 5,056
 _PARTS = {  # what tensors of other layouts are made of
@@ -71,6 +72,8 @@ class Cells:
         if not size:
             return None
         place = storage.device
+        if place.type != "meta" and not has_memory(storage):  # a zero that forward gradients are made of: it has a size
+            return None
         shared = place.type == "cpu" and storage.is_shared()  # a GPU's always say that they are
         cell = Cell(storage, size, shared or not storage.resizable())
         key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying

@@ -27,6 +27,7 @@ from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, S
 from gpumem.torch.run.extensions import Extensions
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.forks import Forks
+from gpumem.torch.run.inside import without_modes
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import Memory
@@ -97,6 +98,7 @@ class Managed:
             world.callback(register_optimizer_step_post_hook(self._stepped).remove)
             world.enter_context(reading(self._reach, self._changed, self._name, self.extensions.found()))
             world.enter_context(refused(self._manages))
+            world.enter_context(without_modes(self.memory))
             world.enter_context(self.forks)
             self.course.start()
             world.enter_context(self.mode)

@@ -14,6 +14,7 @@ from gpumem.torch.dispatch import OpMode
 from gpumem.torch.ops import THERE, Call, tensors
 from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
+from gpumem.torch.run.inside import Inside, runs_python
 from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.predict import Predicted
@@ -58,7 +59,7 @@ class Within(OpMode):
         memory.ready(reads, fresh, kind.name)
         if written:
             memory.wrote(written)  # also if it fails half-way
-        result = self._run(call, func, args, kwargs)
+        result = self._run(call, func, args, kwargs, [*reads, *written])
         touched = self._done(call, reads, written, result)
         if i == LOST:
             self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
@@ -101,12 +102,16 @@ class Within(OpMode):
         due = follower.hints.at[i]
         return follower.hints.fresh[i], self._kept(func, args, kwargs) if due and due.keep else None
 
-    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], held: Sequence[Cell]) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
         course = self.course
+        run = Inside(self.memory, held).run if runs_python(func) else None
         begun = course.begins(call, func, args, kwargs) if course.watch is not None else None
         try:
-            result = self.timed(func, args, kwargs) if begun and self.timed else func(*args, **kwargs)
+            if run is not None:
+                result = run(func, args, kwargs)
+            else:
+                result = self.timed(func, args, kwargs) if begun and self.timed else func(*args, **kwargs)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
