@@ -631,6 +631,28 @@ def test_tensors_of_other_layouts_are_not_recorded_and_right(layout: str) -> Non
     assert any("which has no storage of its own" in note for note in run.report().notes)
 
 
+@pytest.mark.filterwarnings("ignore:.*prototype stage")
+def test_what_a_nested_tensor_knows_its_sizes_by_stays() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = nested([torch.ones(2, 3), torch.ones(4, 3)])
+        sizes = x._nested_tensor_size()  # type: ignore[attr-defined]
+        assert run.memory.of([sizes])[0].fixed
+    with (
+        warnings.catch_warnings(),
+        managed(300, **HOW, on_exit="host"),
+    ):  # within less than that there is nothing to throw
+        warnings.filterwarnings("ignore", "runs on demand")
+        parts = [torch.ones(2, 3, requires_grad=True)]
+        nested(parts)
+
+
+def test_a_profilers_mark_is_an_object() -> None:
+    with managed("64KiB", **HOW) as run:
+        mark = torch.ops.profiler._record_function_enter("a part", None)
+        assert run.memory.of([mark])[0].fixed
+        torch.ops.profiler._record_function_exit(mark)
+
+
 def test_parameters_that_are_not_there_yet() -> None:
     with managed("64KiB", **HOW):
         layer = nn.LazyLinear(4).half()

@@ -37,7 +37,7 @@ TOUCHES_NOTHING = frozenset(  # of PyTorch's own ops: views, and questions that 
             "is_floating_point",
         ),
         *("is_signed", "is_conj", "is_neg", "is_inference", "is_leaf", "get_device", "output_nr", "retains_grad"),
-        *("_version", "result_type"),
+        *("_version", "result_type", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"),
     )
 )
 ASKS = frozenset({"aten::_local_scalar_dense", "aten::equal"})  # what the host waits for, though no tensor comes back
@@ -160,9 +160,12 @@ def _kind_of(func: Any) -> Kind:
 
 
 def _keeps(name: str, schema: Any) -> bool:
-    """Whether an op has to do with nested or quantized tensors, or objects of C++: these have tensors of their own."""
+    """Whether an op has to do with nested or quantized tensors, or objects of C++: these have tensors of their own.
+
+    A profiler's marks are tensors whose memory is such an object.
+    """
     types = [a.type.kind() for a in (*schema.arguments, *schema.returns)]
-    return "nested" in name or "quantize" in name or "ClassType" in types
+    return "nested" in name or "quantize" in name or name.startswith("profiler::") or "ClassType" in types
 
 
 def _is_composite(func: Any) -> bool:

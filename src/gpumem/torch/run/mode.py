@@ -11,7 +11,7 @@ from gpumem.live.hints import LEAVE, looks
 from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.torch._torch import torch
 from gpumem.torch.dispatch import OpMode
-from gpumem.torch.ops import THERE, Call, tensors
+from gpumem.torch.ops import THERE, Call, kind_of, tensors
 from gpumem.torch.run.again import Kept, NotKept, keep
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.inside import Inside, runs_python
@@ -41,7 +41,11 @@ class Within(OpMode):
         """Run what is no op; a view needs the size, which may go with the memory."""
         if not self.memory.pointers.views:
             self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if kind_of(func).keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
+            for cell in self.memory.of(tensors((result,), self.device)):
+                self.memory.fix(cell)
+        return result
 
     def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op of the device, once what it touches is there."""
