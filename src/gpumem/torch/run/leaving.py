@@ -74,7 +74,9 @@ def _moved(memory: Memory, cells: set[Cell]) -> list[str]:
                     continue
                 if cell not in homes:
                     homes[cell] = _home(memory, cell)
-                x.data = torch.empty(0, dtype=x.dtype).set_(homes[cell], x.storage_offset(), x.size(), x.stride())
+                with torch.inference_mode(x.is_inference()):  # else it is half of one kind and half of the other
+                    there = torch.empty(0, dtype=x.dtype).set_(homes[cell], x.storage_offset(), x.size(), x.stride())
+                    x.data = there
             except Exception as error:  # one that cannot be moved is no reason to leave the others where they are
                 notes[f"a tensor stayed on the device: {type(error).__name__}: {error}"] = None
     return [*notes]
