@@ -49,7 +49,6 @@ ACCELERATOR: dict[str, Any] = {  # what `torch.accelerator` answers, each from s
     "device_count": 1,
     "current_accelerator": torch.device("cuda"),
     **dict.fromkeys(("current_device_index", "current_device_idx"), 0),
-    "get_device_capability": {"supported_dtypes": {x for x in vars(torch).values() if isinstance(x, torch.dtype)}},
     "get_memory_info": (MEMORY, MEMORY),
     "memory_stats": Counter(),
     **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
@@ -120,6 +119,8 @@ def _one_gpu() -> Iterator[tuple[Any, str, Any]]:
     for name, answer in ACCELERATOR.items():
         for where in (accelerator, getattr(accelerator, "memory", None)):
             yield where, name, _answering(answer)
+    types = {x for x in vars(torch).values() if isinstance(x, torch.dtype)}
+    yield accelerator, "get_device_capability", _answering({"supported_dtypes": types})
     for name in ("Stream", "Event"):
         yield torch, name, Still
     yield torch, "get_device_module", partial(_module_of, torch.get_device_module)
