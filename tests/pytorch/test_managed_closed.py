@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import io
 import os
+import pathlib
+import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -844,11 +847,39 @@ def scripted(x: torch.Tensor) -> list[torch.Tensor]:
     return torch.tensor_split(x + torch.tensor([1.0, 2.0]), 2)
 
 
+@pytest.mark.parametrize("made", [lambda v: torch.tensor([v[0], v[5]]), lambda v: v.new_tensor([v[1]])])
+def test_parts_of_what_is_away_may_make_a_tensor(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with managed("64KiB", **HOW) as run:
+        v = torch.arange(64.0) * 2
+        away(run, v)
+        assert torch.equal(made(v), made(torch.arange(64.0) * 2))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_functions_are_those_that_a_compiler_of_scripts_knows() -> None:
     bare = torch.jit.script(scripted)(torch.ones(2))
     with managed("64KiB", **HOW):
         assert all(map(torch.equal, torch.jit.script(scripted)(torch.ones(2)), bare))
+    assert all(map(torch.equal, torch.jit.script(scripted)(torch.ones(2)), bare))
+
+
+def test_a_script_may_be_the_first_of_its_process() -> None:
+    """The table of builtins is made within the run then."""
+    code = """
+import torch
+from gpumem.torch import managed
+def f(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor_split(x, 2)[0] + torch.tensor([1.0])
+with managed("64KiB", device="cpu"):
+    torch.jit.script(f)(torch.ones(2))
+def g(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor_split(x, 2)[1] + torch.tensor([1.0])
+print(torch.jit.script(g)(torch.ones(2)).item())
+"""
+    file = pathlib.Path(tempfile.mkdtemp()) / "script.py"  # a script's source is read from its file
+    file.write_text(code)
+    done = subprocess.run([sys.executable, "-W", "ignore", str(file)], capture_output=True, text=True, check=False)
+    assert done.stdout == "2.0\n", done.stderr
 
 
 def extension(name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 try:
@@ -31,6 +33,24 @@ try:
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error
+
+
+@contextmanager
+def scripted_as(original: Any, stand_in: Any) -> Iterator[None]:
+    """Let `torch.jit.script` take a stand-in for the builtin itself: it knows builtins by identity, in a table.
+
+    The table is made when somebody scripts first, which may be in between, and takes long.
+    """
+    builtins = torch.jit._builtins
+    table = builtins._builtin_table
+    if table is not None and id(original) in table:
+        table[id(stand_in)] = table[id(original)]
+    try:
+        yield
+    finally:
+        table = builtins._builtin_table
+        if table is not None and id(stand_in) in table:
+            table[id(original)] = table.pop(id(stand_in))
 
 
 def python_kernels() -> set[str]:

@@ -1,7 +1,8 @@
 """Reads and writes that no dispatch mode sees: of the bytes themselves. What is touched so is brought back first.
 
-Stand-ins are made for methods of storages, of tensors and of scripted modules, and for functions of extensions; not for
-PyTorch's own functions, which libraries know by their identity.
+Stand-ins are made for methods of storages, of tensors and of scripted modules, for some of PyTorch's functions, and for
+those of extensions. (A mode of `torch.overrides` would see functions, too; but where one is on, `nn.TransformerEncoder`
+takes another path.)
 
 Of a storage's methods those are listed that touch no bytes (`LOOKS`), that read them and are done (`READS`), and that
 write them and are done (`WRITES`). Any other may keep the address, and write there at any time: such a storage stays on
@@ -20,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import torch
+from gpumem.torch._torch import scripted_as, torch
 from gpumem.torch.ops import tensors
 from gpumem.torch.scene import unwrapped
 
@@ -55,6 +56,14 @@ TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
 TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
 TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
 MODULE_READS = ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
+# in C++; they read tensors before they call an op, or where no mode sees it: scalars that a tensor is made of, lengths
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (torch, ("tensor", "as_tensor", "asarray", "tensor_split", "sparse_coo_tensor", "set_rng_state", *RECURRENT)),
+    (torch.random, ("set_rng_state",)),
+    (torch._VF, (*RECURRENT, "_pad_packed_sequence")),
+    (torch.Tensor, ("tensor_split", "new_tensor", "new")),
+)
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
@@ -104,6 +113,11 @@ def reading(reach: Reached, changed: Changed, named: Named, functions: Sequence[
 
         for name, how in methods():
             stand_in(torch.UntypedStorage, name, partial(_of_storages, how, reach, changed, named))
+        for owner, names in FUNCTIONS:
+            for name in names:
+                original = getattr(owner, name, None)
+                stand_in(owner, name, partial(_of_any, Reach.READS, reach))
+                world.enter_context(scripted_as(original, getattr(owner, name, None)))
         for name in MODULE_READS:
             stand_in(torch.jit.RecursiveScriptModule, name, partial(_of_modules, reach))
         for names, how in by_tensor:
