@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 import gpumem.torch.observing as observing
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.torch import LimitError, WorkloadError, managed, record
-from gpumem.torch.run.extensions import Extensions
+from gpumem.torch.run.extensions import extensions
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.outside import LOOKS, READS, WRITES, Reach, methods, reach_of
 from gpumem.torch.watch import Watch
@@ -902,13 +902,15 @@ def test_functions_of_extensions_are_known_by_their_signature(monkeypatch: pytes
         module.fused, module.plain = fused, plain
     for module in (theirs, ours, user):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert {(m.__name__, name) for m, name in Extensions().found()} == {
+    assert {(m.__name__, name) for m, name in extensions()} == {
         ("kernels", "fused"),
         ("torch.kernels", "fused"),  # the same function by another name
         ("user", "fused"),
     }
     monkeypatch.delitem(sys.modules, "kernels")
-    assert (theirs, "fused") in Extensions().found()  # as `load_inline` leaves it
+    assert not extensions()
+    monkeypatch.setattr("gpumem.torch.run.extensions._made", lambda: 1)
+    assert (theirs, "fused") in extensions()  # as `load_inline` leaves it
 
 
 @pytest.mark.slow  # needs ninja and a compiler, and half a minute

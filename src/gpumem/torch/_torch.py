@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 try:
@@ -35,22 +33,15 @@ except ImportError as error:
     raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error
 
 
-@contextmanager
-def scripted_as(original: Any, stand_in: Any) -> Iterator[None]:
-    """Let `torch.jit.script` take a stand-in for the builtin itself: it knows builtins by identity, in a table.
+def scripted_as(original: Any, stand_in: Any) -> None:
+    """Let `torch.jit.script` take something for the builtin that it stands in for: it knows builtins by identity.
 
-    The table is made when somebody scripts first, which may be in between, and takes long.
+    It has a table, made when somebody scripts first, which takes long. It may be made with a stand-in in it, so when a
+    stand-in goes, the original takes its place.
     """
-    builtins = torch.jit._builtins
-    table = builtins._builtin_table
+    table = torch.jit._builtins._builtin_table
     if table is not None and id(original) in table:
         table[id(stand_in)] = table[id(original)]
-    try:
-        yield
-    finally:
-        table = builtins._builtin_table
-        if table is not None and id(stand_in) in table:
-            table[id(original)] = table.pop(id(stand_in))
 
 
 def python_kernels() -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
@@ -18,27 +19,28 @@ TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
 PYTORCH = "torch."  # its own are ops, or known by name
 
 
-class Extensions:
-    """Where such functions are to be found.
+def extensions() -> tuple[tuple[ModuleType, str], ...]:
+    """Return where such functions are to be found: a module and a name in it, those by which others know one included.
 
-    Modules of no table, as `load_inline` makes them, are looked for once, as that takes tens of milliseconds; the table
-    of modules again whenever it has grown.
+    Modules are looked at anew when their table has grown. Those of no table, as of `load_inline`, are looked for
+    when PyTorch has made more of them by its own count, as that takes up to a fifth of a second.
     """
+    return _found(len(sys.modules), _made())
 
-    def __init__(self) -> None:
-        self._loaded = [x for x in gc.get_objects() if _is_extension(x)]
-        self._known = 0
-        self._found: list[tuple[ModuleType, str]] = []
 
-    def found(self) -> list[tuple[ModuleType, str]]:
-        """Modules and names in them, those by which others know such a function included."""
-        if self._known != len(sys.modules):
-            self._known = len(sys.modules)
-            modules = {id(module): module for module in (*self._loaded, *[*sys.modules.values()])}
-            functions = {id(f) for module in modules.values() for f in _functions(module)}
-            named = ((module, item) for module in modules.values() if functions for item in [*_names(module).items()])
-            self._found = [(module, name) for module, (name, value) in named if id(value) in functions]
-        return self._found
+@lru_cache(maxsize=1)
+def _found(modules: int, made: int) -> tuple[tuple[ModuleType, str], ...]:
+    beside = [x for x in gc.get_objects() if _is_extension(x)] if made else []
+    places = {id(module): module for module in (*beside, *[*sys.modules.values()])}
+    functions = {id(f) for module in places.values() for f in _functions(module)}
+    named = ((module, item) for module in places.values() if functions for item in [*_names(module).items()])
+    return tuple((module, name) for module, (name, value) in named if id(value) in functions)
+
+
+def _made() -> int:
+    """How many extensions PyTorch has compiled and loaded in this process."""
+    versions = getattr(sys.modules.get("torch.utils.cpp_extension"), "JIT_EXTENSION_VERSIONER", None)
+    return len(getattr(versions, "entries", ()))
 
 
 def _names(module: Any) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from gpumem.torch._torch import register_optimizer_step_post_hook, torch
 from gpumem.torch.chunks import in_bytes, lists_named
 from gpumem.torch.refusals import alone, refusing, uncompiled
 from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
-from gpumem.torch.run.extensions import Extensions
 from gpumem.torch.run.follow import recover
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.inside import without_modes
@@ -33,7 +32,7 @@ from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.mode import Within
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
-from gpumem.torch.run.outside import Reach, reading
+from gpumem.torch.run.outside import Outside, Reach
 from gpumem.torch.run.strangers import refused
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
@@ -75,7 +74,7 @@ class Managed:
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self.forks = Forks(self._forked)
-        self.extensions = Extensions()
+        self.outside = Outside(self._reach, self._changed, self._name)
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -96,7 +95,7 @@ class Managed:
             world.enter_context(refusing())
             world.enter_context(self.scene.followed())
             world.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            world.enter_context(reading(self._reach, self._changed, self._name, self.extensions.found()))
+            world.enter_context(self.outside)
             world.enter_context(refused(self._manages))
             world.enter_context(without_modes(self.memory))
             world.enter_context(self.forks)

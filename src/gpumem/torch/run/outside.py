@@ -12,17 +12,17 @@ the device for good. So a method that a new PyTorch adds costs memory, and never
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from enum import Enum
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import getattr_static
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 from gpumem.torch._torch import scripted_as, torch
 from gpumem.torch.ops import tensors
+from gpumem.torch.run.extensions import extensions
 from gpumem.torch.scene import unwrapped
 
 
@@ -64,6 +64,7 @@ FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch._VF, (*RECURRENT, "_pad_packed_sequence")),
     (torch.Tensor, ("tensor_split", "new_tensor", "new")),
 )
+DLPACK, TO_DLPACK = (torch._C, torch, torch.utils.dlpack), ("_to_dlpack", "to_dlpack")
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
@@ -74,7 +75,6 @@ NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or
 Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
 Changed = Callable[[torch.UntypedStorage], None]
 Named = Callable[[torch.UntypedStorage], int | None]
-Function = tuple[ModuleType, str]  # a module, and what the function is called there
 
 
 def reach_of(name: str) -> Reach | None:
@@ -88,49 +88,78 @@ def reach_of(name: str) -> Reach | None:
     return Reach.READS if name in READS else Reach.WRITES if name in WRITES else Reach.KEEPS
 
 
-def methods() -> Iterator[tuple[str, Reach]]:
+@cache
+def methods() -> tuple[tuple[str, Reach], ...]:
     """The methods of a storage that touch its bytes, and how; those of the class alone have no storage to touch."""
+    found = []
     for name in dir(torch.UntypedStorage):
-        found, how = getattr_static(torch.UntypedStorage, name), reach_of(name)
-        bound = isinstance(found, (staticmethod, classmethod)) or type(found).__name__ == "classmethod_descriptor"
-        if how is not None and callable(found) and not bound:
-            yield name, how
+        method, how = getattr_static(torch.UntypedStorage, name), reach_of(name)
+        bound = isinstance(method, (staticmethod, classmethod)) or type(method).__name__ == "classmethod_descriptor"
+        if how is not None and callable(method) and not bound:
+            found.append((name, how))
+    return tuple(found)
 
 
-@contextmanager
-def reading(reach: Reached, changed: Changed, named: Named, functions: Sequence[Function]) -> Iterator[None]:
-    """Let others know of storages that are about to be touched, and where one may have changed its size since.
+class Outside:
+    """Lets others know, while it is entered, of storages that are about to be touched.
 
-    `named` answers with a number where an address is asked for as a name, so that no bytes need be there; `functions`
-    are those of extensions.
+    Parameters
+    ----------
+    reach : callable
+        Told which storages, and how; it may raise.
+    changed : callable
+        Told afterwards of one that may have another size by now.
+    named : callable
+        Answers with a number where an address is asked for as a name, so that no bytes need be there.
     """
-    by_tensor = (TENSOR_READS, Reach.READS), (TENSOR_WRITES, Reach.WRITES), (TENSOR_KEEPS, Reach.KEEPS)
-    with ExitStack() as world:
 
-        def stand_in(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-            if hasattr(owner, name):
-                world.enter_context(patch.object(owner, name, made(getattr(owner, name))))
+    def __init__(self, reach: Reached, changed: Changed, named: Named) -> None:
+        self._of_extensions = partial(_of_any, Reach.WRITES, reach)
+        makers: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            *((torch.UntypedStorage, x, partial(_of_storages, how, reach, changed, named)) for x, how in methods()),
+            *((owner, x, partial(_of_any, Reach.READS, reach)) for owner, names in FUNCTIONS for x in names),
+            *((torch.jit.RecursiveScriptModule, x, partial(_of_modules, reach)) for x in MODULE_READS),
+            *((torch.Tensor, x, partial(_of_tensors, Reach.READS, reach, named)) for x in TENSOR_READS),
+            *((torch.Tensor, x, partial(_of_tensors, Reach.WRITES, reach, named)) for x in TENSOR_WRITES),
+            *((torch.Tensor, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for x in TENSOR_KEEPS),
+            *((owner, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for owner in DLPACK for x in TO_DLPACK),
+            (torch.Tensor, EXCHANGE, lambda original: None),
+            (torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach)),
+        ]
+        self.stand_ins = [_Standing(owner, x, make) for owner, x, make in makers if hasattr(owner, x)]
+        self._world = ExitStack()
 
-        for name, how in methods():
-            stand_in(torch.UntypedStorage, name, partial(_of_storages, how, reach, changed, named))
-        for owner, names in FUNCTIONS:
-            for name in names:
-                original = getattr(owner, name, None)
-                stand_in(owner, name, partial(_of_any, Reach.READS, reach))
-                world.enter_context(scripted_as(original, getattr(owner, name, None)))
-        for name in MODULE_READS:
-            stand_in(torch.jit.RecursiveScriptModule, name, partial(_of_modules, reach))
-        for names, how in by_tensor:
-            for name in names:
-                stand_in(torch.Tensor, name, partial(_of_tensors, how, reach, named))
-        for owner in (torch._C, torch, torch.utils.dlpack):
-            for name in ("_to_dlpack", "to_dlpack"):
-                stand_in(owner, name, partial(_of_tensors, Reach.KEEPS, reach, named))
-        stand_in(torch.Tensor, EXCHANGE, lambda original: None)
-        stand_in(torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach))
-        for module, name in functions:
-            stand_in(module, name, partial(_of_any, Reach.WRITES, reach))
-        yield
+    def __enter__(self) -> None:
+        found = [_Standing(module, name, self._of_extensions) for module, name in extensions()]
+        with ExitStack() as world:
+            for one in (*self.stand_ins, *found):
+                world.enter_context(one)
+            self._world = world.pop_all()
+
+    def __exit__(self, *error: object) -> None:
+        self._world.close()
+
+
+class _Standing:
+    """Puts something in an attribute's place while it is entered; made once, as a run may be entered with each step."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        self.owner, self.name = owner, name
+        self.original = getattr(owner, name)
+        self.stand_in = make(self.original)
+        self.before: Any = None
+
+    def __enter__(self) -> None:
+        self.before = vars(self.owner).get(self.name, self)  # itself where a base class has it
+        setattr(self.owner, self.name, self.stand_in)
+        scripted_as(self.original, self.stand_in)
+
+    def __exit__(self, *error: object) -> None:
+        scripted_as(self.stand_in, self.original)
+        if self.before is self:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
 
 
 def _of_storages(how: Reach, reach: Reached, changed: Changed, named: Named, original: Callable[..., Any]) -> Any:
