@@ -284,6 +284,17 @@ def test_a_thread_that_outlives_its_run_may_do_what_it_likes() -> None:
         assert torch.equal(pool.submit(lambda: x + 1).result(), torch.full((64,), 4.0))
 
 
+def test_a_pool_that_is_older_than_the_run_is_seen_while_it_lasts() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: 1).result() == 1
+        with managed("64KiB", **HOW) as run:
+            x = torch.ones(64) * 3
+            away(run, x)
+            with pytest.raises(WorkloadError, match="another thread"):
+                pool.submit(lambda: x + 1).result()
+        assert torch.equal(pool.submit(lambda: x + 1).result(), torch.full((64,), 4.0))
+
+
 # processes
 
 
@@ -816,6 +827,40 @@ def test_a_scripted_module_is_saved_with_its_values() -> None:
     assert all(map(torch.equal, torch.jit.load(file).parameters(), module.parameters()))
 
 
+class Attributes(nn.Module):
+    """It has tensors that are neither parameters nor buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [torch.ones(300) * 5]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.parts[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:.*TorchScript")
+def test_what_a_file_is_written_of_from_c_is_all_there() -> None:
+    module, file = torch.jit.script(Attributes()), io.BytesIO()
+    with managed(4000, **HOW, on_exit="host") as run:
+        module(torch.ones(300))
+        torch.ones(700).add_(1)  # all that can go is away by now
+        torch.jit.save(module, file)
+        assert run.memory.limit == 4000 and run.memory.held <= 4000
+    file.seek(0)
+    assert torch.jit.load(file)(torch.zeros(300)).tolist() == [5.0] * 300
+
+
+to_dlpack = torch.utils.dlpack.to_dlpack  # as a bridge has it, before there is a run
+
+
+def test_a_capsule_that_was_imported_by_name_keeps_its_tensor() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 3
+        away(run, x)
+        assert torch.utils.dlpack.from_dlpack(to_dlpack(x)).tolist() == [3.0] * 64
+        assert run.memory.of([x])[0].fixed
+
+
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_what_is_within_objects_and_quantized_tensors_stays() -> None:
     def convolved() -> Any:
@@ -902,13 +947,13 @@ def test_functions_of_extensions_are_known_by_their_signature(monkeypatch: pytes
         module.fused, module.plain = fused, plain
     for module in (theirs, ours, user):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert {(m.__name__, name) for m, name in extensions()} == {
+    assert {(m.__name__, name) for m, name in extensions() if "dlpack" not in name} == {
         ("kernels", "fused"),
         ("torch.kernels", "fused"),  # the same function by another name
         ("user", "fused"),
     }
     monkeypatch.delitem(sys.modules, "kernels")
-    assert not extensions()
+    assert theirs not in [module for module, _ in extensions()]
     monkeypatch.setattr("gpumem.torch.run.extensions._made", lambda: 1)
     assert (theirs, "fused") in extensions()  # as `load_inline` leaves it
 
@@ -955,6 +1000,16 @@ def test_an_op_of_somebodys_own_is_never_called_again() -> None:
     with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
         assert [step().item() for _ in range(3)] == bare
     assert {row.again for row in run.report().iterations} == {0}
+
+
+def test_what_is_copied_when_it_is_written_is_not_copied_before() -> None:
+    """A run never asks for an address that it does not need: that of a lazy clone makes the copy."""
+    x = torch.ones(64)
+    with managed("64KiB", **HOW):
+        lazy = x._lazy_clone()  # type: ignore[attr-defined]
+        assert (lazy + 1).sum().item() == 128
+        assert torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
+    assert torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
 
 
 # where a run's mode is off

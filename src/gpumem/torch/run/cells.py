@@ -8,7 +8,6 @@ from typing import Any
 
 from gpumem.live.residency import Movable
 from gpumem.torch._torch import torch
-from gpumem.torch.run.engines import has_memory
 
 FEW = 2**14  # bytes of numbers; a generator's state has 5,056
 _PARTS = {  # what tensors of other layouts are made of
@@ -58,6 +57,8 @@ class Cells:
             return self.of([*parts(tensor)])
         cell = self.by_key.get(storage._cdata)
         if cell is None:
+            if tensor._is_zerotensor():  # what forward gradients begin with: it has a size, and no bytes
+                return []
             cell = self._new(storage)
             if cell is not None:
                 cell.asked = _is_read_past_ops(tensor, given)
@@ -72,8 +73,6 @@ class Cells:
         if not size:
             return None
         place = storage.device
-        if place.type != "meta" and not has_memory(storage):  # a zero that forward gradients are made of: it has a size
-            return None
         shared = place.type == "cpu" and storage.is_shared()  # a GPU's always say that they are
         cell = Cell(storage, size, shared or not storage.resizable())
         key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying

@@ -15,12 +15,16 @@ from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+from gpumem.torch._torch import torch
+
 TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
 PYTORCH = "torch."  # its own are ops, or known by name
 
 
 def extensions() -> tuple[tuple[ModuleType, str], ...]:
     """Return where such functions are to be found: a module and a name in it, those by which others know one included.
+
+    So is the function that makes capsules of dlpack, which bridges between libraries import by name.
 
     Modules are looked at anew when their table has grown. Those of no table, as of `load_inline`, are looked for
     when PyTorch has made more of them by its own count, as that takes up to a fifth of a second.
@@ -32,8 +36,8 @@ def extensions() -> tuple[tuple[ModuleType, str], ...]:
 def _found(modules: int, made: int) -> tuple[tuple[ModuleType, str], ...]:
     beside = [x for x in gc.get_objects() if _is_extension(x)] if made else []
     places = {id(module): module for module in (*beside, *[*sys.modules.values()])}
-    functions = {id(f) for module in places.values() for f in _functions(module)}
-    named = ((module, item) for module in places.values() if functions for item in [*_names(module).items()])
+    functions = {id(f) for module in places.values() for f in _functions(module)} | {id(torch._C._to_dlpack)}
+    named = ((module, item) for module in places.values() for item in [*_names(module).items()])
     return tuple((module, name) for module, (name, value) in named if id(value) in functions)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
@@ -74,7 +74,7 @@ class Managed:
         self.course.detects = boundary is None
         self.mode = Within(self.memory, self.course, self.scene, chunk)
         self.forks = Forks(self._forked)
-        self.outside = Outside(self._reach, self._changed, self._name)
+        self.outside = Outside(self._reach, self._changed, self._name, self._all_there)
         self._world: ExitStack | None = None
         self._called = False  # as a decorator
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
@@ -222,6 +222,21 @@ class Managed:
                     self.memory.fix(cell)
             if how is not Reach.READS:
                 self.memory.wrote(cells)
+
+    @contextmanager
+    def _all_there(self) -> Iterator[None]:
+        """Somebody is about to read nobody knows what; the limit does not count meanwhile."""
+        memory = self.memory
+        with self.mode.lock:
+            before, memory.limit = memory.limit, UNLIMITED
+            try:
+                for cell in () if self.mode.off else [*memory.by_key.values()]:
+                    memory.ready([cell], 0, "a file")
+                yield
+            finally:
+                memory.limit = before
+                with suppress(LimitError):
+                    memory.room(0)
 
     def _name(self, storage: torch.UntypedStorage) -> int | None:
         """A number that no other storage's address is, where this one's may change."""

@@ -78,7 +78,8 @@ class Memory(Cells, LimitedMemory[Cell]):
             storage = cell.storage
             if storage is None or not cell.size:
                 continue
-            if cell.here and not has_memory(storage):
+            elsewhere = cell.copy is not None or cell.again is not None  # else the device has the only bytes there are
+            if cell.here and elsewhere and not has_memory(storage):
                 cell.here = False
                 self.held -= cell.size
             if cell.here:

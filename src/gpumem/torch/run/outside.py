@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from enum import Enum
 from functools import cache, partial, wraps
 from inspect import getattr_static
@@ -55,7 +55,9 @@ WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_
 TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
 TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
 TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
-MODULE_READS = ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
+# they write files from C++, of parameters, attributes and constants that nobody can list
+SAVES = ("save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile")
+WRITERS = (torch._C.ScriptModule, SAVES), (torch._C.ScriptFunction, SAVES), (torch.onnx, ("export",))
 # in C++; they read tensors before they call an op, or where no mode sees it: scalars that a tensor is made of, lengths
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -64,7 +66,6 @@ FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch._VF, (*RECURRENT, "_pad_packed_sequence")),
     (torch.Tensor, ("tensor_split", "new_tensor", "new")),
 )
-DLPACK, TO_DLPACK = (torch._C, torch, torch.utils.dlpack), ("_to_dlpack", "to_dlpack")
 EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
 NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
     "torch.serialization": ("persistent_id",),
@@ -111,18 +112,24 @@ class Outside:
         Told afterwards of one that may have another size by now.
     named : callable
         Answers with a number where an address is asked for as a name, so that no bytes need be there.
+    all_there : callable
+        Makes a context in which all that is managed is there.
     """
 
-    def __init__(self, reach: Reached, changed: Changed, named: Named) -> None:
-        self._of_extensions = partial(_of_any, Reach.WRITES, reach)
+    def __init__(
+        self, reach: Reached, changed: Changed, named: Named, all_there: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._of_functions = {
+            False: partial(_of_any, Reach.WRITES, reach),
+            True: partial(_of_tensors, Reach.KEEPS, reach, named),
+        }
         makers: list[tuple[Any, str, Callable[[Any], Any]]] = [
             *((torch.UntypedStorage, x, partial(_of_storages, how, reach, changed, named)) for x, how in methods()),
             *((owner, x, partial(_of_any, Reach.READS, reach)) for owner, names in FUNCTIONS for x in names),
-            *((torch.jit.RecursiveScriptModule, x, partial(_of_modules, reach)) for x in MODULE_READS),
+            *((owner, x, partial(_of_all, all_there)) for owner, names in WRITERS for x in names),
             *((torch.Tensor, x, partial(_of_tensors, Reach.READS, reach, named)) for x in TENSOR_READS),
             *((torch.Tensor, x, partial(_of_tensors, Reach.WRITES, reach, named)) for x in TENSOR_WRITES),
             *((torch.Tensor, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for x in TENSOR_KEEPS),
-            *((owner, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for owner in DLPACK for x in TO_DLPACK),
             (torch.Tensor, EXCHANGE, lambda original: None),
             (torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach)),
         ]
@@ -130,7 +137,10 @@ class Outside:
         self._world = ExitStack()
 
     def __enter__(self) -> None:
-        found = [_Standing(module, name, self._of_extensions) for module, name in extensions()]
+        capsule, found = torch._C._to_dlpack, []
+        for module, name in extensions():
+            make = self._of_functions[getattr(module, name) is capsule]
+            found.append(_Standing(module, name, make))
         with ExitStack() as world:
             for one in (*self.stand_ins, *found):
                 world.enter_context(one)
@@ -211,13 +221,13 @@ def _of_any(how: Reach, reach: Reached, original: Callable[..., Any]) -> Any:
     return called
 
 
-def _of_modules(reach: Reached, original: Callable[..., Any]) -> Any:
-    """Stand in for what writes a scripted module to a file, from C++."""
+def _of_all(all_there: Callable[[], AbstractContextManager[None]], original: Callable[..., Any]) -> Any:
+    """Stand in for what writes a scripted module, or a graph, to a file."""
 
     @wraps(original)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reach(_storages([*self.parameters(), *self.buffers()]), Reach.READS)
-        return original(self, *args, **kwargs)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with all_there():
+            return original(*args, **kwargs)
 
     return called
 

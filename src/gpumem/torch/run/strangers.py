@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from gpumem.torch.ops import tensors
 from gpumem.torch.workload import WorkloadError
 
 START = "_bootstrap_inner"  # what every thread begins with, whatever its class makes of `run`
+ITEM = import_module("concurrent.futures.thread")._WorkItem  # what a pool's threads run, whenever they were started
 
 
 class Stranger(TorchDispatchMode):
@@ -37,12 +39,19 @@ class Stranger(TorchDispatchMode):
 
 @contextmanager
 def refused(managed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
-    """Refuse managed tensors to threads that are started from now on; those that run already are not seen."""
-    start = getattr(threading.Thread, START)
+    """Refuse managed tensors to threads that are started from now on, and to what pools of threads run from now on.
+
+    What other threads do that run already is not seen.
+    """
+    start, run = getattr(threading.Thread, START), ITEM.run
 
     def watched(thread: threading.Thread) -> None:
         with Stranger(managed):
             start(thread)
 
-    with patch.object(threading.Thread, START, watched):
+    def ran(item: Any, *args: Any) -> Any:
+        with Stranger(managed):
+            return run(item, *args)
+
+    with patch.object(threading.Thread, START, watched), patch.object(ITEM, "run", ran):
         yield
