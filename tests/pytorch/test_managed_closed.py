@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import gpumem.torch.observing as observing
+import gpumem.torch.run.leaving as leaving
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.torch import LimitError, WorkloadError, managed, record
 from gpumem.torch.run.extensions import extensions
@@ -282,6 +283,25 @@ def test_a_thread_that_outlives_its_run_may_do_what_it_likes() -> None:
             with pytest.raises(WorkloadError, match="another thread"):
                 pool.submit(lambda: x + 1).result()
         assert torch.equal(pool.submit(lambda: x + 1).result(), torch.full((64,), 4.0))
+
+
+def test_a_thread_may_not_touch_what_is_not_back_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def touched() -> None:
+            with pytest.raises(WorkloadError, match="another thread") as error:
+                pool.submit(lambda: x + 1).result()
+            found.append(error.value)
+            bring(run.memory)
+
+        bring = leaving.restore
+        monkeypatch.setattr("gpumem.torch.run.managed.restore", lambda memory: touched())
+        with managed("64KiB", **HOW) as run:
+            pool.submit(lambda: 1).result()
+            x = torch.ones(64) * 3
+            away(run, x)
+    assert len(found) == 1 and x.sum().item() == 192
 
 
 def test_a_pool_that_is_older_than_the_run_is_seen_while_it_lasts() -> None:

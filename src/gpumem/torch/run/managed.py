@@ -106,10 +106,12 @@ class Managed:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        world, self._world = self._world, None
+        world, notes = self._world, len(self.course.notes)
         assert world is not None
-        notes = len(self.course.notes)
-        world.__exit__(*error)
+        try:
+            world.__exit__(*error)
+        finally:
+            self._world = None  # not before: threads may not touch what is not back
         for note in self.course.notes[notes:] if error[0] is None else ():
             warnings.warn(note, stacklevel=2)
 
