@@ -44,6 +44,9 @@ MODES_OWN: dict[str, str] = {
     "max.reduction_no_dim": "evenly_distribute_backward multiplies by the mask: a zero may be -0.0",
     **dict.fromkeys(("min.reduction_no_dim", "median", "nanmedian"), "as max.reduction_no_dim"),
 }
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15):
+    MODES_OWN["clamp"] = "gradients of bounds that are tensors lie otherwise in memory, and are summed in another order"
+    MODES_OWN |= dict.fromkeys(("clamp_min", "clamp_max"), "as clamp")
 STRIDES_OWN: dict[str, str] = {  # as above, but the values are the same, and lie otherwise in memory
     "linalg.eig": "linalg_eig_backward has diagonal_scatter for diagonal().copy_(): a gradient is a view",
     "linalg.eigh": "as linalg.eig",

@@ -48,8 +48,11 @@ def test_all_other_samples(chunk: int) -> None:
 @pytest.mark.parametrize("name", [*MODES_OWN, *STRIDES_OWN])
 def test_a_mode_alone_makes_a_difference_to_the_listed_ops(name: str) -> None:
     """One that no longer differs is to leave the list."""
-    for op in ops():
-        for case in op_samples.cases(op, lambda _: True) if full_name(op) == name else ():
+    mine = [op for op in ops() if full_name(op) == name]
+    if not mine:
+        pytest.skip(f"this PyTorch has no {name}")
+    for op in mine:
+        for case in op_samples.cases(op, lambda _: True):
             differs = unlike(ran(case), ran(case, Nothing))
             if differs and owned(name, differs):
                 return
