@@ -35,7 +35,7 @@ class Inside(TorchDispatchMode):
         super().__init__()
         self.memory, self.held = memory, held
 
-    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel of an op under this mode, past all that comes before kernels."""
         key = torch._C.DispatchKey.CUDA if self.memory.device == "cuda" else torch._C.DispatchKey.CPU
         with self:  # whichever kernel serves for the device, also one that was given for all
@@ -52,7 +52,7 @@ class Inside(TorchDispatchMode):
         memory.secure(written)
         memory.ready(cells, 0, f"{call.kind.name}, within another op,")
         memory.wrote(written)
-        result = Inside(memory, cells).run(func, args, kwargs) if runs_python(func) else func(*args, **kwargs)
+        result = Inside(memory, cells).run(func, *args, **kwargs) if runs_python(func) else func(*args, **kwargs)
         for x in tensors(result if isinstance(result, (list, tuple)) else (result,), memory.device):
             memory.made(x)
         if call.kind.resizes:

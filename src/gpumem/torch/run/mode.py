@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gpumem.live.follow import LOST
@@ -109,13 +110,11 @@ class Within(OpMode):
     def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], held: Sequence[Cell]) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
         course = self.course
-        run = Inside(self.memory, held).run if runs_python(func) else None
+        python = not call.kind.again and runs_python(func)  # none of PyTorch's own
+        run = partial(Inside(self.memory, held).run, func) if python else func
         begun = course.begins(call, func, args, kwargs) if course.watch is not None else None
         try:
-            if run is not None:
-                result = run(func, args, kwargs)
-            else:
-                result = self.timed(func, args, kwargs) if begun and self.timed else func(*args, **kwargs)
+            result = self.timed(run, args, kwargs) if begun and self.timed else run(*args, **kwargs)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
@@ -147,8 +146,8 @@ class Within(OpMode):
                 touched = [*touched, cell]
         if call.kind.resizes:
             memory.resized(call.written)
-        if call.kind.keeps or any(x.is_nested or x.is_quantized for x in call.operands):
-            for cell in [*touched, *written]:  # sizes, scales, packed weights: read by ops that do not name them
+        if call.keeps:  # sizes, scales, packed weights: read by ops that do not name them
+            for cell in [*touched, *written]:
                 memory.fix(cell)
         memory.note()
         if memory.held > memory.limit:
