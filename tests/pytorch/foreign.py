@@ -5,8 +5,8 @@ manager can be blamed for; `managed`, under `managed(limit, device="cpu")`. Each
 what sets it up and tears it down outside. Begin with
 
     cd /where/the/suite/lies
-    python /work/main/tests/pytorch/foreign.py run test_a.py test_b.py --out /tmp/out/a -- --noconftest
-    python /work/main/tests/pytorch/foreign.py run test_a.py --out /tmp/out/a --ways managed -- --noconftest
+    python tests/pytorch/foreign.py run test_a.py test_b.py --out results -- --noconftest
+    python tests/pytorch/foreign.py run test_a.py --out results --ways managed -- --noconftest
 
 which runs `bare`, then under `mode` what passed bare, then managed what passed under it, each in a child that is
 started again behind a test that crashed, hung, or left a mode behind; and prints what differs. `--ways managed` does
@@ -15,12 +15,12 @@ run in it has the outcome `limit`, which is told apart. `--limit least` counts i
 touches, and gives each test that much; where a run asks for more it gets that, up to `ROUNDS` times. What stands after
 `--` are arguments of pytest, such as `-k word`; the suite's own configuration is not read.
 
-    python /work/main/tests/pytorch/foreign.py compare DIR/bare.jsonl DIR/mode.jsonl DIR/managed.jsonl
+    python tests/pytorch/foreign.py compare DIR/bare.jsonl DIR/mode.jsonl DIR/managed.jsonl
     python -m pytest -p tests.pytorch.foreign --foreign managed --foreign-record FILE.jsonl 'test_a.py::test_one'
 
 The first prints the comparison again; the second runs one test, for the traceback and for a debugger. It is a plugin of
 pytest then, which needs this checkout on PYTHONPATH; where the suite has a package `tests` of its own, say
-`python /work/main/tests/pytorch/foreign.py pytest --foreign managed ...` instead. Packages that a suite needs belong on
+`python tests/pytorch/foreign.py pytest --foreign managed ...` instead. Packages that a suite needs belong on
 PYTHONPATH, too; so does a copy of `src`, where somebody is at work in this one.
 
 A record has a line as each test begins, and one with what came of it; tests that it has already are not run again. The
