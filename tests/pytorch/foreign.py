@@ -5,8 +5,8 @@ manager can be blamed for; `managed`, under `managed(limit, device="cpu")`. Each
 what sets it up and tears it down outside. Begin with
 
     cd /where/the/suite/lies
-    python tests/pytorch/foreign.py run test_a.py test_b.py --out results -- --noconftest
-    python tests/pytorch/foreign.py run test_a.py --out results --ways managed -- --noconftest
+    python CHECKOUT/tests/pytorch/foreign.py run test_a.py test_b.py --out results -- --noconftest
+    python CHECKOUT/tests/pytorch/foreign.py run test_a.py --out results --ways managed -- --noconftest
 
 which runs `bare`, then under `mode` what passed bare, then managed what passed under it, each in a child that is
 started again behind a test that crashed, hung, or left a mode behind; and prints what differs. `--ways managed` does

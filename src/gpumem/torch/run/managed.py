@@ -138,7 +138,8 @@ class Managed:
         """This process is a copy of the one that has the run, as a loader's worker: it goes on without one."""
         self.mode.unmanaged()
         self.mode.lock = RLock()  # the old one may be another thread's, which is not here
-        restore(self.memory)
+        if self.memory.device == "cpu":  # CUDA is of no use in a process that was forked from one that has it
+            restore(self.memory)
 
     def __call__(self, step: F) -> F:
         """Let each call of a function run within the limit, as one iteration; all is back when it returns."""
