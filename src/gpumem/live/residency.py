@@ -106,6 +106,7 @@ class LimitedMemory(Generic[R]):
         self.here: OrderedDict[R, None] = OrderedDict()  # least recently used first
         self.held = self.peak = self.fixed = self.alive = self.least = 0
         self.counts = Counts()
+        self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
         self.recover: Callable[[R], None] = lambda cell: None  # makes again what has no copy
 
     def begin(self) -> None:
@@ -201,7 +202,7 @@ class LimitedMemory(Generic[R]):
         for cell in self.here:
             if size <= 0:
                 break
-            if cell.size and not (cell.fixed or cell.asked) and cell not in kept:
+            if cell.size and not cell.fixed and (self.pressed or not cell.asked) and cell not in kept:
                 found.append(cell)
                 size -= cell.size
         return found

@@ -209,7 +209,11 @@ def _rerun(
 ) -> None:
     cell_of = dict(zip(row, call.touched))
     sources = [cell_of[v.buffer] for v in step.reads if v.whole == ON_DEVICE]
-    memory.ready(sources, call.fresh, f"{call.func}, run again,")
+    memory.pressed = True  # what is made has no other bytes, and nobody can be told to ask for less
+    try:
+        memory.ready(sources, call.fresh, f"{call.func}, run again,")
+    finally:
+        memory.pressed = False
     where = {}
     for v in step.reads:
         storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
