@@ -1,10 +1,12 @@
-"""Plans, bounds and placements as hashes, so that a change which should change none can show that.
+"""Plans, bounds, placements, logs and tables as hashes, so that a change which should change none can show that.
 
     python benchmarks/golden.py > after.txt && diff benchmarks/results/golden.txt after.txt
+    python benchmarks/golden.py --quick          # compares with the rows that it has there, in a minute; so does CI
 
 A row is the SHA-256 of the plan's JSON (of a placement's offsets; of a bound's figure), or the kind of refusal, then
 trace, machine, limit, planner and the makespan in nanoseconds by the clock that the limit asks for, or what a refusal
-says of how far it got. `tight` is a machine that may pin a third of the peak load, `half` one whose two copy directions
+says of how far it got. Rows of `_golden_runs.py` follow, of what runs: jobs, programs within a limit, MO-SOS, and what
+commands print. `tight` is a machine that may pin a third of the peak load, `half` one whose two copy directions
 share the link. Searches get little effort. Traces that do not ship with gpumem are left out where they are absent.
 """
 
@@ -15,16 +17,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 from _bench import SHARED
+from _golden_runs import digest, runs
 
 from gpumem import Infeasible, Machine, NotReached, Trace, bundled, pool, read, swap
 from gpumem.io import BUNDLED
 from gpumem.simulate import simulate
 from gpumem.swap import least_stall, zero_stall_limit
 
+RESULT = Path(__file__).parent / "results" / "golden.txt"
 SMALL = 400  # ops up to which the costly planners run as well
 LIMITS = (70, 50)
 SCORES = ("doa", "aoa", "wdoa", "swdoa")
@@ -56,11 +59,6 @@ def planners(trace: Trace, machine: str) -> dict[str, Callable[..., object]]:
             found["bayes"] = partial(table["bayes"], evaluations=12)
             found["least-stall"] = lambda t, m, limit: least_stall(t, m, limit, rounds=4)
     return found
-
-
-def digest(text: str) -> str:
-    """Short enough to read, long enough to trust."""
-    return sha256(text.encode()).hexdigest()[:16]
 
 
 def planned(trace: Trace, machine: Machine, limit: int, planner: Callable[..., object]) -> tuple[str, object]:
@@ -104,13 +102,24 @@ def of_one(path: str) -> list[str]:
     return found
 
 
+def changed(found: list[str]) -> list[str]:
+    """Rows that the kept output has otherwise, or not at all; what needs a package that is absent is not asked for."""
+    kept = set(RESULT.read_text().splitlines())
+    return [row for row in found if row not in kept]
+
+
 def main() -> None:
-    """Print the rows of the traces named, else of all there are."""
+    """Print the rows of the traces named, else of all there are; or compare the quick ones."""
+    if sys.argv[1:] == ["--quick"]:
+        found = [*of_one("mlp3"), *runs(quick=True)]
+        sys.exit("\n".join(["not as in benchmarks/results/golden.txt:", *lost]) if (lost := changed(found)) else 0)
     shared = [*SHARED.glob("traces/*.json.gz"), *SHARED.glob("dsa/*/*.csv")]
     paths = sys.argv[1:] or [*BUNDLED, *map(str, sorted(shared))]
     with ProcessPoolExecutor(2) as workers:
         for found in workers.map(of_one, paths):
             print(*found, sep="\n", flush=True)
+    if not sys.argv[1:]:
+        print(*runs(quick=False), sep="\n")
 
 
 if __name__ == "__main__":
