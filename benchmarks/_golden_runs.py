@@ -11,7 +11,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from unittest.mock import patch
 
-from gpumem import Machine, Trace, bundled, workspaces
+from gpumem import Machine, bundled, workspaces
 from gpumem.batch import rebatch
 from gpumem.cli import main as command_line
 from gpumem.jobs import Job, Policy, separately, simulate_jobs

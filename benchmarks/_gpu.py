@@ -11,7 +11,7 @@ from typing import Any
 from cuda.core import Device, EventOptions
 
 from gpumem import Machine
-from gpumem.deadline import Deadline
+from gpumem.base.deadline import Deadline
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
 

@@ -10,7 +10,7 @@ from _gpu import BASE, Bench, Row, models
 from _jobs import side_by_side
 
 from gpumem import Machine, autoswap, best_fit
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import Combined, in_pool
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda

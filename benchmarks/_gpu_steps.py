@@ -15,7 +15,7 @@ from cuda.bindings import driver as api
 from cuda.core import Buffer
 
 from gpumem import Machine, best_fit
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Views, prepare
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.layout import Block

@@ -15,7 +15,7 @@ from typing import Any
 from _bench import SHARED, header
 
 from gpumem import workspaces
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import overhead_at
 from gpumem.io import bundled, read
 from gpumem.machine import Machine

@@ -10,7 +10,7 @@ from functools import partial
 
 from _bench import SHARED, header
 
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.report import columns

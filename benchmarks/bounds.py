@@ -11,12 +11,12 @@ import time
 
 from _bench import SHARED, header
 
-from gpumem.errors import Infeasible
+from gpumem.base.errors import Infeasible
+from gpumem.base.units import percent
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.swap.bound.certify import least_stall
 from gpumem.trace import Trace
-from gpumem.units import percent
 
 MACHINE = Machine.named("gtx1080ti")
 LIMITS = (60, 40)

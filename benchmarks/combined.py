@@ -16,7 +16,7 @@ from pathlib import Path
 from _bench import SHARED, header
 
 from gpumem import workspaces
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import in_pool, settle
 from gpumem.evaluate.footprint import replayed
 from gpumem.io import read

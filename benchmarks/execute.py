@@ -12,7 +12,7 @@ import numpy as np
 from _bench import SHARED, header, synthetic
 
 from gpumem import hazards as ordering
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Emulator, GenericOp, Race, in_issue_order, initial, late, prepare, scaled
 from gpumem.io import load
 from gpumem.machine import Machine

@@ -32,12 +32,12 @@ from _limits import TITLE as LIMITS, limits
 from _requests import TITLE as REQUESTS, requests
 from cuda.core import Device
 
-from gpumem.deadline import Deadline
+from gpumem.base.deadline import Deadline
+from gpumem.base.files import replacing
+from gpumem.base.names import choice
 from gpumem.execute.cuda import devices, driver
-from gpumem.io.files import replacing
 from gpumem.kernels import device as kernels
 from gpumem.latency import LatencyTable, write_table
-from gpumem.names import choice
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from _bench import header
 
 from gpumem import Machine, autoswap, best_fit
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Program, prepare
 from gpumem.execute.cuda import Cuda, devices
 from gpumem.kernels import _numba, device

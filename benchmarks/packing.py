@@ -13,7 +13,7 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem import check
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, search

@@ -11,7 +11,7 @@ import time
 
 from _bench import SHARED, header, synthetic
 
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates

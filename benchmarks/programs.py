@@ -22,7 +22,7 @@ from pathlib import Path
 from _bench import header
 
 from gpumem import bundled, io, swap
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.limits import floor

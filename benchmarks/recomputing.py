@@ -13,14 +13,14 @@ from functools import partial
 from _bench import SHARED, header
 from baselines import overhead
 
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.units import percent
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.report import columns
 from gpumem.simulate import simulate
 from gpumem.swap import Task, capuchin, schedule
 from gpumem.trace import Trace
-from gpumem.units import percent
 
 GTX = Machine.named("gtx1080ti")
 TRACES = (

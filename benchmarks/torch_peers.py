@@ -27,12 +27,12 @@ from _peers import BACK, COPIES, EAGER, OUT, PEERS, Peer, budget
 from _training import NETS, Net, Training
 
 from gpumem import Machine, Trace, simulate
+from gpumem.base.units import human, human_ns, percent
 from gpumem.columns import Buffers, Ops
 from gpumem.torch import LimitError, ManagedReport, managed, record
 from gpumem.torch.captured import cut
 from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
-from gpumem.units import human, human_ns, percent
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tests.pytorch.counting import WRAPPED, Mark, profiled

@@ -5,11 +5,11 @@ from __future__ import annotations
 from _bench import SHARED, header
 
 from gpumem import Machine, best_fit
+from gpumem.base.units import human
 from gpumem.io import read
 from gpumem.jobs.waterwave import partition, pipeline, together
 from gpumem.pool import MultiStream, replay
 from gpumem.trace import Trace
-from gpumem.units import human
 
 NETS = "resnet50_224_b64 resnet152_224_b64 nasnet_331_b32 inceptionv3_299_b2 bert_base_s128_b32 tacotron2_t40_b32"
 GROUPS = 16  # of a job's peak load

@@ -21,9 +21,9 @@ import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
+from gpumem.base.errors import CheckError
 from gpumem.check import RULES
 from gpumem.cli import main
-from gpumem.errors import CheckError
 from gpumem.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -192,6 +192,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def patience() -> Iterator[None]:
     """What a command is at is not told, however slow this machine is, nor what it compiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpumem._jit.on_first_compile", lambda say: None)
+        patch.setattr("gpumem.base.jit.on_first_compile", lambda say: None)
         patch.setattr("gpumem.commands.progress.Progress.__init__.__defaults__", (3600,))
         yield

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.models import Model

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import CheckError
 from gpumem.columns import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops
-from gpumem.errors import CheckError
 from gpumem.execute import Call, Views, in_issue_order
 from gpumem.kinds import STATISTICS
 from gpumem.pool.smartpool import best_fit

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import I64, Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS

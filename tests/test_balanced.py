@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, bundled, simulate
-from gpumem.errors import Infeasible
+from gpumem.base.errors import Infeasible
 from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, by_weight, partition, pipeline, takes, together
 from gpumem.trace import Trace
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import simulate

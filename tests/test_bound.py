@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.kinds import INPUT, PARAM
 from gpumem.machine import Link, Machine

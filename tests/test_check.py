@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import CheckError
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops
-from gpumem.errors import CheckError
 from gpumem.kinds import STATISTICS
 from gpumem.machine import Machine
 from gpumem.placement import Placement

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import CheckError
 from gpumem.columns import Buffers, Csr, Ops
-from gpumem.errors import CheckError
 from gpumem.jobs import Job, Policy, simulate_jobs
 from gpumem.kinds import STATISTICS
 from gpumem.machine import Link, Machine

@@ -18,13 +18,14 @@ from hypothesis import given, strategies as st
 
 import gpumem
 from gpumem import check
+from gpumem.base.errors import CheckError, NotReached
+from gpumem.base.names import choices
+from gpumem.base.units import amount
 from gpumem.cli import main, parser
 from gpumem.columns import Buffers, Ops
 from gpumem.commands.progress import Progress, tell, voice
-from gpumem.errors import CheckError, NotReached
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
-from gpumem.names import choices
 from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
@@ -33,7 +34,6 @@ from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
-from gpumem.units import amount
 
 from .conftest import Cli, Ran, tiny_machine
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, full_disk, snapshot

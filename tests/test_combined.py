@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gpumem import check, plot
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import COPY_IN, COPY_OUT
-from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import Combined, at_load, in_pool, settle
 from gpumem.io import bundled, chrome
 from gpumem.machine import Machine

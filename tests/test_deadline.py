@@ -11,9 +11,10 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 import gpumem
-from gpumem import check, deadline
-from gpumem.deadline import LATE, NEVER, Deadline
-from gpumem.errors import Infeasible, NotReached
+from gpumem import check
+from gpumem.base import deadline
+from gpumem.base.deadline import LATE, NEVER, Deadline
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.pool import PLANNERS as PLACERS, best_fit

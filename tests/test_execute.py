@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import autoswap, bundled, check
+from gpumem.base.errors import ExecutionError, Infeasible, NotReached
 from gpumem.columns import Buffers, Op, Ops
-from gpumem.errors import ExecutionError, Infeasible, NotReached
 from gpumem.execute import (
     Call,
     Emulator,

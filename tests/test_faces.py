@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from gpumem._face import Face
+from gpumem.base.exports import Face
 
 ABSENT = ("gpumem.__main__", "gpumem.execute.cuda", "gpumem.kernels.device")
 ABSENT += () if find_spec("torch") else ("gpumem.torch",)
@@ -84,7 +84,7 @@ def test_a_name_of_a_face_is_what_it_says(order: str) -> None:
 def test_nothing_is_loaded_unasked() -> None:
     loaded = "[name for name in sys.modules if name.startswith('gpumem') and not hasattr(sys.modules[name], '_home')]"
     for room in ("gpumem", "gpumem.swap", "gpumem.pool", "gpumem.jobs"):
-        assert fresh(f"import sys, {room}; print(*{loaded})").split() == ["gpumem._face", "gpumem._version"]
+        assert fresh(f"import sys, {room}; print(*{loaded})").split() == ["gpumem.base.exports", "gpumem.base.version"]
     used = fresh("import gpumem; print(gpumem.check.budget.__name__, gpumem.simulate.__name__, gpumem.plot.__name__)")
     assert used.split() == ["budget", "simulate", "gpumem.report.plot"]
 

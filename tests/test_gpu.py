@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gpumem import autoswap, best_fit, bundled
+from gpumem.base.errors import ExecutionError
 from gpumem.commands.doctor import why_no_cuda
-from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.jobs.waterwave import partition, pipeline, run_together, together

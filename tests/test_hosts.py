@@ -14,8 +14,8 @@ from hypothesis import Phase, given, settings, strategies as st
 from gpumem import _clock, check, io
 from gpumem._clock import Clock, Reservations, Steps
 from gpumem._hosts import Hosts
+from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
-from gpumem.errors import CheckError, Infeasible, NotReached
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
 from gpumem.placement import Placement

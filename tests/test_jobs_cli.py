@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpumem.base.units import moment
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.papers import tensile
 from gpumem.papers.tensile import bound_table, figure6, table
-from gpumem.units import moment
 
 from .conftest import Cli
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import CheckError
 from gpumem.columns import I64, Buffers, Ops
-from gpumem.errors import CheckError
 from gpumem.kernels import _shapes, reference
 from gpumem.placement import Placement
 from gpumem.pool import best_fit

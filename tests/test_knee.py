@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.io import bundled, load
 from gpumem.machine import Machine

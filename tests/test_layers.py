@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem._face import Face
+from gpumem.base.exports import Face
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "gpumem"

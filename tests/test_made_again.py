@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import RECOMPUTE, Buffers, Ops
-from gpumem.deadline import Deadline
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import load
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.made_again import MadeAgain

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpumem import Variant, check
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import Op
-from gpumem.errors import ExecutionError
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
 from gpumem.kinds import STATISTICS

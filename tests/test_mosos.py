@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from gpumem.deadline import Deadline
+from gpumem.base.deadline import Deadline
 from gpumem.swap.mosos import Implementation, Nodes, Rules, least, rounded, solve
 from gpumem.swap.mosos.program import MOVED
 from tests.mosos_oracle import least_value, obeys, random_nodes, replay

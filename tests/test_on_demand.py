@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem._hosts import Hosts
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.machine import GIB, Link, Machine
 from gpumem.simulate import baseline, simulate

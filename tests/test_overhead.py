@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 import gpumem
+from gpumem.base.errors import NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import NotReached
 from gpumem.evaluate import knee, overhead_at
 from gpumem.evaluate.knee import knee_of
 from gpumem.machine import Machine

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import RECOMPUTE
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.deadline import NEVER
+from gpumem.base.deadline import NEVER
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, greedy, search

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import best_fit
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import Buffers, Op, Ops
-from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
 from gpumem.jobs import Job, Outcome, Policy, instructions, run_jobs
 from gpumem.machine import Machine

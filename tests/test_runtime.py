@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.errors import CheckError
+from gpumem.base.errors import CheckError
 from gpumem.io import bundled, load
 from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem import check, deadline
+from gpumem import check
+from gpumem.base import deadline
+from gpumem.base.deadline import NEVER
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.deadline import NEVER
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from gpumem import check
+from gpumem.base.deadline import NEVER
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import RECOMPUTE, Buffers, Ops
-from gpumem.deadline import NEVER
-from gpumem.errors import Infeasible, NotReached
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.menu import Menu

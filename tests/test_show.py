@@ -15,8 +15,8 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
-from gpumem._face import Face
-from gpumem._show import LONG, Shown
+from gpumem.base.display import LONG, Shown
+from gpumem.base.exports import Face
 from gpumem.columns import Buffers, Csr, Ops
 from gpumem.evaluate import Case, in_pool, knee
 from gpumem.execute import Emulator, GenericOp, prepare

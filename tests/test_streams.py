@@ -11,7 +11,7 @@ import numba
 import pytest
 
 import gpumem
-from gpumem import _jit
+from gpumem.base import jit as _jit
 
 ENV = os.environ | {"PYTHONPATH": str(Path(gpumem.__file__).parents[1])}
 ENV.pop("PYTHONUNBUFFERED", None)

@@ -14,8 +14,8 @@ import pytest
 
 import gpumem
 from gpumem import check
-from gpumem._face import Face
-from gpumem._strict import CLASSES, strict
+from gpumem.base.arguments import CLASSES, strict
+from gpumem.base.exports import Face
 from gpumem.jobs import Job
 from gpumem.recording import Recording
 from gpumem.report import Run

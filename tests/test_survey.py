@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpumem import swap
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate import BOUNDS, Ledger, Question, against, best_of_others, means, questions, standings, survey
 from gpumem.machine import Machine
 from gpumem.swap import Plan, Swap

@@ -15,10 +15,11 @@ import pytest
 
 import gpumem
 from gpumem import check, workspaces
+from gpumem.base.errors import NotReached
+from gpumem.base.units import exact, human
 from gpumem.batch import rebatch
 from gpumem.columns import RECOMPUTE
 from gpumem.commands.bench.swap import _rebatched
-from gpumem.errors import NotReached
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
 from gpumem.papers.autoswap import batch_table, limit_table, profile_table
@@ -34,7 +35,6 @@ from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
-from gpumem.units import exact, human
 
 from .conftest import Cli
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot

@@ -14,10 +14,10 @@ from hypothesis import given
 
 import gpumem
 from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, check, simulate
+from gpumem.base.units import amount
 from gpumem.evaluate import Case, Checked, Planned
 from gpumem.evaluate.options import name_of
 from gpumem.swap import autoswap
-from gpumem.units import amount
 
 from .conftest import Cli, tiny_machine
 from .files import full_disk, snapshot

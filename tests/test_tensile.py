@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import RECOMPUTE, Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate

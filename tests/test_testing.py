@@ -14,7 +14,7 @@ from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
 from gpumem import check
-from gpumem.errors import CheckError
+from gpumem.base.errors import CheckError
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.testing import (
     OPTIONAL,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check, workspaces
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.machine import Machine
 from gpumem.simulate import simulate

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, Placement, best_fit, bundled, check, simulate
+from gpumem.base.errors import Infeasible
 from gpumem.columns import Buffers, Csr, Ops
-from gpumem.errors import Infeasible
 from gpumem.jobs.waterwave import (
     Partition,
     Pipeline,

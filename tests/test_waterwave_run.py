@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, Placement, best_fit, bundled, simulate
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import SYNC, Buffers, Op, Ops
-from gpumem.errors import ExecutionError
 from gpumem.execute import (
     Call,
     Emulator,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Machine, bundled, check, io, simulate
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check, io, pool, swap
+from gpumem.base.errors import NotReached
 from gpumem.cli import main
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import NotReached
 from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.pool import best_fit

@@ -16,7 +16,7 @@ from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem._face import Face
+from gpumem.base.exports import Face
 
 if TYPE_CHECKING:
     from docutils.nodes import Element, document
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from sphinx.config import Config
     from sphinx.environment import BuildEnvironment
 
-NOT_LIBRARY = {"gpumem.arcs", "gpumem.cli", "gpumem.commands", "gpumem.names"}  # the command line, and what is inside
+NOT_LIBRARY = {
+    "gpumem.arcs",
+    "gpumem.cli",
+    "gpumem.commands",
+    "gpumem.base.names",
+}  # the command line, and what is inside
 NEEDS = {"gpumem.torch": "torch"}  # which is mocked where the pages are built
 
 

@@ -11,12 +11,12 @@ that ``import gpumem`` costs nothing and pulls in neither NumPy nor Numba.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
-from gpumem._version import __version__ as __version__
+from gpumem.base.exports import face
+from gpumem.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gpumem import check as check, workspaces as workspaces
-    from gpumem.errors import CheckError as CheckError, Infeasible as Infeasible, NotReached as NotReached
+    from gpumem.base.errors import CheckError as CheckError, Infeasible as Infeasible, NotReached as NotReached
     from gpumem.evaluate import Planned as Planned, plan as plan
     from gpumem.io import bundled as bundled, read as read, write as write
     from gpumem.machine import Machine as Machine

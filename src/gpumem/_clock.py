@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem._hosts import HELD, LAST, LATE, Hosts
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.trace import Trace

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpumem._clock import Regime, engines
 from gpumem._hosts import LAST, LATE, Hosts
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem._jit import jit
+from gpumem.base.jit import jit
 
 
 @jit

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import F64, I64, UNKNOWN, Bool, Buffers, Shape, int_column
 from gpumem.kinds import INPUT, PER_SAMPLE
 from gpumem.trace import Trace

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Return the parser of the whole command line."""
-    from gpumem._version import __version__
+    from gpumem.base.version import __version__
     from gpumem.commands import bench, bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
     from gpumem.commands.parser import Parser
 
@@ -83,8 +83,8 @@ def _run(argv: Sequence[str] | None) -> tuple[int, str]:
 def _told(given: list[str], args: Namespace) -> tuple[int, str]:
     import sys
 
+    from gpumem.base.errors import ExecutionError, Infeasible, NotReached
     from gpumem.commands.progress import voice
-    from gpumem.errors import ExecutionError, Infeasible, NotReached
 
     try:
         try:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.placement import Placement
 from gpumem.timeline import COPY, DATA, MEMORY

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict, strict_fields
+from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.display import Facts, Shown
+from gpumem.base.names import choice, one_of
+from gpumem.base.units import human, human_ns
 from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
-from gpumem.names import choice, one_of
 from gpumem.trace import Trace
-from gpumem.units import human, human_ns
 
 GIB = 2**30
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 
 _MALLOC, _FREE = 0, 1
 _KINDS = {"malloc": _MALLOC, "free": _FREE, "read": 2, "write": 3}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumem._show import Facts, Shown, frame
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown, frame
+from gpumem.base.units import human
 from gpumem.columns import I64, MAX_BYTES, first, int_column
 from gpumem.trace import Trace
-from gpumem.units import human
 
 if TYPE_CHECKING:
     from pandas import DataFrame

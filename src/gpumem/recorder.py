@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
 from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, Ops, Shape, dimensions, numbered, told
 from gpumem.kinds import told_statistics
 from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.trace import Trace
-from gpumem.units import human
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict, strict_fields
+from gpumem.base.arguments import strict, strict_fields
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
 from gpumem.columns import I64, Bool, Buffers, Csr, Ops, Shape, first
 from gpumem.trace import Trace
-from gpumem.units import human
 
 NEVER = 2**62  # `free` of a block that outlives the recording
 BEFORE = -1  # `alloc` of a block that was there before

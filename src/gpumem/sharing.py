@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem._hosts import Hosts
 from gpumem._sharing import SharedClock, Streams, kernels
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import I64, MAX_NS
 from gpumem.machine import Machine
 from gpumem.placement import Placement

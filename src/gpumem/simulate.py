@@ -30,13 +30,13 @@ import numpy as np
 
 from gpumem._clock import Clock, Reservations, Steps
 from gpumem._hosts import Hosts, hosted
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.units import human
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import CAUSES, HOST, NONE, Timeline
 from gpumem.trace import Trace
-from gpumem.units import human
 
 __all__ = ["baseline", "hosted", "simulate"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpumem._show import Facts, Shown, frame
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown, frame
+from gpumem.base.names import one_of
+from gpumem.base.units import human_ns
 from gpumem.columns import I64, position
-from gpumem.names import one_of
 from gpumem.trace import Trace
-from gpumem.units import human_ns
 
 if TYPE_CHECKING:
     from pandas import DataFrame

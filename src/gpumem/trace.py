@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict_fields
+from gpumem.base.arguments import strict_fields
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
 from gpumem.columns import (
     I64,
     MAX_BYTES,
@@ -33,7 +34,6 @@ from gpumem.columns import (
     int_column,
 )
 from gpumem.kinds import statistics_by_kind
-from gpumem.units import human
 
 if TYPE_CHECKING:
     from pandas import DataFrame

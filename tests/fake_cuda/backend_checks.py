@@ -21,8 +21,8 @@ from hypothesis import given, settings, strategies as st
 
 from fake_cuda import control
 from gpumem import Machine, Trace, autoswap, best_fit
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
 from gpumem.execute.layout import Layout

@@ -15,8 +15,8 @@ from cuda.core import Device
 from fake_cuda import control, waterwave_checks
 from fake_cuda.backend_checks import held, library, raised, report
 from gpumem import best_fit
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import COPY_OUT, Buffers, Ops
-from gpumem.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
 from gpumem.jobs import Job, Outcome, Policy, run_jobs

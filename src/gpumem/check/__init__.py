@@ -6,7 +6,7 @@ All return None, or raise a `CheckError` that says which of the `RULES` is broke
 
 from __future__ import annotations
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.check.clock import naive_clock, timeline
 from gpumem.check.flow import data_flow
 from gpumem.check.jobs import jobs

@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
 from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first, int_column
-from gpumem.errors import CheckError
 from gpumem.machine import Machine
 from gpumem.placement import Placement
 from gpumem.timeline import Timeline

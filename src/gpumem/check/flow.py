@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import CheckError
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC
-from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 ITERATIONS = 3  # the first starts from given values, the others from what the one before left

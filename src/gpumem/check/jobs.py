@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.check.handing import handing_over
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
@@ -75,7 +75,7 @@ def jobs(
     >>> jobs(log, {"a": trace}, h200, 4, {"a": trace.ops.duration})
     >>> jobs([*log[:3], event(0, "free"), *log[3:5], *log[6:]], {"a": trace}, h200, 4, {"a": trace.ops.duration})
     Traceback (most recent call last):
-    gpumem.errors.CheckError: event 4 (0 ns, job 'a', start): op 0 writes buffer 0, which is not held
+    gpumem.base.errors.CheckError: event 4 (0 ns, job 'a', start): op 0 writes buffer 0, which is not held
     """
     order(log, traces)
     memory(log, traces, capacity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpumem.errors import CheckError
+from gpumem.base.errors import CheckError
 
 RUN = {"start": "end", "recompute": "recomputed"}  # what begins a kernel, and what ends it
 COPY = {"out": "out_end", "in": "in_end"}  # the same for a transfer

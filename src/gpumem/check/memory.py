@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._strict import strict
-from gpumem.errors import CheckError
+from gpumem.base.arguments import strict
+from gpumem.base.errors import CheckError
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
 
@@ -30,7 +30,7 @@ def placement(trace: Trace, placed: Placement) -> None:
     >>> placement(trace, Placement.at(trace, [0, 4]))
     >>> placement(trace, Placement.at(trace, [0, 3]))
     Traceback (most recent call last):
-    gpumem.errors.CheckError: buffers 0 and 1: overlap in time and address, at byte 3
+    gpumem.base.errors.CheckError: buffers 0 and 1: overlap in time and address, at byte 3
     """
     b, at, n = trace.buffers, placed.offset, trace.n
     if len(at) != len(b):
@@ -79,7 +79,7 @@ def budget(trace: Trace, limit: int, *, host: int | None = None) -> None:
     --------
     >>> budget(Trace.from_lifetimes([4, 4], [0, 1], [2, 3]), 7)
     Traceback (most recent call last):
-    gpumem.errors.CheckError: step 1: holds 8 bytes on the device, the limit is 7
+    gpumem.base.errors.CheckError: step 1: holds 8 bytes on the device, the limit is 7
     """
     b = trace.buffers
     for what, mine, most in (("device", ~b.host, limit), ("host", b.host, host)):

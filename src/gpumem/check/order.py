@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpumem.base.errors import CheckError
 from gpumem.check.log import RUN, LoggedEvent, objection
-from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 AWAY, WAITING, RUNNING, GONE = "has not arrived", "is waiting", "runs", "is gone"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import CheckError
 from gpumem.columns import I64, SYNC, Csr, Ops
-from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 SAME = ("name", "duration", "flops", "moved", "role", "rng", "blocking", "attributes", "module")  # of an op

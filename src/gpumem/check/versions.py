@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpumem.base.errors import CheckError
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
-from gpumem.errors import CheckError
 from gpumem.trace import Trace
 
 Version = tuple[int, int]

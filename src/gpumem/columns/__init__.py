@@ -6,7 +6,7 @@ Compiled loops read the columns directly (`trace.buffers.size` is an int64 array
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.columns.buffers import SPACES as SPACES, Buffer as Buffer, Buffers as Buffers, Shape as Shape

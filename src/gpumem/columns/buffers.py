@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._show import Facts, Shown, frame
+from gpumem.base.display import Facts, Shown, frame
+from gpumem.base.units import human
 from gpumem.columns.csr import joined, taken
 from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, dimensions, int_column, position
-from gpumem.units import human
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
 from gpumem.columns.numbers import I64, Bool, int_column
 
 

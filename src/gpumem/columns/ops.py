@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._show import Facts, Shown, clipped, frame
+from gpumem.base.display import Facts, Shown, clipped, frame
 from gpumem.columns.csr import Csr, joined, taken
 from gpumem.columns.numbers import F64, I64, UNKNOWN, Bool, column, int_column, position
 

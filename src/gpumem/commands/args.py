@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import gpumem
 from gpumem import io, report
+from gpumem.base.names import one_of, unknown
+from gpumem.base.units import amount, human
 from gpumem.commands.parser import Group
 from gpumem.commands.progress import tell
-from gpumem.names import one_of, unknown
-from gpumem.units import amount, human
 
 T = TypeVar("T")
 

@@ -91,7 +91,7 @@ def _limited(trace: Trace) -> str:
 
 
 def _text(row: dict[str, Any], limited: str) -> str:
-    from gpumem.units import human
+    from gpumem.base.units import human
 
     kinds = ", ".join(f"{kind} {human(size)}" for kind, size in row["at_the_peak"].items())
     batch = "" if row["batch"] is None else f" at batch {row['batch']}"

@@ -175,7 +175,7 @@ def _link() -> Row:
 
 
 def _text(found: dict[str, Any]) -> str:
-    from gpumem._version import __version__
+    from gpumem.base.version import __version__
 
     lines = [f"gpumem {__version__}, Python {found['python']}, {found['system']}", "", *_lines(found["found"])]
     where = "on CUDA" if found["cuda"] else f"on the emulator: {found['why']}"

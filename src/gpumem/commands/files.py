@@ -9,10 +9,10 @@ from pathlib import Path
 
 import gpumem
 from gpumem import io
+from gpumem.base.names import meant, nearest
+from gpumem.base.units import amount, human
 from gpumem.commands.parser import Group
 from gpumem.commands.progress import Progress, tell
-from gpumem.names import meant, nearest
-from gpumem.units import amount, human
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import io, papers, report
+from gpumem.base.units import amount, moment
 from gpumem.commands.args import add_machine, count_of, each, finite, target_of
 from gpumem.commands.files import FILE, read_with_ops, source_of
 from gpumem.commands.parser import Commands, Group
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain
 from gpumem.commands.scheduling import add_scheduling, scheduler
-from gpumem.units import amount, moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,17 +13,17 @@ import numpy as np
 
 import gpumem
 from gpumem import execute, io, live, models
+from gpumem.base.errors import Infeasible
+from gpumem.base.names import choices
+from gpumem.base.units import amount
 from gpumem.commands.files import source_of
 from gpumem.commands.parser import Group
 from gpumem.commands.planning import own_options
 from gpumem.commands.progress import Progress, complain, tell
-from gpumem.errors import Infeasible
 from gpumem.live.log import spent
 from gpumem.live.programs import OverArrays, TracePlayer
-from gpumem.names import choices
 from gpumem.report import columns, human, human_ns, percent
 from gpumem.swap import PLANNERS
-from gpumem.units import amount
 
 SECONDS = 30.0  # of planning, as a device has them
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners, as in `gpumem run`

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpumem.names import meant, unknown
+from gpumem.base.names import meant, unknown
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["Parser"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import gpumem
 from gpumem import pool, swap
+from gpumem.base.names import choice, choices
+from gpumem.base.units import amount, human_ns
 from gpumem.commands.args import add_machine, one_word
 from gpumem.commands.parser import Group, Parser
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
-from gpumem.names import choice, choices
-from gpumem.units import amount, human_ns
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 SEED = "of planners that draw random numbers"

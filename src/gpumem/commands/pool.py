@@ -8,13 +8,13 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, io, pool
+from gpumem.base.names import chosen
+from gpumem.base.units import amount, exact
 from gpumem.commands.args import check_file
 from gpumem.commands.files import FILE, add_workspaces, source_of, with_workspaces
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress, complain
-from gpumem.names import chosen
-from gpumem.units import amount, exact
 
 
 def add(commands: Commands) -> None:

@@ -91,7 +91,7 @@ class Progress:
         return f"{k} of {n}: {self.text}" if n > 1 else self.text
 
     def __enter__(self) -> Progress:
-        from gpumem._jit import on_first_compile
+        from gpumem.base.jit import on_first_compile
 
         on_first_compile(_tell_of_compiling)
         self.begin = time.monotonic()

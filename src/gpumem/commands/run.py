@@ -11,13 +11,13 @@ from typing import Any
 
 import gpumem
 from gpumem import evaluate, execute, models, pool, report
+from gpumem.base.names import choice
 from gpumem.commands import doctor, live
 from gpumem.commands.args import one_word, target_of
 from gpumem.commands.files import FILE
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress, complain, tell
-from gpumem.names import choice
 
 DEVICES = ("auto", "emulate", "cuda")
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners: the models are small

@@ -103,7 +103,7 @@ class Stop:
 
 
 def _files() -> ModuleType | None:
-    return sys.modules.get("gpumem.io.files")
+    return sys.modules.get("gpumem.base.files")
 
 
 def _moving() -> bool:

@@ -10,7 +10,7 @@ sums them up.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.evaluate import standings as standings, verify as verify

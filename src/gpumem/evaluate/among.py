@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
-from gpumem.deadline import LATE, NEVER, Deadline
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import LATE, NEVER, Deadline
+from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.names import choice
+from gpumem.base.units import human, percent
 from gpumem.evaluate.options import taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.task import Progress, plan, silent
 from gpumem.machine import Machine
-from gpumem.names import choice
 from gpumem.swap import PLANNERS
 from gpumem.trace import Trace
-from gpumem.units import human, percent
 
 QUICK = ("tensile", "checkpoint", "capuchin")
 SEVERAL = (*QUICK, "heuristic", "autoswap", "search")  # the quick ones first: they leave time to those that search

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.pool.online import Allocator, stepwise
 from gpumem.trace import Trace
 

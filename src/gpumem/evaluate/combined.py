@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gpumem._show import Shown
-from gpumem._strict import expect, strict
-from gpumem.deadline import NEVER, Deadline
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import expect, strict
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline

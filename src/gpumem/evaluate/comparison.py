@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.evaluate import verify
 from gpumem.evaluate.options import taken
 from gpumem.placement import Placement

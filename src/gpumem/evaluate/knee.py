@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.units import human, percent
 from gpumem.evaluate.options import name_of
 from gpumem.machine import Machine
 from gpumem.report import columns
@@ -18,7 +19,6 @@ from gpumem.simulate import baseline, simulate
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
-from gpumem.units import human, percent
 
 FREE = 0.005  # an overhead up to this counts as none
 MIB = 2**20

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 
 Row = dict[str, Any]
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gpumem.names import choice
+from gpumem.base.names import choice
 
 T = TypeVar("T")
 

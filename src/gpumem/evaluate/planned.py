@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumem import check
-from gpumem._show import Shown, frame, table
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.display import Shown, frame, table
 from gpumem.columns import COPY_IN, COPY_OUT
-from gpumem.deadline import Deadline
 from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine

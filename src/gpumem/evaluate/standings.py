@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gpumem.base.units import percent
 from gpumem.evaluate.ledger import Row
 from gpumem.report import Figure, Series, columns, human, human_ns
-from gpumem.units import percent
 
 BEST = "best of others"
 SAME_NS = 5_000  # one op launch: times nearer than that are the same

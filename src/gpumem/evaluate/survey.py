@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from gpumem import check as oracles, swap
-from gpumem._show import Facts, Shown, clipped
-from gpumem._strict import expect, strict
-from gpumem._version import __version__
+from gpumem.base.arguments import expect, strict
+from gpumem.base.display import Facts, Shown, clipped
+from gpumem.base.errors import CheckError, Infeasible, NotReached
+from gpumem.base.version import __version__
 from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
-from gpumem.errors import CheckError, Infeasible, NotReached
 from gpumem.evaluate.ledger import Ledger, Row
 from gpumem.evaluate.options import taken
 from gpumem.machine import Machine

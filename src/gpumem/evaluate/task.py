@@ -9,15 +9,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpumem import check as oracles, pool as pools, swap as swaps
-from gpumem._show import Facts, Shown, clipped
-from gpumem._strict import expect, strict
-from gpumem.deadline import NEVER, Deadline
+from gpumem.base.arguments import expect, strict
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Facts, Shown, clipped
+from gpumem.base.names import choices, meant
+from gpumem.base.units import amount, human, human_ns
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.verify import blamed, self_check
 from gpumem.machine import Machine
-from gpumem.names import choices, meant
 from gpumem.placement import Placement
 from gpumem.report import Run
 from gpumem.simulate import baseline, simulate
@@ -25,7 +26,6 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
-from gpumem.units import amount, human, human_ns
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumem import check
-from gpumem._strict import strict
-from gpumem.deadline import Deadline
-from gpumem.errors import CheckError
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import CheckError
 from gpumem.evaluate.options import name_of
 from gpumem.placement import Placement
 from gpumem.simulate import hosted

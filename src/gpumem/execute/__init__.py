@@ -6,7 +6,7 @@ who have a GPU; everything here works without one.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.execute.backend import (

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 
-from gpumem._strict import strict
-from gpumem.errors import ExecutionError
+from gpumem.base.arguments import strict
+from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import HostMemory, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.orders import Order, shuffled

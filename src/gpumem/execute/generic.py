@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._jit import jit
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.jit import jit
 from gpumem.columns import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views

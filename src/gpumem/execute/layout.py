@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.hazards import Hazards, hazards
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpumem._show import Shown
-from gpumem._strict import expect, strict
+from gpumem.base.arguments import expect, strict
+from gpumem.base.display import Shown
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op
-from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Arrays, Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem.base.errors import ExecutionError
+from gpumem.base.jit import jit
 from gpumem.columns import I64
-from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Work
 from gpumem.execute.layout import Block, Layout
 

@@ -5,11 +5,11 @@ Begin with `reading`, which knows the format by the content: gzipped or not, JSO
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.base.files import replacing as replacing, staged as staged, write_text as write_text
     from gpumem.io import chrome as chrome, minimalloc as minimalloc
-    from gpumem.io.files import replacing as replacing, staged as staged, write_text as write_text
     from gpumem.io.machines import read_machine as read_machine
     from gpumem.io.reading import (
         BUNDLED as BUNDLED,

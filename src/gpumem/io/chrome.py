@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpumem._strict import strict
-from gpumem.io.files import write_text
+from gpumem.base.arguments import strict
+from gpumem.base.files import write_text
 from gpumem.timeline import CAUSES, Timeline
 from gpumem.trace import Trace
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from gpumem._strict import strict
-from gpumem.io.files import read_bytes
+from gpumem.base.arguments import strict
+from gpumem.base.files import read_bytes
+from gpumem.base.names import one_of
 from gpumem.io.schema import decode
 from gpumem.machine import Link, Machine
-from gpumem.names import one_of
 
 
 @strict

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.files import write_text
 from gpumem.columns import Buffers, Ops, first
-from gpumem.io.files import write_text
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.files import read_bytes
+from gpumem.base.names import choice, one_of
 from gpumem.io import minimalloc, recorded, tracefile
-from gpumem.io.files import read_bytes
 from gpumem.io.schema import File, decode
-from gpumem.names import choice, one_of
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 

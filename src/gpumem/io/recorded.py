@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.files import replacing
 from gpumem.columns import THE_HOST, UNKNOWN, Csr, Ops, numbered, told
 from gpumem.io._misspelt import check_keys
-from gpumem.io.files import replacing
 from gpumem.io.schema import Amount, Count, Index, check_positions, decode
 from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.recording import NEVER, Recording

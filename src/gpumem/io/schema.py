@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar, get_args
 
 import msgspec
 
-from gpumem.names import meant
+from gpumem.base.names import meant
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from gpumem.base.files import replacing
 from gpumem.columns import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, numbered, told
-from gpumem.io.files import replacing
 from gpumem.io.schema import Count, Index, check_positions, decode
 from gpumem.kinds import statistics_by_kind, told_statistics
 from gpumem.placement import NOWHERE, Placement

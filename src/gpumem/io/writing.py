@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.names import meant
 from gpumem.columns import I64, MAX_NS, UNKNOWN, first, int_column
 from gpumem.io import minimalloc, tracefile
 from gpumem.machine import Machine
-from gpumem.names import meant
 from gpumem.placement import Placement
 from gpumem.trace import Trace
 

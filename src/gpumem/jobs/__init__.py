@@ -8,7 +8,7 @@ costs.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.jobs.job import Job as Job

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict_fields
+from gpumem.base.arguments import strict_fields
+from gpumem.base.display import Shown
 from gpumem.trace import Trace
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.jobs.outcome import JobRun, Outcome
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem._show import Facts, Shown
-from gpumem.units import human, human_ns
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human, human_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpumem._strict import strict
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.policy import Planner
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS as ALONE

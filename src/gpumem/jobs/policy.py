@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpumem._strict import strict_fields
+from gpumem.base.arguments import strict_fields
 from gpumem.columns import I64
 from gpumem.jobs.job import Job
 from gpumem.machine import Machine

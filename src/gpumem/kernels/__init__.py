@@ -6,7 +6,7 @@ them made once, `start = prebound(library.relu, x, out)`, and starts them often.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.kernels import device as device, reference as reference

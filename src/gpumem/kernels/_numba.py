@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from gpumem.base.names import one_of
 from gpumem.kernels._prebound import Script, Start
-from gpumem.names import one_of
 
 # numba-cuda 0.30 looks up np.row_stack when it first compiles, and NumPy 2.5 has removed it.
 vars(np).setdefault("row_stack", np.vstack)

@@ -7,7 +7,7 @@ shapes that were not learned from, `synthetic` makes measurements up.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.latency.network import Network as Network, Training as Training, shapes as shapes, sizes as sizes

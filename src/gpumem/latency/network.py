@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import F64
 from gpumem.latency.samples import Measurement, Sample
 

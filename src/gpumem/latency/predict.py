@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.columns import COMPUTE, F64, I64, MAX_NS, RECOMPUTE, UNKNOWN
 from gpumem.latency.network import Features, Network, Training, learn, sizes
 from gpumem.latency.samples import Measurement, Sample, by_type, samples

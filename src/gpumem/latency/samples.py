@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.files import read_bytes, write_text
 from gpumem.columns import MAX_NS
-from gpumem.io.files import read_bytes, write_text
 from gpumem.io.schema import decode
 from gpumem.kernels import reference
 from gpumem.trace import Trace

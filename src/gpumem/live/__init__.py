@@ -7,7 +7,7 @@ iteration found and planned for. `planning` makes plans beside the run, `log` an
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.live.adaptive import Adaptive as Adaptive

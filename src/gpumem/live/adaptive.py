@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.names import one_of
+from gpumem.base.units import amount, human
 from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
-from gpumem.deadline import Deadline
 from gpumem.live.hints import looks
 from gpumem.live.learner import Learner
 from gpumem.live.log import LOGGED, LogEntry, Logged
@@ -26,11 +28,9 @@ from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory
 from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.recorder import Exec
 from gpumem.swap import PLANNERS
 from gpumem.trace import Trace
-from gpumem.units import amount, human
 
 NEVER_PLANNED = "on-demand"
 Hook = Callable[[Exec, int], None]

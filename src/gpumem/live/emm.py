@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
+from gpumem.base.units import amount
 from gpumem.live.backing import backing, can_map
 from gpumem.live.emm_options import Options, checked, names
 from gpumem.live.emm_streams import AllStreams, watch
@@ -43,7 +44,6 @@ from gpumem.live.served import Served
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
 from gpumem.pool.runtime.smartpool import SmartPool
-from gpumem.units import amount
 
 _Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
 _HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)

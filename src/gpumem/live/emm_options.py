@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpumem.base.names import choice, one_of
+from gpumem.base.units import amount
 from gpumem.live.adaptive import NEVER_PLANNED
 from gpumem.live.notebook import PERIOD, WRITES
-from gpumem.names import choice, one_of
 from gpumem.pool.planners import PLANNERS
 from gpumem.swap import PLANNERS as SWAP_PLANNERS
-from gpumem.units import amount
 
 WAITS = {"0": False, "1": True, "False": False, "True": True}
 

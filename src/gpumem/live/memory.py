@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 from cuda.bindings import driver
 from cuda.core import Buffer, Device, MemoryResource, Stream
 
+from gpumem.base.units import amount
 from gpumem.live.joins import Events
 from gpumem.live.served import Served
 from gpumem.pool.online import Allocator
-from gpumem.units import amount
 
 DEFAULT = (1, 2)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import Csr
 from gpumem.trace import Trace
 

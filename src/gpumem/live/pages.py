@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpumem.base.units import human
 from gpumem.live.backing import VirtualMemory
-from gpumem.units import human
 
 
 @dataclass(frozen=True, slots=True)

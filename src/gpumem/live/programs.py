@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
 from gpumem.columns import COMPUTE, ROLES, SYNC, UNKNOWN, Op
 from gpumem.execute import Block, Launch, Views
 from gpumem.execute.backend import Bytes, Call, nbytes

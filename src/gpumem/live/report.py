@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human, human_ns
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
-from gpumem.units import human, human_ns
 
 RECORDED, ON_DEMAND, PLANNED, IDLE, NATIVE = "recorded", "on demand", "planned", "idle", "native"
 

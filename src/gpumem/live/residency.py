@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from gpumem.units import exact, human
+from gpumem.base.units import exact, human
 
 UNLIMITED = 2**62
 

@@ -6,7 +6,7 @@ them; `measure` times a step on a backend.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.models.graph import Graph as Graph, Model as Model, Tensor as Tensor

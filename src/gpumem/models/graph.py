@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import RECOMPUTE, ROLES, Op, position
 from gpumem.execute import Call, Launch, Views
 from gpumem.kernels import in_turn, prebound

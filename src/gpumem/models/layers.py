@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
+from gpumem.base.names import one_of
 from gpumem.kernels._shapes import conv_output, im2col_floats, winograd_floats
 from gpumem.kinds import STATISTICS
 from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
-from gpumem.names import one_of
 
 KINDS = "direct", "im2col", "winograd"
 Layer = Callable[[Tensor], Tensor]

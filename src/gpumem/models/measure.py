@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.execute import Backend, Launch, prepare
 from gpumem.machine import Link, Machine

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.names import choice
 from gpumem.models.graph import Graph, Model, Tensor
 from gpumem.models.layers import (
     OPTIMISERS,
@@ -25,7 +26,6 @@ from gpumem.models.layers import (
     softmax_loss,
 )
 from gpumem.models.sequence import embedding, gelu, layer_norm, positions, self_attention
-from gpumem.names import choice
 
 
 @strict

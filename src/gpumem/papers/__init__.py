@@ -9,7 +9,7 @@ figures 7 and 8 of the SNU thesis, `mosos` figures 2, 4 and 5 of MO-SOS, `waterw
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.papers import (

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import Case, Planned
 from gpumem.evaluate.combined import at_load
 from gpumem.evaluate.footprint import Allocators, by_allocators

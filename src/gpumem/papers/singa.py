@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import UNKNOWN, Csr
 from gpumem.kinds import ACTIVATION
 from gpumem.pool import CnMem

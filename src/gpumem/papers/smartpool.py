@@ -9,7 +9,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.evaluate.call_cost import costs
 from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
 from gpumem.papers import quoted, singa

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from gpumem import swap
-from gpumem._strict import strict
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import verify
 from gpumem.evaluate.need import context_of
 from gpumem.machine import GIB, Link, Machine

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from gpumem import swap
-from gpumem._strict import strict
-from gpumem.errors import Infeasible
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible
 from gpumem.evaluate import verify
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
 from gpumem.machine import Machine

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64
 
 BITS = 3  # more of them: fewer files to look at, more to write

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import SYNC
 from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace

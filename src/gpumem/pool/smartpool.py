@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._jit import jit
-from gpumem._strict import strict
 from gpumem.arcs import meet
+from gpumem.base.arguments import strict
+from gpumem.base.jit import jit
 from gpumem.columns import I64, int_column
 from gpumem.placement import NOWHERE, Placement
 from gpumem.pool._index import place

@@ -7,9 +7,10 @@ not how they were made.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.base.units import human as human, human_ns as human_ns, percent as percent
     from gpumem.report import plot as plot
     from gpumem.report.modules import Handled as Handled, by_module as by_module
     from gpumem.report.over_time import first_iterations as first_iterations
@@ -22,6 +23,5 @@ if TYPE_CHECKING:
         unswapped as unswapped,
         versus as versus,
     )
-    from gpumem.units import human as human, human_ns as human_ns, percent as percent
 
 face(__name__)

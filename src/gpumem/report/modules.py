@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.units import human
 from gpumem.kinds import OPT_STATE
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.trace import Trace
-from gpumem.units import human
 
 ROWS = 12
 

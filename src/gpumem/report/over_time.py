@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.units import human
 from gpumem.report import plot
-from gpumem.units import human
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

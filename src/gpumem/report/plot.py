@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.units import amount
 from gpumem.columns import I64, RECOMPUTE, ROLES
 from gpumem.io import replacing
 from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
@@ -21,7 +22,6 @@ from gpumem.placement import Placement
 from gpumem.report.plan import Run
 from gpumem.timeline import FREED, Timeline
 from gpumem.trace import Trace
-from gpumem.units import amount
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpumem._version import __version__
-from gpumem.units import exact, human, human_ns
+from gpumem.base.units import exact, human, human_ns
+from gpumem.base.version import __version__
 
 
 def columns(rows: list[list[str]]) -> str:
@@ -105,7 +105,7 @@ def decided(row: Mapping[str, Any], copied: str = "") -> list[str]:
 def versus(what: str, before: int, after: int, show: Callable[[int], str]) -> str:
     """Write a figure before and after as a line of a table, with the change.
 
-    >>> from gpumem.units import human
+    >>> from gpumem.base.units import human
     >>> versus("load", 4096, 3072, human)
     'load                            4.00 KiB      3.00 KiB    -25.0%'
     """

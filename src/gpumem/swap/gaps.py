@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.columns import I64, Bool
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace

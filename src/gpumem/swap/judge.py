@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem.deadline import Deadline
-from gpumem.errors import NotReached
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.plan import Plan

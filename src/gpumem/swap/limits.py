@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._strict import strict
-from gpumem.errors import Infeasible
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible
 from gpumem.swap.gaps import gaps, without
 from gpumem.trace import Trace
 

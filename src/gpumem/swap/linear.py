@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
 from gpumem.columns import F64, I64, Bool
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap import _solver
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"

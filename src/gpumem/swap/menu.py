@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.swap.plan.decisions import Variant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human_ns, percent
 from gpumem.swap.plan import Plan
-from gpumem.units import human_ns, percent
 
 START = "start"
 

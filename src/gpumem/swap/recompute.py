@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._jit import inner, jit
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, UNKNOWN, Bool, Csr
 from gpumem.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 from gpumem.machine import Machine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem._show import Shown
-from gpumem._strict import strict_fields
+from gpumem.base.arguments import strict_fields
+from gpumem.base.display import Shown
 from gpumem.columns import I64
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace

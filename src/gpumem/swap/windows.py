@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Spans, gaps

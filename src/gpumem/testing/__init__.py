@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.testing.allocators import check_allocator as check_allocator

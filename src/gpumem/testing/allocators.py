@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpumem._strict import expect, strict
+from gpumem.base.arguments import expect, strict
 from gpumem.testing.contract import ContractError, Witness, optional
 from gpumem.testing.history import Player
 from gpumem.testing.patterns import PATTERNS, UNITS, Pattern, Source

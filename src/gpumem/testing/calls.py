@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 
 Bytes = NDArray[np.uint8]
 BEFORE, AFTER = "before", "after"  # where an op fails: before it has done anything, or once it has done all

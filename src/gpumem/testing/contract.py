@@ -16,7 +16,7 @@ from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.testing._streams import StreamOrder, Used
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.testing.calls import (
     AnyDevice,
     Bytes,

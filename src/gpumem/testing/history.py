@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.testing.contract import ContractError, Witness
 from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 

@@ -10,9 +10,9 @@ from typing import NoReturn
 import numpy as np
 
 from gpumem import check
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import CheckError
 from gpumem.columns import Buffers, Ops
-from gpumem.errors import CheckError
 from gpumem.placement import Placement
 from gpumem.testing.contract import ContractError, optional
 from gpumem.testing.shrink import shrink

@@ -11,7 +11,7 @@ from gpumem.testing.strategies import request_sizes  # first: says what is missi
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, multiple, rule
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.testing.allocators import Trial
 from gpumem.testing.contract import ContractError
 from gpumem.testing.history import Player

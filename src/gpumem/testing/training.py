@@ -14,7 +14,7 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 # isort: split
 from hypothesis import strategies as st
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import Buffers, Ops
 from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
 from gpumem.swap.gaps import gaps

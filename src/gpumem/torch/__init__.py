@@ -7,7 +7,7 @@ which runs one iteration; no memory is needed for it, as it runs on the `meta` d
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport

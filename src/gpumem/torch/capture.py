@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from gpumem._strict import strict
-from gpumem.names import one_of
+from gpumem.base.arguments import strict
+from gpumem.base.names import one_of
 from gpumem.torch._torch import torch
 from gpumem.torch.as_cuda import as_cuda
 from gpumem.torch.captured import Captured, cut

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
 from gpumem.columns import I64, Csr
 from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
 from gpumem.recording import BEFORE, NEVER, Recording
@@ -17,7 +18,6 @@ from gpumem.torch.steady import ALIKE, carried, check_alike, split
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
-from gpumem.units import human
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

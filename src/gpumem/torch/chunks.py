@@ -12,9 +12,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from gpumem.base.units import amount
 from gpumem.torch._torch import torch
 from gpumem.torch.ops import ROWS
-from gpumem.units import amount
 
 ONE_PER_ROW = "scalars", "Tensor"  # the one tensor that has a number for each row
 

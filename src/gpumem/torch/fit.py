@@ -6,15 +6,16 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.names import one_of
+from gpumem.base.units import amount, fraction, human
 from gpumem.batch import largest as largest_of
-from gpumem.deadline import Deadline
 from gpumem.evaluate import Among, Need, Planned, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
 from gpumem.evaluate.task import Progress, silent
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.planners import PLANNERS
 from gpumem.torch.capture import record
@@ -22,7 +23,6 @@ from gpumem.torch.chunks import in_bytes
 from gpumem.torch.fitted import Fit, Largest
 from gpumem.torch.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
-from gpumem.units import amount, fraction, human
 from gpumem.workspaces import adding as convolving
 
 SECONDS = 8.0

@@ -9,8 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import exact
 from gpumem.batch import MOST, step_at
 from gpumem.columns import UNKNOWN
 from gpumem.evaluate import Need, Planned, Tried
@@ -19,7 +20,6 @@ from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
 from gpumem.trace import Trace
-from gpumem.units import exact
 
 WIDTH = 26
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpumem._strict import strict
-from gpumem.names import meant
+from gpumem.base.arguments import strict
+from gpumem.base.names import meant
 
 Step = Callable[[], object]
 Make = Callable[..., Step]

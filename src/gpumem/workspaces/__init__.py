@@ -6,7 +6,7 @@ Recorded traces do not have them. Read `add` first, which puts them into a trace
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.workspaces.adding import Offer as Offer, add as add, offers as offers

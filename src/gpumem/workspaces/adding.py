@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from gpumem._strict import expect, strict
+from gpumem.base.arguments import expect, strict
+from gpumem.base.names import meant
+from gpumem.base.units import human
 from gpumem.columns import MAX_BYTES, UNKNOWN, Csr, position
 from gpumem.kinds import WORKSPACE
-from gpumem.names import meant
 from gpumem.trace import Trace
-from gpumem.units import human
 from gpumem.workspaces.shapes import Convolution, convolutions
 from gpumem.workspaces.table import TABLE, Algorithm
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import Attributes, Shape
 from gpumem.kinds import WORKSPACE
 from gpumem.trace import Trace

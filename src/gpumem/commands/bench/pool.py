@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 
 from gpumem import evaluate, io, papers, pool
+from gpumem.base.names import chosen
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import each_way, source_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress
-from gpumem.names import chosen
 
 PARTS = {
     "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",

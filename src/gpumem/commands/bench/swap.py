@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import gpumem
 from gpumem import evaluate, papers, report, swap
+from gpumem.base.names import chosen
+from gpumem.base.units import amount
 from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import each_way, traces_of, with_workspaces
@@ -17,8 +19,6 @@ from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_own, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
-from gpumem.names import chosen
-from gpumem.units import amount
 
 if TYPE_CHECKING:
     from gpumem.evaluate.knee import Knee

@@ -15,8 +15,8 @@ from typing import Any
 
 from cuda.core import EventOptions
 
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import UNKNOWN
-from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Token, Work
 from gpumem.execute.cuda.clocks import Clocks
 from gpumem.execute.cuda.gate import Gate

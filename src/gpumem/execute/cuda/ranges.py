@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from gpumem.base.units import human
 from gpumem.columns import COPY_IN, COPY_OUT, ROLES
 from gpumem.execute.backend import Token, Work
 from gpumem.execute.layout import Block
-from gpumem.units import human
 
 Submit = Callable[[Work, Sequence[Block], Sequence[Block], Sequence[Token]], Token]
 COLOURS = {"compute": "green", "copy_out": "orange", "copy_in": "blue", "recompute": "purple"}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gpumem._strict import expect
+from gpumem.base.arguments import expect
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import F64, I64
 from gpumem.jobs.job import Job
 from gpumem.jobs.policy import Estimate

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.columns import COPY_OUT, I64, Csr
 from gpumem.machine import Machine
 from gpumem.placement import Placement

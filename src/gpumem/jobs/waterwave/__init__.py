@@ -9,7 +9,7 @@ schedule as printed, `order` the order of a job's ops.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.jobs.waterwave.algorithm1 import algorithm1 as algorithm1

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.jit import jit
 from gpumem.columns import F64, I64
 from gpumem.jobs.waterwave.groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import BrokenBarrierError, Condition
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
 
 
 class CounterBarrier(Shown):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import Infeasible
+from gpumem.base.units import human
 from gpumem.columns import I64
-from gpumem.errors import Infeasible
 from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.jobs.waterwave.groups import Partition
-from gpumem.units import human
 
 
 @dataclass(frozen=True, slots=True)

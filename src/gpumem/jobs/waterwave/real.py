@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch, run
 from gpumem.jobs.waterwave.together import Together

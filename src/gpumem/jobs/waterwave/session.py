@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import I64
-from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.waterwave.priorities import by_weight

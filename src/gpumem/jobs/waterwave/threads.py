@@ -9,9 +9,9 @@ from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread
 
+from gpumem.base.names import choice
 from gpumem.jobs.waterwave.barrier import CounterBarrier
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn
-from gpumem.names import choice
 
 Plan = Callable[[tuple[str, ...]], Pipeline]
 Call = Callable[[str, int, int], object]

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
 from gpumem.columns import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, joined
 from gpumem.execute.program import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.machine import Machine
 from gpumem.trace import Trace
-from gpumem.units import human
 
 STREAMS = ("compute 0", "compute 1")
 TOKEN = "token"  # the kind of what orders streams

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpumem._strict import strict
-from gpumem.errors import NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.errors import NotReached
 from gpumem.jobs.waterwave.balanced import balanced
 from gpumem.jobs.waterwave.groups import Partition, atoms, between, partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline

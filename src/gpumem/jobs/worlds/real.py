@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
 from gpumem.jobs.job import Job

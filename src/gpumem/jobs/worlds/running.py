@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem.base.errors import ExecutionError
 from gpumem.columns import I64, UNKNOWN
-from gpumem.errors import ExecutionError
 from gpumem.execute.backend import Backend, Token
 from gpumem.execute.program import Launch, Program, prepare
 from gpumem.jobs.runtime.executor import Executor

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
 from gpumem.jobs.policy import TENSILE, Policy

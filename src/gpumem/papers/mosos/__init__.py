@@ -5,7 +5,7 @@ Read `measured` first: the paper's figures, and rows of ours; then `shown`: tabl
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.papers.mosos.measured import (

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpumem import swap
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import COMPUTE, COPY_OUT, RECOMPUTE
-from gpumem.errors import Infeasible, NotReached
 from gpumem.evaluate.options import taken
 from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine

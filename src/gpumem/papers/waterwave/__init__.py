@@ -8,7 +8,7 @@ adds. `shown` has tables and pictures.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.papers.waterwave.batches import (

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.batch import largest, rebatch, recorded_batch
-from gpumem.errors import Infeasible, NotReached
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.ways import Way

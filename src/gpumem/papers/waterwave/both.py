@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpumem._strict import strict
-from gpumem.errors import Infeasible, NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import Job, simulate_jobs, steady
 from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, together, waterwave
 from gpumem.machine import Machine

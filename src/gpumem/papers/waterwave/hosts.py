@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import partition, pipeline, together
 from gpumem.machine import Machine
 from gpumem.papers.waterwave.quoted import SEQUENTIAL, model_of

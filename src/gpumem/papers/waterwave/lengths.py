@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import atoms, balanced, by_weight, round_ns, waterwave
 from gpumem.machine import Machine
 from gpumem.papers.waterwave.batches import alone_ns, named, needed, within

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
 from gpumem.jobs.waterwave.groups import between
 from gpumem.machine import Machine

@@ -7,7 +7,7 @@ share, `_regions` what `bfc` and `streams` do, `_segments` is `caching`'s.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.bfc import BFC as BFC

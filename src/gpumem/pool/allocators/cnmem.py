@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumem.names import choice
+from gpumem.base.names import choice
 from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
 from gpumem.pool.allocators._last_use import LastUse
 from gpumem.pool.allocators.native import OPEN_ENDED, Native, OnDevice, full

@@ -6,7 +6,7 @@ says where in it the program is, `_region` has the planned bytes, `_deviations` 
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.pool.runtime._deviations import Deviation as Deviation

@@ -19,7 +19,7 @@ from math import gcd
 from typing import SupportsIndex
 
 from gpumem import check
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.placement import Placement
 from gpumem.pool.allocators._blocks import checked
 from gpumem.pool.allocators.native import Native

@@ -7,7 +7,7 @@ cannot fit), `greedy` the orders to start from, `ejection` (`_eject`) the local 
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.pool.search.exact import exact as exact

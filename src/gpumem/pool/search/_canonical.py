@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, I64
 from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, pile, rest, touch, widen
 

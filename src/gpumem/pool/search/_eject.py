@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._jit import inner, jit
 from gpumem.arcs import meet
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, I64
 
 OUT = -1

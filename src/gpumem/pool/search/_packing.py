@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpumem._jit import inner
 from gpumem.arcs import meet
+from gpumem.base.jit import inner
 from gpumem.columns import F64, I64
 
 FAR = 2**62

@@ -20,8 +20,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._jit import inner, jit
 from gpumem.arcs import meet
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, I64
 
 DRAWS = 6  # random numbers a move: see `anneal`

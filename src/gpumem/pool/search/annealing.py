@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import I64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search._reorder import DRAWS, anneal, meetings, refit

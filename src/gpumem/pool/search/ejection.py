@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import I64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._eject import OUT, STUCK, eject, neighbours
 from gpumem.pool.search._problem import REST, PlacementProblem

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gpumem._strict import strict
-from gpumem.deadline import Deadline
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64, I64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import Trace

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
 from gpumem.columns import F64, I64
-from gpumem.deadline import Deadline
 from gpumem.placement import Placement
 from gpumem.pool.search._canonical import (
     AREA,

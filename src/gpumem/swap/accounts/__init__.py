@@ -8,7 +8,7 @@ asks for the largest, in O(log n).
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.accounts.link import LinkTimes as LinkTimes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64
 
 LOW = -(2**62)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64
 
 PARTS = 512  # a copy moves the 512th part of the times, an empty link is looked through in as many steps

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.kinds import GENERATOR_BYTES
 from gpumem.swap.accounts import _tree

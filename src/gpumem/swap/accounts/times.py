@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.simulate import hosted, simulate

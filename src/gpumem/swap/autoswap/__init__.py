@@ -6,7 +6,7 @@ Read `planner` first: the algorithm in one function. `scores` says which gaps go
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.autoswap.bayes import bayes as bayes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import LATE, NEVER, Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
 from gpumem.columns import I64
-from gpumem.deadline import LATE, NEVER, Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.schedule import schedule

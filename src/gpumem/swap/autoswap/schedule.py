@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem.base.jit import jit
 from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, needs_copy_out

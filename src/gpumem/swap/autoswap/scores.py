@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._jit import inner, jit
-from gpumem._show import Shown
+from gpumem.base.display import Shown
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps

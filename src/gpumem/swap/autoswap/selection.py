@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem.base.jit import jit
 from gpumem.columns import I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.pinned import Pinned, Values, take

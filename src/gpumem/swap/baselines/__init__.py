@@ -6,7 +6,7 @@ or recomputes by measured times (`hybrid` chooses, `msps` orders recomputations)
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.baselines.capuchin import capuchin as capuchin

@@ -17,8 +17,8 @@ from random import Random
 
 import numpy as np
 
+from gpumem.base.deadline import Deadline
 from gpumem.columns import I64, Bool
-from gpumem.deadline import Deadline
 from gpumem.swap.accounts.made_again import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.swap.plan.replay import Device

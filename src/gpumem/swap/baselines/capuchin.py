@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import LATE, Deadline
+from gpumem.base.errors import NotReached
 from gpumem.columns import F64, I64, Csr
-from gpumem.deadline import LATE, Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned

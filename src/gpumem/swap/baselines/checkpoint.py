@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
 from gpumem.columns import I64, Bool
-from gpumem.deadline import Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base.deadline import Deadline
 from gpumem.columns import I64
-from gpumem.deadline import Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import LATE, Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
 from gpumem.columns import I64, Bool
-from gpumem.deadline import LATE, Deadline
-from gpumem.errors import NotReached
 from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import NotReached
 from gpumem.columns import I64
-from gpumem.deadline import Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.gaps import around

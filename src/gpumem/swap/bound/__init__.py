@@ -6,7 +6,7 @@ both bound, its linear program and the certificate.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.bound.certify import (

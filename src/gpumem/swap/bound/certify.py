@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor
 
-from gpumem._show import Facts, Shown
-from gpumem._strict import strict
-from gpumem.errors import Infeasible
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import Infeasible
+from gpumem.base.units import human, human_ns, percent
 from gpumem.machine import Machine
 from gpumem.swap.fluid import in_a_row, refine, relax
 from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace
-from gpumem.units import human, human_ns, percent
 
 SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64
 SIZE = 40_000  # variables

@@ -8,7 +8,7 @@ stated twice: in flows between breakpoints, which is quickly solved (`flows`; ga
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.fluid.flows import FlowProgram as FlowProgram

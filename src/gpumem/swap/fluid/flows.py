@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64, I64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.parts import parts
 from gpumem.swap.fluid.program import Solution, expand
 from gpumem.swap.fluid.relax import Fluid

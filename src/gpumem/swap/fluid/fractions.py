@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.refine import refine

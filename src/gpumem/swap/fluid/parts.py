@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import F64, I64, Bool
 from gpumem.swap.fluid.relax import Fluid
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
 from gpumem.columns import F64, I64, Bool
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Rows
 

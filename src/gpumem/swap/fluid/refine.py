@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
 from gpumem.columns import F64, I64
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.flows import FlowProgram
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.relax import Fluid

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
 from gpumem.columns import COMPUTE, F64, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.times import Times

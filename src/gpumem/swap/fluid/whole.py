@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64, I64, Bool
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.fluid.program import FluidProgram, Solution
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Solved

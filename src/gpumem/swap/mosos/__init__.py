@@ -10,7 +10,7 @@ restrictions, Checkmate and STR; `work` is what these do one after the other.
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.mosos.auto import operators as operators

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
 from gpumem.columns import I64, Bool
-from gpumem.deadline import NEVER, Deadline
 from gpumem.kinds import WORKSPACE
 from gpumem.swap.gaps import gaps
 from gpumem.swap.recompute import backward_start

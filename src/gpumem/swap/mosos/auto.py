@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import COMPUTE, RECOMPUTE
 from gpumem.machine import Machine
 from gpumem.swap.menu import Menu, menu_of

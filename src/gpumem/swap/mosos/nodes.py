@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import I64, Bool, Csr
 
 

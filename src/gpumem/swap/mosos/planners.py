@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpumem._strict import strict
-from gpumem.deadline import LATE as OUT_OF_TIME, Deadline
-from gpumem.errors import NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import LATE as OUT_OF_TIME, Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.simulate import simulate
 from gpumem.swap.limits import fits
 from gpumem.swap.linear import LATE, OPTIMAL

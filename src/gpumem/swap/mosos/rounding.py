@@ -17,8 +17,8 @@ from math import inf
 
 import numpy as np
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64, I64, Bool
-from gpumem.deadline import NEVER, Deadline
 from gpumem.swap.linear import LATE, OPTIMAL
 from gpumem.swap.mosos.nodes import Nodes, Schedule
 from gpumem.swap.mosos.program import StageProgram

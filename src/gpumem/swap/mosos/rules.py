@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem._show import Facts, Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import percent
 from gpumem.columns import I64
 from gpumem.swap.mosos.nodes import Schedule
-from gpumem.units import percent
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

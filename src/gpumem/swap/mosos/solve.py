@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from gpumem.deadline import NEVER, Deadline
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
 from gpumem.swap.mosos.nodes import Nodes, Schedule
 from gpumem.swap.mosos.program import StageProgram

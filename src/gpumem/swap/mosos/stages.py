@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.display import Shown
 from gpumem.columns import I64, Bool, Csr
-from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.menu import Menu, menu_of

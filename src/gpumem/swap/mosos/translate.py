@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.swap.mosos.nodes import Schedule
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant

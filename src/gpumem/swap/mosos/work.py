@@ -9,8 +9,9 @@ from math import inf
 
 import numpy as np
 
+from gpumem.base.deadline import Deadline
+from gpumem.base.units import human_ns, percent
 from gpumem.columns import I64
-from gpumem.deadline import Deadline
 from gpumem.machine import Machine
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.linear import INFEASIBLE
@@ -27,7 +28,6 @@ from gpumem.swap.mosos.translate import plan_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import backward_start
 from gpumem.trace import Trace
-from gpumem.units import human_ns, percent
 
 MOST = 50  # nodes that the program is solved for
 FEWER = 24  # nodes where there is no deadline

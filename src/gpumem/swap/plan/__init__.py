@@ -7,7 +7,7 @@ where they read and write; `_cuts` where buffers are cut and where copies and re
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.plan.decisions import (

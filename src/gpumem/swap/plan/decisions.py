@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumem._strict import strict_fields
+from gpumem.base.arguments import strict_fields
 from gpumem.columns import I64, int_column
 from gpumem.swap.gaps import Spans
 

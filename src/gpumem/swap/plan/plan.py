@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from gpumem._show import Facts, Shown, frame
-from gpumem._strict import strict
-from gpumem.names import one_of
+from gpumem.base.arguments import strict
+from gpumem.base.display import Facts, Shown, frame
+from gpumem.base.names import one_of
 from gpumem.swap.plan.decisions import KINDS, Decision, Hold, Recompute, Swap, Variant
 from gpumem.swap.plan.rewrite import Carried, rewrite
 from gpumem.trace import Trace

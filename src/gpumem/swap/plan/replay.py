@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.plan.decisions import Hold, Recompute, Swap
 from gpumem.swap.plan.values import FINE, REASONS, Origins

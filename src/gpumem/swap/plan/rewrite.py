@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._show import Shown
+from gpumem.base.display import Shown
 from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops
 from gpumem.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order

@@ -7,7 +7,7 @@ made again where, exactly, `_relief` drops greedily, `_ways` are the implementat
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.search.planner import lowest as lowest, search as search

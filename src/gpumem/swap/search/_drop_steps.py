@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from gpumem._jit import inner
+from gpumem.base.jit import inner
 from gpumem.columns import I64
 from gpumem.swap.search._drops import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState

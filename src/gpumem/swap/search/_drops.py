@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, I64, Bool
 from gpumem.swap.accounts.made_again import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.search._drops import Drops
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import exp
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64
 from gpumem.swap.search._drop_steps import drop_step
 from gpumem.swap.search._drops import Drops, Replays, remember

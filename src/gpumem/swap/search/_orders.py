@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64
 from gpumem.swap.search._drops import Drops
 from gpumem.swap.search._engines import SwapProblem, SwapState

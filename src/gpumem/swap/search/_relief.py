@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import F64, Bool
 from gpumem.swap.search._drops import Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gpumem.base.deadline import NEVER, Deadline
 from gpumem.columns import F64, I64, RECOMPUTE
-from gpumem.deadline import NEVER, Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.made_again import MadeAgain

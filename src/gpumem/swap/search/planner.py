@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpumem._strict import strict
-from gpumem.deadline import Deadline
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.judge import FAR, Judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from gpumem.deadline import Deadline
+from gpumem.base.deadline import Deadline
 from gpumem.simulate import simulate
 from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan

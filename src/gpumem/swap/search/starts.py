@@ -13,9 +13,9 @@ from functools import partial
 
 import numpy as np
 
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.columns import RECOMPUTE
-from gpumem.deadline import Deadline
-from gpumem.errors import Infeasible, NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap

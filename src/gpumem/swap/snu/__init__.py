@@ -7,7 +7,7 @@ Read `on_demand` first, with `lru`, the run that decides; `by_address` is the sa
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.snu.by_address import ByAddress as ByAddress, Tally as Tally, by_address as by_address

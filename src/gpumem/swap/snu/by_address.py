@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpumem._show import Shown
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.display import Shown
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
+from gpumem.base.units import human
 from gpumem.columns import I64
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.placement import NOWHERE, Placement
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import Gaps, gaps
@@ -27,7 +28,6 @@ from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.addresses import FITS, Pieces
 from gpumem.trace import Trace
-from gpumem.units import human
 
 
 @dataclass(slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.units import human
 from gpumem.columns import I64, Csr
-from gpumem.deadline import NEVER, Deadline
-from gpumem.errors import NotReached
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -17,7 +18,6 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
-from gpumem.units import human
 
 
 @strict

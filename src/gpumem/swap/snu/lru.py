@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool, Csr
 from gpumem.swap.gaps import Gaps
 from gpumem.trace import Trace

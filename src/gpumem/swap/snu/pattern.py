@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
 from gpumem.columns import int_column
 
 

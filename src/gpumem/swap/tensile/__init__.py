@@ -7,7 +7,7 @@ algorithm 2, `recompute_rounds` what follows where swapping does not do. `activi
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.tensile.activity import released as released

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 from gpumem.columns import I64, Bool
 from gpumem.swap.accounts import _tree, link, pinned
 from gpumem.swap.accounts.link import Taken

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem.base.jit import jit
 from gpumem.columns import I64, Bool
 
 

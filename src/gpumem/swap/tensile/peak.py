@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem._jit import jit
+from gpumem.base.jit import jit
+from gpumem.base.names import one_of
 from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times

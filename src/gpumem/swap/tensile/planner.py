@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpumem._strict import strict
-from gpumem.deadline import Deadline
-from gpumem.errors import NotReached
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.errors import NotReached
+from gpumem.base.names import one_of
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem._jit import inner, jit
+from gpumem.base.jit import inner, jit
 
 I64 = NDArray[np.int64]
 

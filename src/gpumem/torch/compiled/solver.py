@@ -10,11 +10,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gpumem._strict import strict
+from gpumem.base.arguments import strict
+from gpumem.base.units import amount, exact, human
 from gpumem.torch._torch import knapsack_solver, torch
 from gpumem.torch.compiled.frontier import Frontier, search
 from gpumem.torch.compiled.splits import Splits
-from gpumem.units import amount, exact, human
 
 ALWAYS = 1e-9  # a budget at which PyTorch asks its solver; at 0 it does not
 

@@ -10,12 +10,12 @@ import gc
 from collections.abc import Iterable
 from typing import Any
 
+from gpumem.base.units import human
 from gpumem.live.residency import UNLIMITED
 from gpumem.torch._torch import torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import pointer
 from gpumem.torch.run.memory import Memory, quietly
-from gpumem.units import human
 
 
 def restore(memory: Memory) -> list[str]:

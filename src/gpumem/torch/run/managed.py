@@ -10,14 +10,15 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-from gpumem._strict import strict
-from gpumem.deadline import Deadline
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.base.names import one_of
+from gpumem.base.units import amount, exact, human
 from gpumem.evaluate import Planned
 from gpumem.live.planning import SEVERAL, Planning, given
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.machine import Machine
-from gpumem.names import one_of
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan
 from gpumem.torch._torch import register_optimizer_step_post_hook, torch
@@ -38,7 +39,6 @@ from gpumem.torch.scene import Scene
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
-from gpumem.units import amount, exact, human
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD, DEVICE, HOST = "told", "device", "host"

@@ -6,7 +6,7 @@ Begin with `recipe`: it reads a name such as `resnet50_224_b64_adam` and returns
 
 from typing import TYPE_CHECKING
 
-from gpumem._face import face
+from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.torch.zoo.names import recipe as recipe

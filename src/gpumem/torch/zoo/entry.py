@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpumem.names import meant
-from gpumem.units import human
+from gpumem.base.names import meant
+from gpumem.base.units import human
 
 if TYPE_CHECKING:
     from gpumem.torch.zoo.recipe import Recipe

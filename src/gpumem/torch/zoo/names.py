@@ -7,8 +7,8 @@ from functools import cache, partial
 from inspect import signature
 from typing import Any
 
-from gpumem._strict import strict
-from gpumem.names import meant, one_of
+from gpumem.base.arguments import strict
+from gpumem.base.names import meant, one_of
 from gpumem.torch.zoo.libraries import check, installed
 from gpumem.torch.zoo.recipe import OPTIMIZERS, Recipe
 from gpumem.torch.zoo.table import ZOO, Family

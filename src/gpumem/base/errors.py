@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpumem.units import exact, human
+from gpumem.base.units import exact, human
 
 
 class CheckError(Exception):

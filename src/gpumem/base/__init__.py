@@ -1,0 +1,28 @@
+"""What knows nothing of GPUs: errors, units, names, deadlines, whole files, and how packages and objects show themselves.
+
+Everything else may import it, and it imports nothing of `gpumem`. Begin with `units`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gpumem.base.exports import face
+
+if TYPE_CHECKING:
+    from gpumem.base.deadline import NEVER as NEVER, Deadline as Deadline
+    from gpumem.base.errors import (
+        CheckError as CheckError,
+        ExecutionError as ExecutionError,
+        Infeasible as Infeasible,
+        NotReached as NotReached,
+    )
+    from gpumem.base.units import (
+        amount as amount,
+        exact as exact,
+        fraction as fraction,
+        human as human,
+        human_ns as human_ns,
+        moment as moment,
+        percent as percent,
+    )
+
+face(__name__)
