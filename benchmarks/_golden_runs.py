@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from unittest.mock import patch
 
 from gpumem import Machine, bundled, workspaces
-from gpumem.batch import rebatch
 from gpumem.cli import main as command_line
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
 from gpumem.jobs.waterwave import halves, partition, pipeline, together
@@ -20,6 +19,7 @@ from gpumem.live import Adaptive, ManagedReport, OnClock, play
 from gpumem.models import cnn, mlp
 from gpumem.swap import PLANNERS
 from gpumem.swap.mosos import solve_mosos
+from gpumem.trace.batch import rebatch
 
 COMMANDS = (
     "info mlp3",

@@ -9,11 +9,10 @@ import numpy as np
 from _gpu import Bench, Row
 
 from gpumem import best_fit
-from gpumem.columns import Buffers, Ops
 from gpumem.execute import prepare
 from gpumem.execute.cuda import Cuda
 from gpumem.kernels import device as kernels, prebound
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 TITLE = "executor, ops that do nearly nothing on two streams with a wait every tenth op: us an op"
 

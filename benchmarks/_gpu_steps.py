@@ -20,9 +20,9 @@ from gpumem.execute import Views, prepare
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.layout import Block
 from gpumem.kernels import device as kernels
-from gpumem.kinds import WORKSPACE
 from gpumem.models.graph import Model
 from gpumem.trace import Trace
+from gpumem.trace.kinds import WORKSPACE
 
 TITLE = "training steps by where their buffers come from: ms of a step on the clock, MiB reserved at most"
 PERCENT = (80, 60)

@@ -10,10 +10,10 @@ from cuda.bindings import driver as api
 from cuda.core import Buffer
 from numpy.typing import DTypeLike
 
-from gpumem.columns import UNKNOWN
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.layout import Block, Layout
+from gpumem.trace import UNKNOWN
 
 GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: any stream may touch it
 

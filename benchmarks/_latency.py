@@ -13,13 +13,13 @@ import numpy as np
 from cuda.core import Device, EventOptions
 
 from gpumem import best_fit
-from gpumem.columns import F64, I64, MAX_NS
 from gpumem.execute import Launch, Program, prepare
 from gpumem.execute.cuda import Cuda, DeviceArray
 from gpumem.execute.cuda.memory import for_numba
 from gpumem.latency import Measurement, model_samples
 from gpumem.models import cnn, mlp
 from gpumem.models.graph import Model
+from gpumem.trace import F64, I64, MAX_NS
 
 TITLE = (
     "ops measured for latency prediction, by type: ns alone, and how many times that beside a GPU busy with another job"

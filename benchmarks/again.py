@@ -14,10 +14,10 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem.io import BUNDLED, bundled, read
-from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.swap.recompute import REASONS, backward_start, kept_over, recomputable
 from gpumem.trace import Trace
+from gpumem.trace.kinds import ACTIVATION
 
 BEFORE = Path(__file__).parent / "results" / "again_before.txt"
 MACHINE = Machine.named("gtx1080ti")

@@ -17,14 +17,13 @@ from collections.abc import Callable
 import numpy as np
 from _bench import SHARED, header
 
-from gpumem.columns import I64, RECOMPUTE, Buffers, Csr, Ops
 from gpumem.io import bundled, read
-from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, TEMP
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import backward_start, kept_over, recomputable
-from gpumem.trace import Trace
+from gpumem.trace import I64, RECOMPUTE, Buffers, Csr, Ops, Trace
+from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, TEMP
 
 MACHINE = Machine.named("gtx1080ti")
 OPS, DECISIONS = 100_000, 1_000

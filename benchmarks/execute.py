@@ -16,10 +16,10 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Emulator, GenericOp, Race, in_issue_order, initial, late, prepare, scaled
 from gpumem.io import load
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 MACHINE = Machine.named("gtx1080ti")
 BUNDLED = Path(__file__).resolve().parents[1] / "src" / "gpumem" / "data"

@@ -20,7 +20,6 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem import Machine
-from gpumem.columns import F64
 from gpumem.io import BUNDLED, bundled, read
 from gpumem.latency import (
     Measurement,
@@ -37,6 +36,7 @@ from gpumem.latency import (
     synthetic,
 )
 from gpumem.latency.predict import LEAST
+from gpumem.trace import F64
 
 Way = Callable[[list[Measurement], Sequence[Measurement]], F64]
 SLOWDOWN = 1.0

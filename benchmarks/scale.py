@@ -18,9 +18,9 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem.io import bundled, load, read
-from gpumem.placement import Placement
 from gpumem.pool import best_fit, first_fit, smartpool
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 OPS, WEIGHTS = 2000, 400
 

@@ -19,11 +19,11 @@ from gpumem._hosts import Hosts
 from gpumem.hazards import hazards
 from gpumem.io import read, write
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 SEED = 0
 PAIRS = 21

@@ -16,12 +16,11 @@ from functools import partial
 import numpy as np
 from _bench import SHARED, header, synthetic
 
-from gpumem.columns import Buffers, Ops
 from gpumem.io import read
 from gpumem.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 SIZES = (1_000, 10_000, 100_000)
 LAYERS = 33_334

@@ -12,13 +12,13 @@ from _bench import SHARED, header
 from gpumem import workspaces
 from gpumem.evaluate import by_allocators
 from gpumem.io import BUNDLED, bundled_path as path_of, read
-from gpumem.kinds import GRADIENT
 from gpumem.machine import Machine
 from gpumem.papers.singa import as_singa, cnmem
 from gpumem.pool import CnMem, best_fit
 from gpumem.report import columns
 from gpumem.simulate import simulate
 from gpumem.trace import Trace
+from gpumem.trace.kinds import GRADIENT
 
 GTX = Machine.named("gtx1080ti")
 PAPER = {"vgg16_cifar_b100": 647, "resnet50_cifar_b100": 4418}  # MB, AutoSwap's Table II

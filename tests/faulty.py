@@ -13,11 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpumem.columns import Ops
-from gpumem.placement import Placement
 from gpumem.pool.online import Statistics
 from gpumem.pool.smartpool import best_fit, colour
-from gpumem.trace import Trace
+from gpumem.trace import Ops, Trace
+from gpumem.trace.placement import Placement
 
 ENDLESS = 2**50
 Hole = tuple[int, int, int]  # first byte, end, the stream that may still be using it

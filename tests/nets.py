@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
-from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.models import Model
-from gpumem.recorder import Recorder
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import backward_start, kept_over, recomputable
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import ACTIVATION
+from gpumem.trace.record.recorder import Recorder
 
 MIB = 2**20
 GTX = Machine.named("gtx1080ti")

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpumem.columns import Op
 from gpumem.execute import Call, Emulator, GenericOp, Order, Views, carried, initial, prepare
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import Op, Trace
+from gpumem.trace.placement import Placement
 
 Outcome = tuple[dict[int, np.ndarray], np.ndarray]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from gpumem.columns import Buffers, Ops
 from gpumem.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.tasks import Task
 from gpumem.testing.strategies import lifetimes, traces
 from gpumem.testing.training import plans as any_plans, steps
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 __all__ = ["any_plans", "lifetimes", "machine_of", "nets", "plans", "steps", "tasks", "traces"]
 

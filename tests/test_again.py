@@ -8,14 +8,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from gpumem import check
-from gpumem.columns import COMPUTE, RECOMPUTE, Op
 from gpumem.execute import in_issue_order
 from gpumem.execute.orders import shuffled
-from gpumem.kinds import GENERATOR
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, RECOMPUTE, Op, Trace
+from gpumem.trace.kinds import GENERATOR
 
 from .conftest import tiny_machine
 from .runs import differs, outcome

@@ -10,12 +10,11 @@ from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.columns import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops
 from gpumem.execute import Call, Views, in_issue_order
-from gpumem.kinds import STATISTICS
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops, Trace
+from gpumem.trace.kinds import STATISTICS
 
 from .runs import outcome, same
 from .strategies import any_plans, steps

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import I64, Buffers, Ops
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
@@ -25,7 +24,7 @@ from gpumem.swap.autoswap.selection import select, without
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
-from gpumem.trace import Trace
+from gpumem.trace import I64, Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .nets import ramp

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.batch import rebatch
-from gpumem.columns import UNKNOWN, Buffers, Ops
 from gpumem.io import bundled, load
-from gpumem.kinds import PER_SAMPLE
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import UNKNOWN, Buffers, Ops, Trace
+from gpumem.trace.batch import rebatch
+from gpumem.trace.kinds import PER_SAMPLE
 
 from .conftest import shared
 from .strategies import traces

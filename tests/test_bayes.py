@@ -14,7 +14,6 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -24,7 +23,7 @@ from gpumem.swap.autoswap.planner import PEAKS, autoswap, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .nets import ramp

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from gpumem import evaluate, io, workspaces
-from gpumem.columns import Buffers, Ops
-from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.papers import mosos
 from gpumem.papers.autoswap import Study
 from gpumem.swap.plan.variants import own_workspaces
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 from .conftest import Cli
 

@@ -17,13 +17,13 @@ from gpumem.evaluate.footprint import placed, replayed
 from gpumem.io import bundled, write
 from gpumem.papers import smartpool as pool_tables
 from gpumem.papers.quoted import BELOW_CNMEM
-from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
 from gpumem.pool.runtime.smartpool import SmartPool
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import Cli
 from .files import BARE, KINDS, bad_file

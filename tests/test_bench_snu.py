@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpumem import evaluate
-from gpumem.batch import rebatch
 from gpumem.io import bundled, load
 from gpumem.machine import GIB, Link, Machine
 from gpumem.papers import snu
@@ -20,6 +19,7 @@ from gpumem.simulate import simulate
 from gpumem.swap import PLANNERS, Plan, least_stall
 from gpumem.swap.snu import ilp
 from gpumem.trace import Trace
+from gpumem.trace.batch import rebatch
 
 from .conftest import Cli, shared
 

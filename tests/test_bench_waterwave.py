@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpumem.batch import largest, recorded_batch
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled, read
 from gpumem.jobs.waterwave import halves, together
 from gpumem.machine import GIB, Machine
 from gpumem.papers import waterwave as paper
 from gpumem.papers.waterwave import batches, hosts, quoted
 from gpumem.papers.waterwave.throughput import FAULTED, processes, switch_ns
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.batch import largest, recorded_batch
 
 from .conftest import Cli, shared
 

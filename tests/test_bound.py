@@ -10,9 +10,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
-from gpumem.kinds import INPUT, PARAM
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
@@ -20,7 +18,8 @@ from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax
 from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import INPUT, PARAM
 
 from .strategies import any_plans, machine_of, plans, steps, traces
 

@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
@@ -20,7 +19,7 @@ from gpumem.swap.baselines.msps import Chains
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import recomputable
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .strategies import steps, traces

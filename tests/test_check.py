@@ -13,15 +13,14 @@ from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops
-from gpumem.kinds import STATISTICS
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.timeline import COPY, HOST, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops, Trace
+from gpumem.trace.kinds import STATISTICS
+from gpumem.trace.placement import Placement
 
 from .conftest import objects, tiny_machine
 from .strategies import plans, traces

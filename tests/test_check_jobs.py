@@ -12,13 +12,12 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.columns import Buffers, Csr, Ops
 from gpumem.jobs import Job, Policy, simulate_jobs
-from gpumem.kinds import STATISTICS
 from gpumem.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Csr, Ops, Trace
+from gpumem.trace.kinds import STATISTICS
 
 from .conftest import objects, tiny_machine
 from .strategies import plans, traces

@@ -22,18 +22,17 @@ from gpumem.base.errors import CheckError, NotReached
 from gpumem.base.names import choices
 from gpumem.base.units import amount
 from gpumem.cli import main, parser
-from gpumem.columns import Buffers, Ops
 from gpumem.commands.progress import Progress, tell, voice
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import Cli, Ran, tiny_machine
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, full_disk, snapshot

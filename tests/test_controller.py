@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.columns import COPY_OUT, Buffers, Ops
 from gpumem.jobs import Event, Instructions, Job, Outcome, Policy, ewma, instructions, simulate_jobs
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import Executor
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool import best_fit
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.trace import Trace
+from gpumem.trace import COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import tiny_machine
 

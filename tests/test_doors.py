@@ -23,15 +23,15 @@ from gpumem import (
     jobs,
     latency,
     models,
-    period,
     pool,
     swap,
     testing,
 )
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job
 from gpumem.kernels import reference
 from gpumem.machine import Link
+from gpumem.trace import Buffers, Ops
+from gpumem.trace.record import period
 
 MLP, VGG = gpumem.bundled("mlp3"), gpumem.bundled("vgg16")
 BARE = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])

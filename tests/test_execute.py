@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import autoswap, bundled, check
 from gpumem.base.errors import ExecutionError, Infeasible, NotReached
-from gpumem.columns import Buffers, Op, Ops
 from gpumem.execute import (
     Call,
     Emulator,
@@ -33,12 +32,12 @@ from gpumem.execute import (
 from gpumem.hazards import hazards
 from gpumem.io import load
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Op, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import shared, tiny_machine
 from .runs import Outcome, outcome, same

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job, roofline, simulate_jobs
 from gpumem.jobs.runtime.forecast import Forecast
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 

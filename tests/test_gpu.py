@@ -22,8 +22,8 @@ from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.machine import Machine
 from gpumem.models import MODELS, Model, measured
-from gpumem.placement import Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import emulated, needs
 from .kernel_cases import CASES, LARGER, SHAPED, WINOGRAD, Pick

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Buffers, Ops
 from gpumem.hazards import hazards
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit, first_fit
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .strategies import plans, traces
 

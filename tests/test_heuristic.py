@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled, load
 from gpumem.machine import Link, Machine
 from gpumem.pool import best_fit
@@ -17,7 +16,7 @@ from gpumem.simulate import simulate
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.heuristic import heuristic, select
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .nets import hill

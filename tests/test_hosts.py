@@ -15,16 +15,15 @@ from gpumem import _clock, check, io
 from gpumem._clock import Clock, Reservations, Steps
 from gpumem._hosts import Hosts
 from gpumem.base.errors import CheckError, Infeasible, NotReached
-from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import hosted, simulate
 from gpumem.swap import PLANNERS
 from gpumem.swap.limits import floor
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import shared, tiny_machine
 from .runs import outcome, same

@@ -18,14 +18,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import io
-from gpumem.columns import Buffers, Ops
 from gpumem.io import BUNDLED, bundled, bundled_path, load, minimalloc, read, replacing, write
 from gpumem.io.tracefile import FORMAT
-from gpumem.placement import NOWHERE, Placement
 from gpumem.pool.smartpool import best_fit
-from gpumem.recorder import Recorder
-from gpumem.recording import Recording
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.placement import NOWHERE, Placement
+from gpumem.trace.record.recorder import Recorder
+from gpumem.trace.record.recording import Recording
 
 from .conftest import SHARED, shared, tiny_machine
 from .strategies import any_plans, plans, steps, traces

@@ -11,14 +11,13 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.check import naive_clock
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, Buffers, Ops
 from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs
 from gpumem.jobs.runtime.memory import JobMemory
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .nets import dense

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.check import naive_clock
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
 from gpumem.jobs import Event, Job, Outcome, Policy, simulate_jobs, steady, unmanaged
 from gpumem.machine import Machine
@@ -20,7 +19,7 @@ from gpumem.swap.accounts.times import Times
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import objects, tiny_machine
 from .shared_jobs import Drawn, simulated_right, tight

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job, Outcome, Policy, simulate_jobs
 from gpumem.machine import Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .shared_jobs import Drawn

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import io
-from gpumem.batch import rebatch
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs.runtime.instructions import instructions
-from gpumem.kinds import GENERATOR
 from gpumem.machine import Machine
 from gpumem.models import mlp
-from gpumem.recorder import Recorder
 from gpumem.swap import Plan, Recompute, Swap, Variant
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.batch import rebatch
+from gpumem.trace.kinds import GENERATOR
+from gpumem.trace.record.recorder import Recorder
 
 from .strategies import any_plans, steps
 

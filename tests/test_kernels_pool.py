@@ -15,11 +15,10 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.columns import I64, Buffers, Ops
 from gpumem.kernels import _shapes, reference
-from gpumem.placement import Placement
 from gpumem.pool import best_fit
-from gpumem.trace import Trace
+from gpumem.trace import I64, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 CODES = {"offsets": _shapes.ON_HOST, "alignment": _shapes.MISPLACED, "height": _shapes.TOO_HIGH}
 CODES["overlap"] = _shapes.OVERLAP

@@ -20,7 +20,6 @@ from hypothesis import example, given, strategies as st
 
 import gpumem
 from gpumem import models
-from gpumem.columns import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops
 from gpumem.execute import Emulator
 from gpumem.jobs import ewma
 from gpumem.kernels import reference
@@ -47,7 +46,7 @@ from gpumem.latency.samples import (
 from gpumem.latency.scores import scores
 from gpumem.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops, Trace
 
 from . import fake_cuda
 from .conftest import absent, needs

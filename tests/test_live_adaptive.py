@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from gpumem import Machine
-from gpumem.columns import Buffers, Ops
 from gpumem.evaluate import Among
 from gpumem.live import Adaptive, InMemory, LimitError, LiveBlock, OnClock
-from gpumem.live.needed import tails, used, without_idle
 from gpumem.machine import Link
 from gpumem.swap.plan import Plan
 from gpumem.testing import Unmanaged
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.lifetimes import tails, used, without_idle
 
 CLOCK = Machine.named("rtx4090").with_(out=Link(0, 1.0), into=Link(0, 2.0))
 

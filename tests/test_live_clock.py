@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.columns import COMPUTE, Csr
 from gpumem.execute import in_units, initial
 from gpumem.io import bundled
 from gpumem.live import Adaptive, Clocked, InMemory, OnClock
@@ -20,7 +19,7 @@ from gpumem.machine import Link, Machine
 from gpumem.models import MODELS
 from gpumem.swap.snu.on_demand import follow
 from gpumem.testing import DeviceCall, Unmanaged, live_program, perform
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, Csr, Trace
 
 MACHINE = replace(Machine.named("gtx1080ti"), host_ns=0)
 SIMPLEX = replace(MACHINE, duplex=False)

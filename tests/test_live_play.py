@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Buffers, Ops
 from gpumem.execute import Emulator, GenericOp, carried, in_units, initial, run
 from gpumem.io import bundled
 from gpumem.kernels import reference
@@ -16,7 +15,7 @@ from gpumem.models import MODELS
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap import PLANNERS
 from gpumem.testing import Unmanaged, steps
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import RECOMPUTE, Buffers, Ops
 from gpumem.io import load
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.made_again import MadeAgain
@@ -21,7 +20,7 @@ from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Hold, Recompute
 from gpumem.testing import plans, steps
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .nets import GTX

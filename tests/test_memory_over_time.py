@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
 from gpumem.machine import Machine
 from gpumem.simulate import hosted, simulate
 from gpumem.timeline import FREED, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .strategies import plans, steps, traces

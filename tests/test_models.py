@@ -10,17 +10,16 @@ import pytest
 
 from gpumem import Variant, check
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import Op
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
 from gpumem.kernels import reference
-from gpumem.kinds import STATISTICS
 from gpumem.machine import Machine
 from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp, residual, transformer
 from gpumem.models.layers import average_pool, conv2d, dense, max_pool, relu, sgd, skip, softmax_loss
 from gpumem.models.sequence import self_attention
 from gpumem.pool.smartpool import best_fit
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import Op, Trace
+from gpumem.trace.kinds import STATISTICS
 
 from .nets import half_again, lowest
 

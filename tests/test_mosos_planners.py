@@ -9,13 +9,12 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Infeasible, Machine, NotReached, Plan, Swap, Variant, bundled, check, simulate
 from gpumem.base.deadline import Deadline
-from gpumem.columns import Buffers, Ops
 from gpumem.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
 from gpumem.swap.mosos.parking import crowded
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.work import FAMILY
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .strategies import nets
 from .test_mosos_stages import chains, machine, menus

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from gpumem import Machine, bundled, check, simulate, workspaces
-from gpumem.columns import Buffers, Ops
 from gpumem.machine import Link
 from gpumem.swap import Plan, Variant
 from gpumem.swap.mosos import Rules, rounded, solve
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 
 @st.composite

@@ -10,14 +10,13 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from gpumem import bundled, check
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs.waterwave import partition, pipeline, together
 from gpumem.machine import Machine
 from gpumem.pool.allocators._blocks import FreeRanges
 from gpumem.pool.allocators.streams import MultiStream
 from gpumem.pool.online import replay
 from gpumem.testing import ContractError, Witness, allocator_machine, check_allocator
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .requests import KIB, MIB, waits
 from .strategies import traces

@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem._hosts import Hosts
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.io import bundled, load
 from gpumem.machine import GIB, Link, Machine
 from gpumem.simulate import baseline, simulate
@@ -21,7 +20,7 @@ from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.planners import PLANNERS
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.on_demand import VICTIMS, follow, on_demand
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .strategies import traces

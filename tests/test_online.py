@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import COMPUTE, SYNC, Buffers, Ops
 from gpumem.io import BUNDLED, bundled, load
-from gpumem.placement import NOWHERE
 from gpumem.pool import ALLOCATORS, best_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import PATIENCE, replay
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, SYNC, Buffers, Ops, Trace
+from gpumem.trace.placement import NOWHERE
 
 from .conftest import shared
 from .strategies import traces

@@ -8,14 +8,13 @@ import pytest
 
 import gpumem
 from gpumem.base.errors import NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.evaluate import knee, overhead_at
 from gpumem.evaluate.knee import knee_of
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan, Swap
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.io import bundled, load
-from gpumem.period import BlockEvent, detect
 from gpumem.swap.snu import pattern
 from gpumem.trace import Trace
+from gpumem.trace.record.period import BlockEvent, detect
 
 from .conftest import shared
 

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
 from gpumem.swap.accounts import Times
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan
 from gpumem.swap.tensile._stabs import Stabs
 from gpumem.swap.tensile.peak import LoadProfile, SwapTask, analyse
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .strategies import nets, traces

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Infeasible, NotReached, bundled
-from gpumem.columns import Buffers, Ops
 from gpumem.machine import Machine
 from gpumem.swap import PLANNERS, PROGRAMS
 from gpumem.swap.accounts.pinned import Pinned
@@ -28,7 +27,7 @@ from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule
 from gpumem.swap.windows import windows
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine
 from .strategies import any_plans, nets, plans, steps, traces

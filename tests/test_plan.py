@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Csr, Ops
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Csr, Ops, Trace
 
 from .strategies import plans, traces
 

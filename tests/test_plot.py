@@ -15,9 +15,9 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Placement, Plan, Trace, plot
-from gpumem.columns import Buffers, Ops
 from gpumem.report import Figure, Series
 from gpumem.swap import Recompute
+from gpumem.trace import Buffers, Ops
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def test_without_matplotlib_a_message_says_what_to_install(monkeypatch: pytest.M
     ],
 )
 def test_a_placement_wants_one_whole_offset_a_buffer(offset: Any, alignment: int, message: str) -> None:
-    from gpumem.columns import Buffers, Ops
+    from gpumem.trace import Buffers, Ops
 
     trace = Trace(Buffers.make([4, 2, 4], [0] * 3, [1] * 3, host=[False, False, True]), Ops.make([], []), 1)
     assert Placement.at(trace, np.array([0, 8, -1])).height == 10

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpumem.columns import COMPUTE, COPY_IN, RECOMPUTE
 from gpumem.execute.backend import Work
 from gpumem.execute.layout import Block
+from gpumem.trace import COMPUTE, COPY_IN, RECOMPUTE
 
 from . import fake_cuda
 from .conftest import Cli, absent, needs

@@ -11,14 +11,13 @@ from hypothesis import given, strategies as st
 
 from gpumem import best_fit
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import Buffers, Op, Ops
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
 from gpumem.jobs import Job, Outcome, Policy, instructions, run_jobs
 from gpumem.machine import Machine
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Op, Ops, Trace
 
 from .conftest import tiny_machine
 from .nets import dense

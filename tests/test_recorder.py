@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Ops
-from gpumem.recorder import Recorder
-from gpumem.recording import BEFORE, NEVER, Recording
-from gpumem.trace import Trace
+from gpumem.trace import Ops, Trace
+from gpumem.trace.record.recorder import Recorder
+from gpumem.trace.record.recording import BEFORE, NEVER, Recording
 
 
 def lifetimes(trace: Trace) -> list[tuple[int, int, int, bool]]:

@@ -14,7 +14,6 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import CheckError
 from gpumem.io import bundled, load
-from gpumem.placement import Placement
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay, stepwise
@@ -23,6 +22,7 @@ from gpumem.pool.runtime._cursor import LOST, Cursor
 from gpumem.pool.runtime._table import GRAM, RequestTable, recorded
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import shared
 from .strategies import traces

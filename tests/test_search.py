@@ -12,7 +12,6 @@ from gpumem import check
 from gpumem.base import deadline
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
@@ -25,7 +24,7 @@ from gpumem.swap.search._engines import Evaluation, evaluate, retime
 from gpumem.swap.search._orders import toggle
 from gpumem.swap.search.annealing import Annealing, problem, start, swaps
 from gpumem.swap.search.planner import lowest, search
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .strategies import machine_of, traces
 

@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings, strategies as st
 from gpumem import check
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import RECOMPUTE, Buffers, Ops
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
 from gpumem.swap.menu import Menu
@@ -29,7 +28,7 @@ from gpumem.swap.search.annealing import Annealing, start, swaps
 from gpumem.swap.search.planner import search
 from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING
 from gpumem.testing import plans, steps
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 
 from .strategies import machine_of
 from .test_mosos_planners import CARD, chain

@@ -13,16 +13,15 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from gpumem import _sharing, check
 from gpumem._hosts import Hosts
-from gpumem.columns import COMPUTE, RECOMPUTE, SYNC, Buffers, Csr, Ops
 from gpumem.hazards import hazards
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit
 from gpumem.sharing import rates, share
 from gpumem.simulate import simulate
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, RECOMPUTE, SYNC, Buffers, Csr, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import tiny_machine
 from .strategies import traces

@@ -17,7 +17,6 @@ import gpumem
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
 from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import Face
-from gpumem.columns import Buffers, Csr, Ops
 from gpumem.evaluate import Case, in_pool, knee
 from gpumem.execute import Emulator, GenericOp, prepare
 from gpumem.hazards import hazards
@@ -28,6 +27,7 @@ from gpumem.models import mlp
 from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates
 from gpumem.swap.windows import windows
+from gpumem.trace import Buffers, Csr, Ops
 
 from .test_strict import rooms
 

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import COPY_IN, COPY_OUT, Buffers, Ops
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.simulate import simulate
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 from .conftest import tiny_machine
 from .strategies import plans, traces

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from gpumem import io, workspaces
-from gpumem.columns import Buffers, Ops
 from gpumem.papers.singa import CNMEM_POOL, as_singa, cnmem
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 
 def net(*, in_place: bool) -> Trace:

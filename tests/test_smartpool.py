@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import I64
 from gpumem.io import bundled, load
 from gpumem.pool import PLANNERS, _index, smartpool
 from gpumem.pool.smartpool import best_fit, colour, first_fit
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 from .conftest import SHARED, shared
 from .strategies import traces

@@ -17,9 +17,9 @@ from gpumem import check
 from gpumem.base.arguments import CLASSES, strict
 from gpumem.base.exports import Face
 from gpumem.jobs import Job
-from gpumem.recording import Recording
 from gpumem.report import Run
 from gpumem.swap import Scheduled, Task
+from gpumem.trace.record.recording import Recording
 
 from .test_faces import SOURCE
 
@@ -115,7 +115,11 @@ functions_once = cache(functions)
 def test_there_are_many_doors() -> None:
     assert len(doors()) > 110
     names = {name for name, _ in doors()}
-    assert {"gpumem.simulate.simulate", "gpumem.swap.plan.plan.Plan.apply", "gpumem.placement.Placement.at"} <= names
+    assert {
+        "gpumem.simulate.simulate",
+        "gpumem.swap.plan.plan.Plan.apply",
+        "gpumem.trace.placement.Placement.at",
+    } <= names
 
 
 def test_the_signature_stays() -> None:

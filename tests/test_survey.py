@@ -13,11 +13,10 @@ import pytest
 
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.evaluate import BOUNDS, Ledger, Question, against, best_of_others, means, questions, standings, survey
 from gpumem.machine import Machine
 from gpumem.swap import Plan, Swap
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import Cli, tiny_machine
 

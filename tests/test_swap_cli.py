@@ -17,8 +17,6 @@ import gpumem
 from gpumem import check, workspaces
 from gpumem.base.errors import NotReached
 from gpumem.base.units import exact, human
-from gpumem.batch import rebatch
-from gpumem.columns import RECOMPUTE
 from gpumem.commands.bench.swap import _rebatched
 from gpumem.io import bundled_path, load, write
 from gpumem.machine import Machine
@@ -34,7 +32,8 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Trace
+from gpumem.trace.batch import rebatch
 
 from .conftest import Cli
 from .files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot

@@ -14,7 +14,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import RECOMPUTE, Buffers, Ops
 from gpumem.io import bundled, read
 from gpumem.machine import Link, Machine
 from gpumem.simulate import simulate
@@ -24,7 +23,7 @@ from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import _most as most, schedule, tensile
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
 from gpumem.swap.tensile.swap_rounds import SwapRounds
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .nets import hill

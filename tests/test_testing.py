@@ -419,7 +419,7 @@ def test_the_trace_that_fails_is_small_and_can_be_made_again() -> None:
             check_planner(planner)
         line = found.value.log[0]
         names: dict[str, Any] = {}
-        exec(f"from gpumem.columns import Buffers, Ops\nfrom gpumem.trace import Trace\n{line}", names)
+        exec(f"from gpumem.trace import Buffers, Ops\nfrom gpumem.trace import Trace\n{line}", names)
         assert len(names["trace"].buffers) <= 2
         with pytest.raises(CheckError, match=str(found.value.reason.split(":")[0])):
             check.placement(names["trace"], planner(names["trace"]))

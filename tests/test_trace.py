@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.columns import Buffer, Buffers, Csr, Op, Ops, int_column
-from gpumem.trace import Trace
+from gpumem.trace import Buffer, Buffers, Csr, Op, Ops, Trace, int_column
 
 Arcs = tuple[int, list[tuple[int, int, int, bool]]]
 

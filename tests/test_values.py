@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.columns import Buffers, Ops
-from gpumem.kinds import INPUT, OPT_STATE, PARAM
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.values import REASONS, Origins, Versions
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 
 from .strategies import any_plans, steps, traces
 

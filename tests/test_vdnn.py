@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.io import bundled, load
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
@@ -22,7 +21,7 @@ from gpumem.swap.gaps import Gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.swap.recompute import backward_start
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine
 from .strategies import traces

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, Placement, best_fit, bundled, check, simulate
 from gpumem.base.errors import Infeasible
-from gpumem.columns import Buffers, Csr, Ops
 from gpumem.jobs.waterwave import (
     Partition,
     Pipeline,
@@ -28,7 +27,7 @@ from gpumem.jobs.waterwave import (
 from gpumem.jobs.waterwave.algorithm1 import Row, overlap
 from gpumem.jobs.waterwave.groups import between
 from gpumem.jobs.waterwave.pipeline import _folded
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Csr, Ops, Trace
 
 from .conftest import objects
 from .strategies import nets, steps, traces

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, Placement, best_fit, bundled, simulate
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import SYNC, Buffers, Op, Ops
 from gpumem.execute import (
     Call,
     Emulator,
@@ -31,7 +30,7 @@ from gpumem.execute import (
 from gpumem.jobs.waterwave import Pipeline, Together, partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.models import Model, cnn, mlp
-from gpumem.trace import Trace
+from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
 
 from .test_waterwave import sets
 

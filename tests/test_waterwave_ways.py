@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from gpumem import Machine, bundled, check, io, simulate
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import Buffers, Ops
 from gpumem.jobs import Job, Outcome
 from gpumem.jobs.waterwave import (
     WAYS,
@@ -27,7 +26,7 @@ from gpumem.jobs.waterwave import (
     waterwave_s,
 )
 from gpumem.sharing import share
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import Cli, shared
 from .strategies import nets, steps

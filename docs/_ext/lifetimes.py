@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gpumem import Trace
-from gpumem.columns import RECOMPUTE
-from gpumem.kinds import ACTIVATION, TEMP
+from gpumem.trace import RECOMPUTE
+from gpumem.trace.kinds import ACTIVATION, TEMP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from gpumem.evaluate import Planned as Planned, plan as plan
     from gpumem.io import bundled as bundled, read as read, write as write
     from gpumem.machine import Machine as Machine
-    from gpumem.placement import Placement as Placement
     from gpumem.pool import best_fit as best_fit, first_fit as first_fit
-    from gpumem.recorder import Recorder as Recorder
-    from gpumem.recording import Recording as Recording
     from gpumem.report import plot as plot
     from gpumem.simulate import simulate as simulate
     from gpumem.swap import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.autoswap import autoswap as autoswap
     from gpumem.timeline import Timeline as Timeline
     from gpumem.trace import Trace as Trace
+    from gpumem.trace.placement import Placement as Placement
+    from gpumem.trace.record.recorder import Recorder as Recorder
+    from gpumem.trace.record.recording import Recording as Recording
 
 face(__name__)

@@ -9,12 +9,11 @@ import numpy as np
 
 from gpumem._hosts import HELD, LAST, LATE, Hosts
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.timeline import COPY, HOST, MEMORY, NONE
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Csr, Trace
+from gpumem.trace.placement import Placement
 
 _FREE, _RESERVED, _HEAP = range(3)  # entries of `Reservations.state`
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 LAST, HELD, LATE = range(3)  # entries of `Hosts.state`
 

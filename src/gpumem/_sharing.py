@@ -14,11 +14,10 @@ import numpy as np
 from gpumem._clock import Regime, engines
 from gpumem._hosts import LAST, LATE, Hosts
 from gpumem.base.jit import inner, jit
-from gpumem.columns import COMPUTE, I64, RECOMPUTE, Bool, Csr
 from gpumem.hazards import hazards
 from gpumem.machine import Machine
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, I64, RECOMPUTE, Bool, Csr, Trace
+from gpumem.trace.placement import Placement
 
 IDLE = -1
 FAR = 2**63 - 1

@@ -19,10 +19,9 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool, Csr
-from gpumem.placement import Placement
 from gpumem.timeline import COPY, DATA, MEMORY
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Csr, Trace
+from gpumem.trace.placement import Placement
 
 BLOCK = 256  # cells; a power of two near the square root of how many there are
 
@@ -70,7 +69,7 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], []], [[0], [], [1]], stream=[0, 1, 0], streams=["compute", "d2h"])
     >>> trace = Trace(Buffers.make([8, 8], [0, 2], [2, 3]), ops)
     >>> hazards(trace).after.tolist()

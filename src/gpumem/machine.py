@@ -11,8 +11,7 @@ from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import human, human_ns
-from gpumem.columns import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, first
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, F64, I64, MAX_BYTES, MAX_NS, SYNC, UNKNOWN, Trace, first
 
 GIB = 2**30
 

@@ -19,10 +19,9 @@ import numpy as np
 from gpumem._hosts import Hosts
 from gpumem._sharing import SharedClock, Streams, kernels
 from gpumem.base.arguments import strict
-from gpumem.columns import I64, MAX_NS
 from gpumem.machine import Machine
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import I64, MAX_NS, Trace
+from gpumem.trace.placement import Placement
 
 __all__ = ["rates", "share"]
 
@@ -102,7 +101,7 @@ def share(
     Examples
     --------
     >>> from gpumem import simulate
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [], [0, 1]], [[0], [1], [0, 1]], duration=[10, 5, 10], stream=[0, 1, 0], streams=["a", "b"])
     >>> trace, machine = Trace(Buffers.make([8, 8], [0, 1], [3, 3]), ops), Machine.named("h100")
     >>> share(trace, machine, 1.0).ops.duration.tolist()

@@ -32,11 +32,10 @@ from gpumem._clock import Clock, Reservations, Steps
 from gpumem._hosts import Hosts, hosted
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.timeline import CAUSES, HOST, NONE, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
+from gpumem.trace.placement import Placement
 
 __all__ = ["baseline", "hosted", "simulate"]
 
@@ -88,7 +87,7 @@ def simulate(
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0]], [[0], []], duration=[30, 40])
     >>> trace = Trace(Buffers.make([8], [0], [2]), ops)
     >>> simulate(trace, Machine.named("h200")).makespan

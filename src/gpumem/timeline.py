@@ -12,8 +12,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.names import one_of
 from gpumem.base.units import human_ns
-from gpumem.columns import I64, position
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace, position
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -200,7 +199,7 @@ class Timeline(Shown):
         Examples
         --------
         >>> from gpumem import Machine, simulate
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> ops = Ops.make([[], [0], [1]], [[0], [1], []], duration=[10, 10, 10])
         >>> trace = Trace(Buffers.make([8, 4], [0, 1], [2, 3]), ops)
         >>> line = simulate(trace, Machine.named("p100").with_(host_ns=1))

@@ -22,7 +22,6 @@ from hypothesis import given, settings, strategies as st
 from fake_cuda import control
 from gpumem import Machine, Trace, autoswap, best_fit
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import Buffers, Ops
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
 from gpumem.execute.layout import Layout
@@ -30,8 +29,9 @@ from gpumem.kernels import reference
 from gpumem.kernels._compiled import bind
 from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
-from gpumem.placement import Placement
 from gpumem.testing import plans as any_plans, steps
+from gpumem.trace import Buffers, Ops
+from gpumem.trace.placement import Placement
 from nets import half_again
 
 ITERATIONS = 3

@@ -16,7 +16,6 @@ from fake_cuda import control, waterwave_checks
 from fake_cuda.backend_checks import held, library, raised, report
 from gpumem import best_fit
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import COPY_OUT, Buffers, Ops
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
 from gpumem.jobs import Job, Outcome, Policy, run_jobs
@@ -25,11 +24,11 @@ from gpumem.jobs.worlds.threads import Threads
 from gpumem.kernels import reference
 from gpumem.machine import Link, Machine
 from gpumem.models import mlp
-from gpumem.placement import Placement
 from gpumem.pool.smartpool import first_fit
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled
-from gpumem.trace import Trace
+from gpumem.trace import COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 from tests.conftest import tiny_machine
 from tests.nets import dense
 from tests.shared_jobs import Drawn, judged, recorded, tight

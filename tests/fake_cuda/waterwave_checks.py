@@ -15,8 +15,8 @@ from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare
 from gpumem.jobs.waterwave import Together, partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.models import cnn
-from gpumem.placement import Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 MACHINE, UNIT, ROUNDS = Machine.named("v100"), 2**16, 4
 State = dict[int, np.ndarray]

@@ -13,9 +13,9 @@ import torch
 import gpumem
 from gpumem import Machine, Plan, check, io
 from gpumem.base.errors import Infeasible
-from gpumem.batch import MOST, batch_of, largest, place_of, step_at
 from gpumem.swap.limits import fits
 from gpumem.torch import Fit, WorkloadError, capture, fit
+from gpumem.trace.batch import MOST, batch_of, largest, place_of, step_at
 from tests.conftest import Cli
 from tests.files import snapshot
 

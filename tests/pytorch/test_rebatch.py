@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from gpumem import Trace
-from gpumem.batch import rebatch
 from gpumem.torch import capture
+from gpumem.trace.batch import rebatch
 
 SMALL, LARGE = 13, 37  # no other dimension is a multiple of either
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from gpumem import Machine
-from gpumem.columns import UNKNOWN
 from gpumem.torch import capture, record
 from gpumem.torch.timing import Stopwatch, stopwatch
+from gpumem.trace import UNKNOWN
 from tests.pytorch.fakes import Log
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpumem import Trace
 from gpumem.io import bundled, read
-from gpumem.kinds import PARAM, STATISTICS
 from gpumem.torch.zoo import TRACES, ZOO, recipe
 from gpumem.torch.zoo.entry import main
+from gpumem.trace.kinds import PARAM, STATISTICS
 from tests.conftest import SHARED
 from tests.pytorch.test_capture import described
 

@@ -15,9 +15,9 @@ from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
 from gpumem.check.together import together
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 __all__ = [
     "RULES",

@@ -9,11 +9,10 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
-from gpumem.columns import COPY_IN, COPY_OUT, I64, Bool, Buffer, first, int_column
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, I64, Bool, Buffer, Trace, first, int_column
+from gpumem.trace.placement import Placement
 
 
 @strict

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE, SYNC
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Trace
 
 ITERATIONS = 3  # the first starts from given values, the others from what the one before left
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpumem.check.hosts import NaiveHosts
 from gpumem.check.log import RUN, LoggedEvent, objection
-from gpumem.columns import I64
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handing: Mapping[str, I64]) -> None:

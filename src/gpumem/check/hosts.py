@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem.columns import I64, int_column
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace, int_column
 
 
 class NaiveHosts:

@@ -13,9 +13,8 @@ from gpumem.check.handing import handing_over
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
-from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 @strict
@@ -65,7 +64,7 @@ def jobs(
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> def event(ns, kind):
     ...     return SimpleNamespace(ns=ns, job="a", kind=kind, iteration=0, op=0, buffer=0, size=4, part=0)
     >>> trace = Trace(Buffers.make([4], [0], [1]), Ops.make([[]], [[0]], duration=[5]))

@@ -6,8 +6,8 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
-from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import NOWHERE, Placement
 
 
 @strict

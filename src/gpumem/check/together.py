@@ -10,8 +10,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
-from gpumem.columns import I64, SYNC, Csr, Ops
-from gpumem.trace import Trace
+from gpumem.trace import I64, SYNC, Csr, Ops, Trace
 
 SAME = ("name", "duration", "flops", "moved", "role", "rng", "blocking", "attributes", "module")  # of an op
 KEPT = ("size", "host", "kind")  # of a buffer

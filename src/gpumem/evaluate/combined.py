@@ -9,10 +9,10 @@ from gpumem.base.arguments import expect, strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.placement import Placement
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 STEPS = 200  # load limits are tried 1/200 of the peak load apart
 ABOVE = 2  # steps above the first load limit that are tried as well

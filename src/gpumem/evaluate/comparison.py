@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base.display import Shown
-from gpumem.columns import COPY_IN, COPY_OUT, UNKNOWN
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
-from gpumem.placement import Placement
 from gpumem.report import Report, Run, decided, human, human_ns, versus
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, UNKNOWN, Trace
+from gpumem.trace.placement import Placement
 
 State = dict[int, NDArray[Any]]
 

@@ -11,9 +11,9 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.evaluate import verify
 from gpumem.evaluate.options import taken
-from gpumem.placement import Placement
 from gpumem.pool.online import Pool, replay
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 Planners = Mapping[str, Callable[..., Placement]]
 Allocators = Mapping[str, Callable[..., Pool]]

@@ -12,16 +12,15 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
-from gpumem.columns import COPY_IN, COPY_OUT
 from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulate import baseline
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, Trace
+from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -22,13 +22,12 @@ from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.base.version import __version__
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
 from gpumem.evaluate.ledger import Ledger, Row
 from gpumem.evaluate.options import taken
 from gpumem.machine import Machine
 from gpumem.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
 
 LIMITS = (0.8, 0.6, 0.5, 0.4, 0.3)  # of the peak load
 BOUNDS: Mapping[str, Callable[..., Bound]] = {

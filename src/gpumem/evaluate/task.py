@@ -19,13 +19,13 @@ from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.verify import blamed, self_check
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.report import Run
 from gpumem.simulate import baseline, simulate
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.timeline import Timeline
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it

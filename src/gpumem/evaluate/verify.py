@@ -12,9 +12,9 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import CheckError
 from gpumem.evaluate.options import name_of
-from gpumem.placement import Placement
 from gpumem.simulate import hosted
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome

@@ -50,9 +50,9 @@ class Emulator(HostMemory):
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import GenericOp, initial, run
-    >>> from gpumem.placement import Placement
+    >>> from gpumem.trace import Placement
     >>> from gpumem.trace import Trace
     >>> ops = Ops.make([[0], [1]], [[1], [0]], stream=[0, 1], streams=["a", "b"])
     >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)

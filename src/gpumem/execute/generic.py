@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.columns import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
 from gpumem.kernels import in_turn, prebound
 from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op, Trace
+from gpumem.trace.placement import Placement
 
 U64 = NDArray[np.uint64]
 
@@ -53,7 +52,7 @@ class GenericOp:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import Emulator, GenericOp, initial, run
     >>> trace = Trace(Buffers.make([8], [0], [1], persistent=[True]), Ops.make([[0]], [[0]]))
     >>> state = initial(trace, seed=0)
@@ -155,7 +154,7 @@ def _first_write(trace: Trace) -> I64:
 def carried(trace: Trace) -> set[int]:
     """Return the recorded ids of the buffers that hold a value at the boundary: what two runs may be compared by.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([1, 1], [1, 1], [3, 3]), Ops.make([[], []], [[], [1]]))
     >>> carried(trace)  # both cross it, but nothing writes the first
     {1}
@@ -191,7 +190,7 @@ def _note(seen: U64, i: int, digest: U64) -> None:
 def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
     """Return random bytes for every buffer whose value crosses the boundary, by recorded id.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([3, 4], [0, 0], [1, 1], persistent=[True, False]), Ops.make([[0]], [[1]]))
     >>> initial(trace, seed=1)
     {0: array([255, 228,  34], dtype=uint8)}
@@ -205,7 +204,7 @@ def initial(trace: Trace, seed: int = 0) -> dict[int, NDArray[Any]]:
 def in_units(trace: Trace, unit: int) -> Trace:
     """Shrink a trace: one byte for each `unit` bytes, rounded up, so that it runs fast.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> in_units(Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]])), 256).buffers.size
     array([2, 1])
     """
@@ -221,7 +220,7 @@ def scaled(trace: Trace, placement: Placement) -> tuple[Trace, Placement]:
 
     Who overlaps whom stays exactly the same.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([300, 256], [0, 0], [1, 1]), Ops.make([[]], [[0, 1]]))
     >>> small, placed = scaled(trace, Placement.at(trace, [256, 0], alignment=256))
     >>> small.buffers.size.tolist(), placed.offset.tolist(), placed.height

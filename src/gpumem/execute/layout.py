@@ -9,8 +9,8 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.hazards import Hazards, hazards
-from gpumem.placement import NOWHERE, Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import NOWHERE, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import I64, UNKNOWN
 from gpumem.execute.layout import Layout
 from gpumem.timeline import CAUSES, HOST, NONE, Span, Timeline
+from gpumem.trace import I64, UNKNOWN
 
 
 def timeline_of(layout: Layout, spans: list[list[Span]]) -> Timeline:

@@ -13,14 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Shown
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op
 from gpumem.execute.backend import Arrays, Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of
-from gpumem.kinds import WORKSPACE
-from gpumem.placement import Placement
 from gpumem.timeline import Span, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op, Trace
+from gpumem.trace.kinds import WORKSPACE
+from gpumem.trace.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +338,7 @@ def run(
     --------
     Two ops: `x = w`, then `w = w + x`.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import Emulator
     >>> ops = Ops.make([[0], [0, 1]], [[1], [0]], name=["copy", "add"])
     >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)

@@ -19,9 +19,9 @@ import numpy as np
 
 from gpumem.base.errors import ExecutionError
 from gpumem.base.jit import jit
-from gpumem.columns import I64
 from gpumem.execute.backend import Work
 from gpumem.execute.layout import Block, Layout
+from gpumem.trace import I64
 
 
 class Race(ExecutionError):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpumem.columns import COPY_IN, COPY_OUT, SYNC
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.machine import Machine
 from gpumem.timeline import Span
+from gpumem.trace import COPY_IN, COPY_OUT, SYNC
 
 LINK = -1  # the one copy engine of a machine that is not duplex
 
@@ -20,9 +20,9 @@ LINK = -1  # the one copy engine of a machine that is not duplex
 class Simulator(Backend):
     """An op starts when its engine is free and its waits have ended: the placed clock, one op at a time.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import run
-    >>> from gpumem.placement import Placement
+    >>> from gpumem.trace import Placement
     >>> from gpumem.trace import Trace
     >>> ops = Ops.make([[], [0]], [[0], []], duration=[30, 40])
     >>> trace = Trace(Buffers.make([8], [0], [2]), ops)

@@ -11,9 +11,8 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.files import write_text
-from gpumem.columns import Buffers, Ops, first
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace, first
+from gpumem.trace.placement import Placement
 
 _NEEDED = ("id", "lower", "upper", "size")
 

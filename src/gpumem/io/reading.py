@@ -16,8 +16,8 @@ from gpumem.base.files import read_bytes
 from gpumem.base.names import choice, one_of
 from gpumem.io import minimalloc, recorded, tracefile
 from gpumem.io.schema import File, decode
-from gpumem.placement import Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 BUNDLED = {"vgg16": "vgg16_cifar_b100", "resnet18": "resnet18_cifar_b100", "mlp3": "mlp3_b128_sgd"}
 

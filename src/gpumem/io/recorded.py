@@ -12,12 +12,11 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.files import replacing
-from gpumem.columns import THE_HOST, UNKNOWN, Csr, Ops, numbered, told
 from gpumem.io._misspelt import check_keys
 from gpumem.io.schema import Amount, Count, Index, check_positions, decode
-from gpumem.kinds import statistics_by_kind, told_statistics
-from gpumem.recording import NEVER, Recording
-from gpumem.trace import Trace
+from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
+from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace.record.recording import NEVER, Recording
 
 
 class _Buffer(msgspec.Struct, gc=False, omit_defaults=True):

@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 
 from gpumem.base.files import replacing
-from gpumem.columns import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, numbered, told
 from gpumem.io.schema import Count, Index, check_positions, decode
-from gpumem.kinds import statistics_by_kind, told_statistics
-from gpumem.placement import NOWHERE, Placement
-from gpumem.trace import Trace
+from gpumem.trace import I64, ROLES, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, numbered, told
+from gpumem.trace.kinds import statistics_by_kind, told_statistics
+from gpumem.trace.placement import NOWHERE, Placement
 
 FORMAT = "gpumem.trace/1"
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import meant
-from gpumem.columns import I64, MAX_NS, UNKNOWN, first, int_column
 from gpumem.io import minimalloc, tracefile
 from gpumem.machine import Machine
-from gpumem.placement import Placement
-from gpumem.trace import Trace
+from gpumem.trace import I64, MAX_NS, UNKNOWN, Trace, first, int_column
+from gpumem.trace.placement import Placement
 
 SUFFIXES = (".json", ".json.gz", ".csv", ".csv.gz")
 

@@ -38,7 +38,7 @@ class Job(Shown):
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> job = Job("a", Trace(Buffers.make([8], [0], [1]), Ops.make([[]], [[0]])), iterations=3)
     >>> job.name, job.arrival, job.iterations
     ('a', 0, 3)

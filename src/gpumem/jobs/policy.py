@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
-from gpumem.columns import I64
 from gpumem.jobs.job import Job
 from gpumem.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
+from gpumem.trace import I64
 
 # The memory scheduler: for each job that is in, what it shall do, so that together they fit a capacity in bytes.
 Planner = Callable[[Sequence[Task], Machine, int], Sequence[Scheduled]]

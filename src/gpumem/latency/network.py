@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.columns import F64
 from gpumem.latency.samples import Measurement, Sample
+from gpumem.trace import F64
 
 SLACK = 0.25  # how far beyond the measured range of an input a network is trusted, as a share of that range
 

@@ -15,10 +15,9 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.files import read_bytes, write_text
-from gpumem.columns import MAX_NS
 from gpumem.io.schema import decode
 from gpumem.kernels import reference
-from gpumem.trace import Trace
+from gpumem.trace import MAX_NS, Trace
 
 if TYPE_CHECKING:
     from gpumem.models.graph import Model

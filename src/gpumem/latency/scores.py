@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import F64
 from gpumem.latency.samples import Measurement
+from gpumem.trace import F64
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,19 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
-from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, dimensions
 from gpumem.live.hints import looks
 from gpumem.live.learner import Learner
 from gpumem.live.log import LOGGED, LogEntry, Logged
-from gpumem.live.needed import tails, used
 from gpumem.live.notebook import PERIOD, WRITES
 from gpumem.live.planning import Planning
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory
 from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld
 from gpumem.machine import Machine
-from gpumem.recorder import Exec
 from gpumem.swap import PLANNERS
-from gpumem.trace import Trace
+from gpumem.trace import MAX_BYTES, THE_HOST, UNKNOWN, Trace, dimensions
+from gpumem.trace.lifetimes import tails, used
+from gpumem.trace.record.recorder import Exec
 
 NEVER_PLANNED = "on-demand"
 Hook = Callable[[Exec, int], None]
@@ -58,8 +57,8 @@ class Adaptive:
     machine : Machine or str, optional
         What plans are made for; the clock's own, an `rtx4090` in other worlds.
     detect : str
-        `"period"`: an iteration is what repeats, see `gpumem.period`. `"writes"`: what lies between two writes of an
-        input, as the SNU thesis has it; see `gpumem.swap.snu.pattern`.
+        `"period"`: an iteration is what repeats, see `gpumem.trace.record.period`. `"writes"`: what lies between two writes of an
+        input, as the SNU thesis has it; see `gpumem.trace.record.input_writes`.
     min_length : int
         Fewest events (mallocs, reads, writes, frees) of an iteration, for `"period"`.
     seconds : float

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 from gpumem.live.follow import LOST, Follower
 from gpumem.live.hints import Hints
-from gpumem.live.needed import tails, without_idle
 from gpumem.live.notebook import Notebook, OpTimes, timed
 from gpumem.live.planning import Planning
 from gpumem.live.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
 from gpumem.live.residency import LimitedMemory, LimitError
 from gpumem.live.worlds import LiveBlock
-from gpumem.recorder import Exec
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+from gpumem.trace.lifetimes import tails, without_idle
+from gpumem.trace.record.recorder import Exec
 
 KEPT = 1000  # rows of a report
 HORIZON = 2**17  # ops recorded at most before the search begins afresh

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.columns import UNKNOWN
 from gpumem.live.worlds import LiveBlock
-from gpumem.period import BlockEvent, Detector
-from gpumem.recorder import Exec, Recorder
 from gpumem.swap.snu import PatternStream
-from gpumem.trace import Trace
+from gpumem.trace import UNKNOWN, Trace
+from gpumem.trace.record.period import BlockEvent, Detector
+from gpumem.trace.record.recorder import Exec, Recorder
 
 PERIOD, WRITES = "period", "writes"
 TIMERS = 512  # of ops that may be under way

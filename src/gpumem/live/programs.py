@@ -11,11 +11,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
-from gpumem.columns import COMPUTE, ROLES, SYNC, UNKNOWN, Op
 from gpumem.execute import Block, Launch, Views
 from gpumem.execute.backend import Bytes, Call, nbytes
-from gpumem.kinds import WORKSPACE
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, ROLES, SYNC, UNKNOWN, Op, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 KEPT = 16  # bound calls of an op, each for other addresses
 
@@ -135,7 +134,7 @@ def play(
     --------
     Two ops: `x = w`, then `w = w + x`.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.testing import Unmanaged
     >>> ops = Ops.make([[0], [0, 1]], [[1], [0]], name=["copy", "add"])
     >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), ops)

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.columns import Shape
 from gpumem.live.residency import Emptier, Movable, Mover
 from gpumem.machine import Machine
+from gpumem.trace import Shape
 
 Bytes = NDArray[np.uint8]
 LiveCall = Callable[..., Any]  # call(stream, *arrays)

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base.display import Shown
-from gpumem.columns import RECOMPUTE, ROLES, Op, position
 from gpumem.execute import Call, Launch, Views
 from gpumem.kernels import in_turn, prebound
-from gpumem.kinds import ACTIVATION, GRADIENT, INPUT, WORKSPACE
-from gpumem.recorder import Recorder
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, ROLES, Op, Trace, position
+from gpumem.trace.kinds import ACTIVATION, GRADIENT, INPUT, WORKSPACE
+from gpumem.trace.record.recorder import Recorder
 
 FLOAT = np.dtype(np.float32)
 

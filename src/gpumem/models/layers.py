@@ -9,8 +9,8 @@ import numpy as np
 
 from gpumem.base.names import one_of
 from gpumem.kernels._shapes import conv_output, im2col_floats, winograd_floats
-from gpumem.kinds import STATISTICS
 from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
+from gpumem.trace.kinds import STATISTICS
 
 KINDS = "direct", "im2col", "winograd"
 Layer = Callable[[Tensor], Tensor]

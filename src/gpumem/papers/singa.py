@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import UNKNOWN, Csr
-from gpumem.kinds import ACTIVATION
 from gpumem.pool import CnMem
-from gpumem.trace import Trace
+from gpumem.trace import UNKNOWN, Csr, Trace
+from gpumem.trace.kinds import ACTIVATION
 
 MIB = 2**20
 BITS = 8  # of a byte: cuDNN's dropout reserves a bit where PyTorch's mask has a byte

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64
+from gpumem.trace import I64
 
 BITS = 3  # more of them: fewer files to look at, more to write
 MASK = 2**BITS - 1

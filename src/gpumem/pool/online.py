@@ -27,9 +27,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import SYNC
-from gpumem.placement import NOWHERE, Placement
-from gpumem.trace import Trace
+from gpumem.trace import SYNC, Trace
+from gpumem.trace.placement import NOWHERE, Placement
 
 PATIENCE = 16  # how many iterations more than asked for, until one repeats the one before
 

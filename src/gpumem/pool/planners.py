@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpumem.placement import Placement
 from gpumem.pool.allocators import BFC, Buddy, Caching, CnMem, MultiStream, Native
 from gpumem.pool.online import Pool
 from gpumem.pool.search import exact, greedy, search
 from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.trace.placement import Placement
 
 PLANNERS: dict[str, Callable[..., Placement]] = {
     "best-fit": best_fit,

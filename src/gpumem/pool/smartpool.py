@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike
 from gpumem.arcs import meet
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.columns import I64, int_column
-from gpumem.placement import NOWHERE, Placement
 from gpumem.pool._index import place
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace, int_column
+from gpumem.trace.placement import NOWHERE, Placement
 
 MAX_ALIGNMENT = 2**40
 FEW = 3000  # buffers up to which a look at every pair (30 ms) beats the compilation of what avoids it (3 s)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.kinds import OPT_STATE
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.trace import Trace
+from gpumem.trace.kinds import OPT_STATE
 
 ROWS = 12
 

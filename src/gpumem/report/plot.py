@@ -15,13 +15,12 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.units import amount
-from gpumem.columns import I64, RECOMPUTE, ROLES
 from gpumem.io import replacing
-from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
-from gpumem.placement import Placement
 from gpumem.report.plan import Run
 from gpumem.timeline import FREED, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, RECOMPUTE, ROLES, Trace
+from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
+from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,8 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.columns import I64, Bool
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -87,7 +86,7 @@ def gaps(trace: Trace) -> Gaps:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], []], [[0], [], [0]])
     >>> found = gaps(Trace(Buffers.make([8], [0], [3], persistent=[True]), ops))
     >>> found.after, found.before, found.epoch

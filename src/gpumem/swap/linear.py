@@ -21,8 +21,8 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap import _solver
+from gpumem.trace import F64, I64, Bool
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
 STEP = 0.05  # seconds between looks for an interrupt

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpumem.base.arguments import strict
-from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.swap.plan.decisions import Variant
 from gpumem.trace import Trace
+from gpumem.trace.kinds import WORKSPACE
 from gpumem.workspaces import offers
 
 Menu = Mapping[int, Sequence[Variant]]

@@ -9,13 +9,12 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, UNKNOWN, Bool, Csr
-from gpumem.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
-from gpumem.trace import Trace
+from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace
+from gpumem.trace.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 
 NO_INPUT = RANDOM + 1
 REASONS = (*WHY, "an op that makes it reads nothing, and may take its data from outside")

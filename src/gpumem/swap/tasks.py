@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
 from gpumem.base.display import Shown
-from gpumem.columns import I64
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 @strict_fields

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Spans, gaps
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,7 +44,7 @@ def windows(trace: Trace, machine: Machine) -> Windows:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], [], [0]], [[], [], [0], []])
     >>> found = windows(Trace(Buffers.make([8], [0], [4], persistent=[True]), ops), Machine.named("h200"))
     >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none

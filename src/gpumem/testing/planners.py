@@ -12,11 +12,10 @@ import numpy as np
 from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
-from gpumem.columns import Buffers, Ops
-from gpumem.placement import Placement
 from gpumem.testing.contract import ContractError, optional
 from gpumem.testing.shrink import shrink
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
 
 PLANNER_RULES = {
     "error": "it raises nothing",

@@ -15,11 +15,10 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 from hypothesis import strategies as st
 
 from gpumem.base.arguments import strict
-from gpumem.columns import Buffers, Ops
-from gpumem.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
 
 BY_KIND, TOLD, DENIED = range(3)  # how a trace says which buffers are statistics
 SOURCES = ("zeros", "empty.memory_format", "new_empty", "arange")

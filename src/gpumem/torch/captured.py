@@ -10,14 +10,13 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.columns import I64, Csr
-from gpumem.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
-from gpumem.recording import BEFORE, NEVER, Recording
 from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.steady import ALIKE, carried, check_alike, split
 from gpumem.torch.watch import Watch
 from gpumem.torch.workload import WorkloadError
-from gpumem.trace import Trace
+from gpumem.trace import I64, Csr, Trace
+from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
+from gpumem.trace.record.recording import BEFORE, NEVER, Recording
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

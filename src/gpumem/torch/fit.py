@@ -10,7 +10,6 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, fraction, human
-from gpumem.batch import largest as largest_of
 from gpumem.evaluate import Among, Need, Planned, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
@@ -23,6 +22,7 @@ from gpumem.torch.chunks import in_bytes
 from gpumem.torch.fitted import Fit, Largest
 from gpumem.torch.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
+from gpumem.trace.batch import largest as largest_of
 from gpumem.workspaces import adding as convolving
 
 SECONDS = 8.0

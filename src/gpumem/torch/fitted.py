@@ -12,14 +12,13 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
-from gpumem.batch import MOST, step_at
-from gpumem.columns import UNKNOWN
 from gpumem.evaluate import Need, Planned, Tried
 from gpumem.io import staged, write, write_text
 from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
-from gpumem.trace import Trace
+from gpumem.trace import UNKNOWN, Trace
+from gpumem.trace.batch import MOST, step_at
 
 WIDTH = 26
 

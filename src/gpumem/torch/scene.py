@@ -11,7 +11,6 @@ from itertools import chain, count
 from types import FrameType
 from typing import Any
 
-from gpumem.kinds import OPT_STATE, PARAM, STATISTICS
 from gpumem.torch._torch import (
     BackwardCFunction,
     TorchDispatchMode,
@@ -25,6 +24,7 @@ from gpumem.torch._torch import (
 from gpumem.torch.observing import forgets
 from gpumem.torch.ops import IN_PLACE
 from gpumem.torch.refusals import check_module
+from gpumem.trace.kinds import OPT_STATE, PARAM, STATISTICS
 
 ARRIVAL, FORWARD, BACKWARD, AGAIN, OPTIMIZER = "input", "forward", "backward", "recompute", "optimizer"
 NONE = -1

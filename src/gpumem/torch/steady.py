@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.columns import I64, Csr, first
-from gpumem.recording import Recording
 from gpumem.torch.workload import WorkloadError
+from gpumem.trace import I64, Csr, first
+from gpumem.trace.record.recording import Recording
 
 ALIKE = (
     "a step must do the same each time; record more warm-up if it settles, or iterations=1 for the last one as it is"

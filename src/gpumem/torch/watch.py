@@ -9,9 +9,6 @@ from functools import cache
 from inspect import unwrap
 from typing import Any
 
-from gpumem.columns import THE_HOST, UNKNOWN
-from gpumem.kinds import GRADIENT
-from gpumem.recorder import Exec, Recorder
 from gpumem.torch._torch import torch
 from gpumem.torch.dispatch import OpMode
 from gpumem.torch.ops import Call, amount, results
@@ -20,6 +17,9 @@ from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_refer
 from gpumem.torch.storages import NOTHING, Storages
 from gpumem.torch.timing import Timed
 from gpumem.torch.workload import line_of
+from gpumem.trace import THE_HOST, UNKNOWN
+from gpumem.trace.kinds import GRADIENT
+from gpumem.trace.record.recorder import Exec, Recorder
 
 aten = torch.ops.aten
 malloc = unwrap(Recorder.malloc)  # its arguments are ours, so right

@@ -12,9 +12,8 @@ import numpy as np
 from gpumem.base.arguments import expect, strict
 from gpumem.base.names import meant
 from gpumem.base.units import human
-from gpumem.columns import MAX_BYTES, UNKNOWN, Csr, position
-from gpumem.kinds import WORKSPACE
-from gpumem.trace import Trace
+from gpumem.trace import MAX_BYTES, UNKNOWN, Csr, Trace, position
+from gpumem.trace.kinds import WORKSPACE
 from gpumem.workspaces.shapes import Convolution, convolutions
 from gpumem.workspaces.table import TABLE, Algorithm
 

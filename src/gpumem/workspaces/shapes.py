@@ -15,9 +15,8 @@ from itertools import product
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.columns import Attributes, Shape
-from gpumem.kinds import WORKSPACE
-from gpumem.trace import Trace
+from gpumem.trace import Attributes, Shape, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 OTHER_WAY = {FORWARD: INPUT_GRADIENT, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: WEIGHT_GRADIENT}

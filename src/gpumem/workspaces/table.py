@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpumem.columns import Shape
+from gpumem.trace import Shape
 from gpumem.workspaces.shapes import INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution
 
 # Flops in the time of a byte: 11.34e12 a second at 0.33 over 484e9 at 0.75, the GTX 1080 Ti as `Machine` has it.

@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     found = results["steps"]
     named = args.trace or (ONE if args.quick else USUAL)
     for trace in progress.over(traces_of(named, machine, progress, args.workspaces)):
-        from gpumem.batch import rebatch
+        from gpumem.trace.batch import rebatch
 
         if "operators" in parts:
             results["operators"] += paper.trade_off(trace, machine, ratios)

@@ -45,7 +45,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     own = (LITTLE if args.quick else {}) | own_options(args, planners)
     results: Results = {part: [] for part in PARTS}
     for trace in progress.over(_traces(args, machine, progress)):
-        from gpumem.batch import rebatch
+        from gpumem.trace.batch import rebatch
 
         case = evaluate.Case.of(trace, machine, load=machine.available)
         study = papers.autoswap.Study(case, own, progress, tell, partial(rebatch, trace), not args.no_check)
@@ -64,7 +64,7 @@ def _traces(args: argparse.Namespace, machine: gpumem.Machine, progress: Progres
         return traces_of(args.trace, machine, progress, args.workspaces)
     from dataclasses import replace
 
-    from gpumem.batch import rebatch
+    from gpumem.trace.batch import rebatch
 
     bare = io.bundled(STAND_IN)
     larger = [replace(rebatch(bare, factor), name=f"{bare.name} x {factor:g}") for factor in FACTORS]

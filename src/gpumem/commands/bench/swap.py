@@ -86,7 +86,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
 
 def _rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
     """The trace at another batch, by whose shapes it is given workspaces."""
-    from gpumem.batch import rebatch
+    from gpumem.trace.batch import rebatch
 
     return with_workspaces(rebatch(bare, factor), rule)
 
@@ -95,7 +95,7 @@ def _figure(
     part: str, study: Study, limits: list[int], factors: list[float], planners: Planners
 ) -> report.Figure | None:
     """Measure one figure for one trace; None where there is nothing to show."""
-    from gpumem.kinds import PER_SAMPLE
+    from gpumem.trace.kinds import PER_SAMPLE
 
     autoswap, trace = swap.PLANNERS["autoswap"], study.case.trace
     if part == "fig8":

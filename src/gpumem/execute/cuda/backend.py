@@ -16,7 +16,6 @@ from typing import Any
 from cuda.core import EventOptions
 
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import UNKNOWN
 from gpumem.execute.backend import Token, Work
 from gpumem.execute.cuda.clocks import Clocks
 from gpumem.execute.cuda.gate import Gate
@@ -24,6 +23,7 @@ from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
 from gpumem.execute.cuda.ranges import ranged
 from gpumem.execute.layout import Block, Layout
 from gpumem.timeline import Span
+from gpumem.trace import UNKNOWN
 
 TURNS = 64  # iterations whose ends are timed and that may be under way at once
 TIMED_TURNS = 2  # the same where every op is timed

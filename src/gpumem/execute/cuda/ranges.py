@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.columns import COPY_IN, COPY_OUT, ROLES
 from gpumem.execute.backend import Token, Work
 from gpumem.execute.layout import Block
+from gpumem.trace import COPY_IN, COPY_OUT, ROLES
 
 Submit = Callable[[Work, Sequence[Block], Sequence[Block], Sequence[Token]], Token]
 COLOURS = {"compute": "green", "copy_out": "orange", "copy_in": "blue", "recompute": "purple"}

@@ -19,12 +19,12 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Protocol
 
-from gpumem.columns import COPY_IN, COPY_OUT, RECOMPUTE
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.runtime.instructions import Instructions
 from gpumem.jobs.runtime.memory import JobMemory, Request
 from gpumem.jobs.runtime.swaps import Swaps, Transfer
+from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE
 
 WAIT, TURN = -1, -2
 WAITS = ("host", "copy", "memory", "boundary", "admission")

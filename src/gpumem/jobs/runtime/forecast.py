@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.base.arguments import strict
-from gpumem.columns import F64, I64
 from gpumem.jobs.job import Job
 from gpumem.jobs.policy import Estimate
 from gpumem.machine import Machine
+from gpumem.trace import F64, I64
 
 
 @strict

@@ -16,11 +16,10 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.columns import COPY_OUT, I64, Csr
 from gpumem.machine import Machine
-from gpumem.placement import Placement
 from gpumem.swap.plan import Carried, Plan, Swap
-from gpumem.trace import Trace
+from gpumem.trace import COPY_OUT, I64, Csr, Trace
+from gpumem.trace.placement import Placement
 
 Place = Callable[[Trace], Placement]
 Rows = tuple[tuple[int, ...], ...]
@@ -98,7 +97,7 @@ def instructions(
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.swap.plan import Swap
     >>> ops = Ops.make([[], [], [0]], [[0], [1], []], duration=[5, 5, 5])
     >>> trace = Trace(Buffers.make([8, 9], [0, 1], [3, 2]), ops)

@@ -21,10 +21,10 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.columns import F64, I64
 from gpumem.jobs.waterwave.groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible
 from gpumem.machine import Machine
+from gpumem.trace import F64, I64
 
 COARSE = (32, 64)  # atoms of a job while the ends of pairs are anywhere; with the first, the order of jobs is too
 BETTER = 1e-4  # what more atoms have to gain, so that rounds that cost the same are not all tried

@@ -11,10 +11,9 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice
 from gpumem.base.units import human
-from gpumem.columns import I64, Bool
 from gpumem.jobs.waterwave.order import by_depth, reordered
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 ORDERS: dict[str, Callable[[Trace], I64]] = {"recorded": lambda trace: np.arange(trace.n), "depth": by_depth}
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import I64
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 @strict
@@ -24,7 +23,7 @@ def depth(trace: Trace) -> I64:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], [], [1, 2]], [[0], [1], [2], []])
     >>> depth(Trace(Buffers.make([8, 8, 8], [0, 1, 2], [2, 4, 4]), ops))
     array([0, 1, 0, 2])
@@ -57,7 +56,7 @@ def _touches(trace: Trace) -> tuple[list[set[int]], list[set[int]]]:
 def by_depth(trace: Trace) -> I64:
     """Return the ops in ascending order of depth, those of one depth as recorded, int64[n].
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], [], [1, 2]], [[0], [1], [2], []])
     >>> by_depth(Trace(Buffers.make([8, 8, 8], [0, 1, 2], [2, 4, 4]), ops))
     array([0, 2, 1, 3])

@@ -18,9 +18,9 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human
-from gpumem.columns import I64
 from gpumem.jobs.waterwave.algorithm1 import Row
 from gpumem.jobs.waterwave.groups import Partition
+from gpumem.trace import I64
 
 
 @dataclass(frozen=True, slots=True)

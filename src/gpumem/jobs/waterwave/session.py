@@ -9,7 +9,6 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import I64
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.waterwave.priorities import by_weight
@@ -18,6 +17,7 @@ from gpumem.jobs.waterwave.ways import Way, waterwave
 from gpumem.machine import Machine
 from gpumem.sharing import share
 from gpumem.simulate import simulate
+from gpumem.trace import I64
 
 
 @dataclass(slots=True)

@@ -20,11 +20,10 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.columns import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, joined
 from gpumem.execute.program import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.machine import Machine
-from gpumem.trace import Trace
+from gpumem.trace import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
 
 STREAMS = ("compute 0", "compute 1")
 TOKEN = "token"  # the kind of what orders streams

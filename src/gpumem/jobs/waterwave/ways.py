@@ -16,11 +16,11 @@ from gpumem.jobs.waterwave.balanced import balanced
 from gpumem.jobs.waterwave.groups import Partition, atoms, between, partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline
 from gpumem.jobs.waterwave.together import together
-from gpumem.kinds import ACT_GRAD, GRADIENT
 from gpumem.machine import Machine
 from gpumem.sharing import share
 from gpumem.simulate import simulate
 from gpumem.trace import Trace
+from gpumem.trace.kinds import ACT_GRAD, GRADIENT
 
 Way = Callable[..., Pipeline]
 PIECES = (4, 6, 8, 12, 16, 24, 32)  # of what the largest job takes: the split sizes that are tried

@@ -65,7 +65,7 @@ def run_jobs(
     Examples
     --------
     >>> from gpumem import Trace, best_fit
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.execute import Emulator, GenericOp, initial
     >>> trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], persistent=[True, False]), Ops.make([[0], [1]], [[1], [0]]))
     >>> state = {"a": initial(trace, seed=1)}

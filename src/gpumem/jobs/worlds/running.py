@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base.errors import ExecutionError
-from gpumem.columns import I64, UNKNOWN
 from gpumem.execute.backend import Backend, Token
 from gpumem.execute.program import Launch, Program, prepare
 from gpumem.jobs.runtime.executor import Executor
 from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.trace import Trace
+from gpumem.trace import I64, UNKNOWN, Trace
 
 
 @dataclass(slots=True, eq=False)

@@ -17,9 +17,7 @@ import numpy as np
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import COMPUTE, COPY_OUT, RECOMPUTE
 from gpumem.evaluate.options import taken
-from gpumem.kinds import WORKSPACE
 from gpumem.machine import Machine
 from gpumem.papers.autoswap import Study
 from gpumem.report import Run
@@ -29,7 +27,8 @@ from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.mosos.auto import operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, COPY_OUT, RECOMPUTE, Trace
+from gpumem.trace.kinds import WORKSPACE
 from gpumem.workspaces import convolutions
 
 Row = dict[str, Any]

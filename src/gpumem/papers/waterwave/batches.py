@@ -21,7 +21,6 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.batch import largest, rebatch, recorded_batch
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.ways import Way
@@ -29,6 +28,7 @@ from gpumem.machine import Machine
 from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
 from gpumem.simulate import simulate
 from gpumem.trace import Trace
+from gpumem.trace.batch import largest, rebatch, recorded_batch
 
 Row = dict[str, Any]
 Needs = Callable[[Pipeline, Machine], int]  # bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from gpumem.period import BlockEvent, Detector
+from gpumem.trace.record.period import BlockEvent, Detector
 
 
 class Observer:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from gpumem.placement import Placement
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 GRAM = 8  # requests in a row that say where in the table a program is; layers that are alike share shorter ones
 

@@ -20,7 +20,6 @@ from typing import SupportsIndex
 
 from gpumem import check
 from gpumem.base.arguments import strict
-from gpumem.placement import Placement
 from gpumem.pool.allocators._blocks import checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import Pool, stepwise
@@ -31,6 +30,7 @@ from gpumem.pool.runtime._region import Held, Region
 from gpumem.pool.runtime._table import RequestTable, recorded
 from gpumem.pool.smartpool import best_fit
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 
 class SmartPool:

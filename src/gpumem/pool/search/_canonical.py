@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import F64, I64
 from gpumem.pool.search._packing import FAR, PackingInstance, PackingState, clear, holds, pile, rest, touch, widen
+from gpumem.trace import F64, I64
 
 SOLVED, IMPOSSIBLE, GAVE_UP = 1, 0, -1
 AREA, LENGTH, LOAD_AREA, LOAD_LENGTH, END = range(5)  # what goes first at one offset

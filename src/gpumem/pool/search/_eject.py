@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpumem.arcs import meet
 from gpumem.base.jit import inner, jit
-from gpumem.columns import F64, I64
+from gpumem.trace import F64, I64
 
 OUT = -1
 STUCK = 2**48  # what an obstacle weighs: more than all else together

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpumem.arcs import meet
 from gpumem.base.jit import inner
-from gpumem.columns import F64, I64
+from gpumem.trace import F64, I64
 
 FAR = 2**62
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.arcs import meet
-from gpumem.columns import I64
-from gpumem.placement import Placement
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
+from gpumem.trace.placement import Placement
 
 REST = 40  # work for each buffer that is placed around others
 

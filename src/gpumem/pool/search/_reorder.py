@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gpumem.arcs import meet
 from gpumem.base.jit import inner, jit
-from gpumem.columns import F64, I64
+from gpumem.trace import F64, I64
 
 DRAWS = 6  # random numbers a move: see `anneal`
 OVERFLOW = 0.02  # what a byte above the target costs, in bytes of height: a slope where the height has none

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import I64
-from gpumem.placement import Placement
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search._reorder import DRAWS, anneal, meetings, refit
 from gpumem.pool.search.greedy import ORDERS
+from gpumem.trace import I64
+from gpumem.trace.placement import Placement
 
 STAGES = ((0.02, 0.4), (0.005, 0.7), (0.001, 0.9), (0.0, 1.0))  # least size over the peak load, effort spent by its end
 MOST = 4000  # buffers that are arranged; the matrix that says which of them meet takes the square of that in bytes

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import I64
-from gpumem.placement import Placement
 from gpumem.pool.search._eject import OUT, STUCK, eject, neighbours
 from gpumem.pool.search._problem import REST, PlacementProblem
+from gpumem.trace import I64
+from gpumem.trace.placement import Placement
 
 MOST = 4000  # buffers of the largest area; which of them meet is kept, and that may be each pair
 POWERS = ((1.0, 1.0), (1.0, 0.5), (0.7, 0.7))  # of size and lifetime in the weight, in turns

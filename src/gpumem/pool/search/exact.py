@@ -8,11 +8,11 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.placement import Placement
 from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.planner import Search
 from gpumem.trace import Trace
+from gpumem.trace.placement import Placement
 
 TRIES = 10  # proofs that the effort is for
 SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the buffers, the largest of them: if these do not fit, all do not

@@ -8,10 +8,9 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64, I64
-from gpumem.placement import Placement
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, Trace
+from gpumem.trace.placement import Placement
 
 Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) of a circle of n; the greatest first
 

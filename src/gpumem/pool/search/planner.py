@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.columns import F64, I64
-from gpumem.placement import Placement
 from gpumem.pool.search._canonical import (
     AREA,
     END,
@@ -43,7 +41,8 @@ from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk
 from gpumem.pool.search.greedy import ORDERS, placements
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, Trace
+from gpumem.trace.placement import Placement
 
 ANNEALING = 0.3  # of the effort
 EJECTION, FEW = 3.0, 50  # times the effort, on top of it; buffers that the depth-first search settles without

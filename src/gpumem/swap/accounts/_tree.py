@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64
+from gpumem.trace import I64
 
 LOW = -(2**62)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64
+from gpumem.trace import I64
 
 PARTS = 512  # a copy moves the 512th part of the times, an empty link is looked through in as many steps
 

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.gaps import Spans
 from gpumem.swap.plan.replay import closure, is_there
 from gpumem.swap.plan.values import Origins
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 
 class Costs(NamedTuple):

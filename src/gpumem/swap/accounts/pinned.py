@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool
-from gpumem.kinds import GENERATOR_BYTES
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.gaps import Gaps
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.windows import Windows
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
+from gpumem.trace.kinds import GENERATOR_BYTES
 
 
 class Values(NamedTuple):
@@ -63,7 +62,7 @@ class Pinned:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> from gpumem.swap.gaps import gaps
     >>> ops = Ops.make([[], [], [0], [], [0], []], [[0], [], [], [], [], []])
     >>> trace = Trace(Buffers.make([8], [0], [6]), ops)

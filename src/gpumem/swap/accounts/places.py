@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.swap.gaps import around
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 def at_places(trace: Trace, *, host: bool = False) -> I64:

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gpumem.columns import COMPUTE, I64
 from gpumem.swap.plan.decisions import Recompute, Swap
 from gpumem.swap.plan.replay import Device, Replay, replay
 from gpumem.swap.plan.values import Origins
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, I64, Trace
 
 
 def beside(made: Replay, size: I64) -> int:
@@ -47,7 +46,7 @@ class Reruns:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[0], [], [1]], [[1, 2], [], []])
     >>> trace = Trace(Buffers.make([1, 8, 4], [0, 0, 0], [3, 3, 1], persistent=[True, False, False]), ops)
     >>> again, drop = Reruns(trace), Recompute(buffer=1, after=0, before=2, at=2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.columns import I64
+from gpumem.trace import I64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

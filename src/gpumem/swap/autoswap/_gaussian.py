@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import F64
+from gpumem.trace import F64
 
 SCALES = (0.1, 0.2, 0.4, 0.8, 1.6)  # length scales tried; the points lie on the unit sphere
 NOISE = 1e-6  # plans are deterministic; this keeps the matrix invertible

@@ -16,14 +16,13 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
-from gpumem.columns import F64, I64
 from gpumem.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
 from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, Trace
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
 POOL = 1000  # random weights among which the next ones are sought

@@ -8,7 +8,6 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -18,7 +17,7 @@ from gpumem.swap.autoswap.selection import select
 from gpumem.swap.gaps import gaps, lasts, straddle, without
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.gaps import Gaps, needs_copy_out
 from gpumem.swap.plan import Swap
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 TURNS = 3  # a queue that spills over the boundary is right in the second turn, and its end lies in the third
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
-from gpumem.columns import F64, I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.gaps import Gaps
 from gpumem.timeline import Timeline
+from gpumem.trace import F64, I64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

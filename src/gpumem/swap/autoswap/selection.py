@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.columns import I64
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.pinned import Pinned, Values, take
 from gpumem.swap.autoswap.scores import Candidates
 from gpumem.swap.gaps import without
+from gpumem.trace import I64
 
 
 def select(c: Candidates, order: I64, limit: int, host: Pinned) -> tuple[I64, I64]:

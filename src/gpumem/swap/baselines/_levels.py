@@ -18,11 +18,10 @@ from random import Random
 import numpy as np
 
 from gpumem.base.deadline import Deadline
-from gpumem.columns import I64, Bool
 from gpumem.swap.accounts.made_again import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.swap.plan.replay import Device
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 NO_CUT, SEGMENT, PART = range(3)
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of segments to begin with

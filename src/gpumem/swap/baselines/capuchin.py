@@ -14,7 +14,6 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
-from gpumem.columns import F64, I64, Csr
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -26,7 +25,7 @@ from gpumem.swap.limits import fits
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
 from gpumem.timeline import COPY, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, Csr, Trace
 
 STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier
 WAYS = ((True, False), (True, True), (False, False))  # recompute? with what was dropped for longer made anew?

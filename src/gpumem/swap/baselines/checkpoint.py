@@ -13,14 +13,13 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import Recomputable, backward_start, barred, kept_over, recomputable
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 RULES = ("cuts", "sqrt")
 

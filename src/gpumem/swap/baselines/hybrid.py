@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.deadline import Deadline
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -20,7 +19,7 @@ from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.recompute import Recomputable, recomputable
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

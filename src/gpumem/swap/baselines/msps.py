@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumem.columns import Csr
 from gpumem.swap.recompute import Recomputable
-from gpumem.trace import Trace
+from gpumem.trace import Csr, Trace
 
 
 @dataclass(slots=True)

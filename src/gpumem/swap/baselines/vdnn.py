@@ -17,8 +17,6 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.columns import I64, Bool
-from gpumem.kinds import ACTIVATION
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -28,7 +26,8 @@ from gpumem.swap.gaps import Gaps, around, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import backward_start, kept_over
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
+from gpumem.trace.kinds import ACTIVATION
 
 LAYERS = ("all", "conv")
 

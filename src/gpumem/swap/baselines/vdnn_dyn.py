@@ -9,14 +9,13 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import fits
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.plan import Plan, Swap, Variant
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 NOBODY = ""  # a policy that offloads nothing
 LARGE = 2**62  # bytes

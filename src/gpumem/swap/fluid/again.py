@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import F64, I64
 from gpumem.swap.plan.values import FINE, Origins
 from gpumem.swap.windows import Windows
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, Trace
 
 
 def least_again(trace: Trace, duration: I64, w: Windows) -> F64:

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64, I64
 from gpumem.swap.fluid.parts import parts
 from gpumem.swap.fluid.program import Solution, expand
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Rows
+from gpumem.trace import F64, I64
 
 
 class Flow(NamedTuple):

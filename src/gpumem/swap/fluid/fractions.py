@@ -9,13 +9,12 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64
 from gpumem.machine import Machine
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.refine import refine
 from gpumem.swap.fluid.relax import in_a_row, relax
 from gpumem.swap.gaps import Spans
-from gpumem.trace import Trace
+from gpumem.trace import F64, Trace
 
 ROUNDS, SIZE = 4, 15_000  # programs, and variables of one, which take about a second each
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.fluid.relax import Fluid
+from gpumem.trace import F64, I64, Bool
 
 RATE = 1e-3  # relative: rates closer than that may count as one, which is the least of them
 

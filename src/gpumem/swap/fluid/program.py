@@ -19,9 +19,9 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Rows
+from gpumem.trace import F64, I64, Bool
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

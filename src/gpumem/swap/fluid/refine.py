@@ -9,10 +9,10 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.columns import F64, I64
 from gpumem.swap.fluid.flows import FlowProgram
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.relax import Fluid
+from gpumem.trace import F64, I64
 
 FIRST, MORE = 32, 20  # breakpoints to begin with, and how many of each kind a round adds
 FINE = 2e-4  # of the peak: by how much a load has to be too high to matter; a quarter of it is a gain

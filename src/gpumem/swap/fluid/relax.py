@@ -14,13 +14,12 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.columns import COMPUTE, F64, I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.fluid.again import least_again
 from gpumem.swap.gaps import around
 from gpumem.swap.windows import Windows, windows
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, F64, I64, Bool, Trace
 
 TINY = 5e-4  # gaps that add up to less than this part of the peak load at every op leave for nothing
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.fluid.program import FluidProgram, Solution
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear import Solved
+from gpumem.trace import F64, I64, Bool
 
 FEWER = 0.01  # ns that all decisions cost: of equal solutions the one that swaps less
 

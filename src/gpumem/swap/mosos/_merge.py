@@ -11,11 +11,10 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.columns import I64, Bool
-from gpumem.kinds import WORKSPACE
 from gpumem.swap.gaps import gaps
 from gpumem.swap.recompute import backward_start
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 SPAN = 8  # ops between a whole write and the last change in place, at most
 SLIGHT = 0.05  # what a merge may add to the time of a node that is computed again, as a fraction

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpumem.base.arguments import strict
-from gpumem.columns import COMPUTE, RECOMPUTE
 from gpumem.machine import Machine
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, RECOMPUTE, Trace
 
 
 @strict

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.columns import I64, Bool, Csr
+from gpumem.trace import I64, Bool, Csr
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.swap.accounts import Times
 from gpumem.swap.gaps import Gaps, gaps, straddle, without
 from gpumem.swap.plan import Swap
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 TINY = 50_000  # of the peak load: what is smaller stays, unless ops need all of the limit
 

@@ -68,7 +68,7 @@ def mosos(
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], [1], [0, 2]], [[0], [1], [2], []], duration=[9, 5, 5, 9], name=["zeros"] * 4)
     >>> trace = Trace(Buffers.make([40, 30, 30], range(3), [4, 3, 4]), ops)
     >>> mosos(trace, Machine.named("p40"), 80).decisions

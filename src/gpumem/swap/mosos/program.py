@@ -16,11 +16,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.linear import Rows
 from gpumem.swap.mosos.nodes import Nodes
 from gpumem.swap.mosos.rules import Rules
 from gpumem.swap.mosos.scope import Scope
+from gpumem.trace import F64, I64, Bool
 
 MOVED = 1e-6  # ns that a byte over the link costs: of schedules that take as long, the one that moves least
 FINE = 2**16  # units of memory in the limit at most, units of time in all fastest runs: keeps coefficients moderate

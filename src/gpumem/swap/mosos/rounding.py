@@ -18,13 +18,13 @@ from math import inf
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.linear import LATE, OPTIMAL
 from gpumem.swap.mosos.nodes import Nodes, Schedule
 from gpumem.swap.mosos.program import StageProgram
 from gpumem.swap.mosos.rules import ALL, Proved, Rules
 from gpumem.swap.mosos.schedule import Decisions, value
 from gpumem.swap.mosos.scope import Scope
+from gpumem.trace import F64, I64, Bool
 
 SHARES = (0.5, 0.3, 0.7, 0.1, 0.9)  # of an output: kept where the linear program keeps that much of it
 

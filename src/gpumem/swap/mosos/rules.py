@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
-from gpumem.columns import I64
 from gpumem.swap.mosos.nodes import Schedule
+from gpumem.trace import I64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

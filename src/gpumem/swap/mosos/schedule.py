@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.mosos.nodes import Nodes, Schedule
 from gpumem.swap.mosos.program import MOVED, StageProgram
 from gpumem.swap.mosos.scope import Scope
+from gpumem.trace import F64, I64, Bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

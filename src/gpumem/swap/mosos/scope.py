@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
 from gpumem.swap.mosos.nodes import Nodes
 from gpumem.swap.mosos.rules import Rules
+from gpumem.trace import I64, Bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

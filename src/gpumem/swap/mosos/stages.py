@@ -17,7 +17,6 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.columns import I64, Bool, Csr
 from gpumem.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.menu import Menu, menu_of
@@ -27,7 +26,7 @@ from gpumem.swap.plan import Swap, Variant
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.swap.recompute import barred, recomputable
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Csr, Trace
 
 MOST_WAYS = 6  # implementations of a node
 

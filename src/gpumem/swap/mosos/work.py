@@ -11,7 +11,6 @@ import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.units import human_ns, percent
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.linear import INFEASIBLE
@@ -27,7 +26,7 @@ from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.recompute import backward_start
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 MOST = 50  # nodes that the program is solved for
 FEWER = 24  # nodes where there is no deadline
@@ -232,7 +231,7 @@ class Working:
 def fastest_that_fit(nodes: Nodes, limit: int) -> I64:
     """Return of each node the fastest implementation with which its stage fits beside what it reads; int64[n].
 
-    >>> from gpumem.columns import Csr
+    >>> from gpumem.trace import Csr
     >>> ways = (Implementation("fast", 1, 9), Implementation("slow", 5))
     >>> none, true = np.zeros(1, np.int64), np.ones(1, np.bool_)
     >>> nodes = Nodes((ways,), Csr.of([[]]), none + 4, none, true, true, none, none)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
-from gpumem.columns import I64, int_column
 from gpumem.swap.gaps import Spans
+from gpumem.trace import I64, int_column
 
 
 @strict_fields
@@ -58,7 +58,7 @@ class Swap:
     def each(cls, chosen: Spans, release: I64, prefetch: I64, out: I64 | None = None) -> list[Swap]:
         """Return a swap for each of the chosen gaps; `release`, `prefetch`, `out`: int64[m], `out` as in `Swap`.
 
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> from gpumem.swap.gaps import gaps
         >>> from gpumem.trace import Trace
         >>> found = gaps(Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [0]], [[0], [], []])))

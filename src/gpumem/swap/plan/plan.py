@@ -33,7 +33,7 @@ class Plan(Shown):
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [], [0]], [[0], [1], []])
     >>> trace = Trace(Buffers.make([8, 9], [0, 1], [3, 2]), ops)
     >>> plan = Plan((Swap(buffer=0, after=0, before=2, release=1, prefetch=2),), n=3)
@@ -109,7 +109,7 @@ class Plan(Shown):
     def carried(self, trace: Trace) -> Carried:
         """Return what `apply` does, and where the copies of each decision ended up in issue order.
 
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [0]], [[0], [], []]))
         >>> done = Plan.of(trace, [Swap(buffer=0, after=0, before=2, release=1, prefetch=2)]).carried(trace)
         >>> done.trace.ops.name, done.out, done.back

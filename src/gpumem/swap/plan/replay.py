@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool
 from gpumem.swap.plan.decisions import Hold, Recompute, Swap
 from gpumem.swap.plan.values import FINE, REASONS, Origins
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 ON_DEVICE = -1
 

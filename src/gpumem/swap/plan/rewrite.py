@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.columns import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops
-from gpumem.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
 from gpumem.swap.plan.decisions import Decision, Swap, Variant
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
-from gpumem.trace import Trace
+from gpumem.trace import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops, Trace
+from gpumem.trace.kinds import GENERATOR, GENERATOR_BYTES, WORKSPACE
 
 NONE = -1  # the source of a buffer that is no piece of an old one
 

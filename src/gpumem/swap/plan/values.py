@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
-from gpumem.kinds import INPUT, OPT_STATE, PARAM
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
+from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 
 FINE, NO_WHOLE, OVER_BOUNDARY, SOURCE, COPY, STATISTIC, LASTING, WRAPS, RANDOM = range(9)
 REASONS = (

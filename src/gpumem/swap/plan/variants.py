@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.columns import Csr
-from gpumem.kinds import WORKSPACE
 from gpumem.swap.plan.decisions import Decision, Variant
 from gpumem.swap.plan.replay import Replay
-from gpumem.trace import Trace
+from gpumem.trace import Csr, Trace
+from gpumem.trace.kinds import WORKSPACE
 
 
 def variants_of(trace: Trace, decisions: Sequence[Decision]) -> Trace:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from gpumem.base.jit import inner
-from gpumem.columns import I64
 from gpumem.swap.search._drops import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState
 from gpumem.swap.search._orders import draw, insert, remove, toggle
+from gpumem.trace import I64
 
 CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice
 LOOKS = 16  # gaps drawn until one is around the point in question

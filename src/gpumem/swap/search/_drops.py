@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import F64, I64, Bool
 from gpumem.swap.accounts.made_again import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.search._ways import Ways
 from gpumem.swap.windows import Windows
+from gpumem.trace import F64, I64, Bool
 
 MARKS = 256  # buffers that a replay touches are marked by their number modulo this
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool
 from gpumem.swap.search._drops import Drops
+from gpumem.trace import I64, Bool
 
 FAR = 2**60
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from math import exp
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64
 from gpumem.swap.search._drop_steps import drop_step
 from gpumem.swap.search._drops import Drops, Replays, remember
 from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._orders import MODULUS, draw, shift, toggle
+from gpumem.trace import I64
 
 DEAR = 4  # steps that one over drops counts for
 

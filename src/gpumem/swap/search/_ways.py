@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.menu import Menu
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 Choices = Sequence[Sequence[Variant]]  # of each op that has a choice: its ways, the fastest first
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.columns import F64, I64, RECOMPUTE
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.made_again import MadeAgain
@@ -28,7 +27,7 @@ from gpumem.swap.search._relief import quicken, relieve
 from gpumem.swap.search._ways import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.windows import Windows, windows
 from gpumem.timeline import HOST, Timeline
-from gpumem.trace import Trace
+from gpumem.trace import F64, I64, RECOMPUTE, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already

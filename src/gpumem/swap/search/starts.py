@@ -15,7 +15,6 @@ import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.columns import RECOMPUTE
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
@@ -32,7 +31,7 @@ from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.on_demand import on_demand
 from gpumem.swap.tensile.planner import tensile
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from gpumem.swap.snu.heuristic import heuristic as heuristic
     from gpumem.swap.snu.ilp import ilp as ilp, solve_ilp as solve_ilp
     from gpumem.swap.snu.on_demand import OnDemand as OnDemand, follow as follow, on_demand as on_demand
-    from gpumem.swap.snu.pattern import Pattern as Pattern, PatternStream as PatternStream, pattern as pattern
+    from gpumem.trace.record.input_writes import Pattern as Pattern, PatternStream as PatternStream, pattern as pattern
 
 face(__name__)

@@ -19,15 +19,14 @@ from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
-from gpumem.columns import I64
 from gpumem.machine import Machine
-from gpumem.placement import NOWHERE, Placement
 from gpumem.simulate import simulate
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.addresses import FITS, Pieces
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
+from gpumem.trace.placement import NOWHERE, Placement
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ def by_address(
 
     Examples
     --------
-    >>> from gpumem.batch import rebatch
+    >>> from gpumem.trace import rebatch
     >>> from gpumem.io import bundled
     >>> trace, machine = rebatch(bundled("resnet18"), 10), Machine.named("rx5700xt")
     >>> capacity = trace.peak_load * 7 // 10

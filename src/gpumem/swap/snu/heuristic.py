@@ -8,7 +8,6 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
-from gpumem.columns import I64, Csr
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
@@ -17,7 +16,7 @@ from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Csr, Trace
 
 
 @strict

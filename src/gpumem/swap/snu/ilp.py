@@ -21,7 +21,6 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human_ns, percent
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
@@ -34,7 +33,7 @@ from gpumem.swap.proof import START, Proof
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
 from gpumem.swap.windows import windows
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 ROUNDS, SIZE = 6, 10_000  # linear programs, and their variables, to find breakpoints
 COARSE, COARSEST = 16, 0.01  # breakpoints, and the least size of a gap by the peak load, of the first program

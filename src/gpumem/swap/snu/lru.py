@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool, Csr
 from gpumem.swap.gaps import Gaps
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Csr, Trace
 
 # What `Residency.tally` counts: the first six in one iteration, the last two are the bytes there are now.
 COPIES_IN, BYTES_IN, COPIES_OUT, BYTES_OUT, DROPPED, SHORT, ON_DEVICE, ON_HOST = range(8)

@@ -20,14 +20,13 @@ from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 VICTIMS = ("lru", "snu")
 

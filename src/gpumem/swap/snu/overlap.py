@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.room import Room
@@ -12,7 +11,7 @@ from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
 from gpumem.swap.plan import Swap
 from gpumem.timeline import Timeline
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int, line: Timeline) -> list[Swap]:

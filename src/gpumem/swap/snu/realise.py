@@ -8,7 +8,6 @@ from itertools import permutations, product
 
 import numpy as np
 
-from gpumem.columns import I64, Bool
 from gpumem.machine import Machine
 from gpumem.simulate import simulate
 from gpumem.swap.accounts.room import Room
@@ -17,7 +16,7 @@ from gpumem.swap.gaps import around, gaps, without
 from gpumem.swap.plan import Swap
 from gpumem.swap.snu.overlap import overlap
 from gpumem.swap.windows import Windows
-from gpumem.trace import Trace
+from gpumem.trace import I64, Bool, Trace
 
 ORDERS = 5_000  # ways to write down the orders of copies, beyond which not all are looked at
 

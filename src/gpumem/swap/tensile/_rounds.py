@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpumem.base.jit import inner, jit
-from gpumem.columns import I64, Bool
 from gpumem.swap.accounts import _tree, link, pinned
 from gpumem.swap.accounts.link import Taken
 from gpumem.swap.accounts.pinned import Values
 from gpumem.swap.tensile._stabs import Noted, biggest
 from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
+from gpumem.trace import I64, Bool
 
 
 class Tensors(NamedTuple):

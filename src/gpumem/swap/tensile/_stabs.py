@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.columns import I64, Bool
+from gpumem.trace import I64, Bool
 
 
 class Noted(NamedTuple):

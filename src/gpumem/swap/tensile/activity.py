@@ -23,7 +23,7 @@ def released(trace: Trace) -> Trace:
 
     Examples
     --------
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> ops = Ops.make([[], [0], []], [[0], [], []])
     >>> released(Trace(Buffers.make([8], [0], [3]), ops)).buffers.end
     array([2])

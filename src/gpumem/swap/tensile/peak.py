@@ -20,14 +20,13 @@ import numpy as np
 
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import around
 from gpumem.swap.plan.decisions import Swap
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 ACCOUNTING = ("exact", "paper")
 NO_COPY = -1

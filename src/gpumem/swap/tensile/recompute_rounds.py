@@ -6,7 +6,6 @@ from collections import defaultdict
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.swap.accounts.reruns import Reruns, beside, states
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Recompute
@@ -14,6 +13,7 @@ from gpumem.swap.plan.replay import Refused, Replay
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tensile._stabs import Stabs
 from gpumem.swap.tensile.swap_rounds import SwapRounds
+from gpumem.trace import I64
 
 
 class RecomputeRounds:

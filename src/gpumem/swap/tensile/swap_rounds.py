@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpumem.columns import I64
 from gpumem.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.pinned import Pinned
@@ -26,7 +25,7 @@ from gpumem.swap.tensile import _rounds
 from gpumem.swap.tensile._stabs import Stabs
 from gpumem.swap.tensile.peak import NO_COPY, LoadProfile
 from gpumem.swap.windows import Windows, windows
-from gpumem.trace import Trace
+from gpumem.trace import I64, Trace
 
 
 class SwapRounds:

@@ -12,7 +12,6 @@ from gpumem.live.follow import LOST
 from gpumem.live.hints import LEAVE, Hints
 from gpumem.live.planning import Planning
 from gpumem.live.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
-from gpumem.period import BlockEvent, Detector
 from gpumem.swap.plan import Plan
 from gpumem.torch._torch import torch
 from gpumem.torch.captured import cut
@@ -24,6 +23,7 @@ from gpumem.torch.run.memory import Memory
 from gpumem.torch.watch import Begun, Watch
 from gpumem.torch.workload import WorkloadError
 from gpumem.trace import Trace
+from gpumem.trace.record.period import BlockEvent, Detector
 
 KEPT = 1000  # rows of a report
 SEGMENTS = 8  # boundaries that one iteration may have within it

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpumem.base.display import Facts, Shown, clipped, frame
-from gpumem.columns.csr import Csr, joined, taken
-from gpumem.columns.numbers import F64, I64, UNKNOWN, Bool, column, int_column, position
+from gpumem.trace.columns import F64, I64, UNKNOWN, Bool, column, int_column, position
+from gpumem.trace.csr import Csr, joined, taken
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,22 +18,11 @@ from numpy.typing import ArrayLike
 from gpumem.base.arguments import strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.columns import (
-    I64,
-    MAX_BYTES,
-    MAX_NS,
-    MAX_STEPS,
-    NAMES,
-    ROLES,
-    UNKNOWN,
-    Bool,
-    Buffers,
-    Csr,
-    Ops,
-    first,
-    int_column,
-)
-from gpumem.kinds import statistics_by_kind
+from gpumem.trace.buffers import Buffers
+from gpumem.trace.columns import I64, MAX_BYTES, MAX_NS, MAX_STEPS, UNKNOWN, Bool, first, int_column
+from gpumem.trace.csr import Csr
+from gpumem.trace.kinds import statistics_by_kind
+from gpumem.trace.ops import NAMES, ROLES, Ops
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -168,7 +157,7 @@ class Trace(Shown):
     def eternal(self) -> Bool:
         """Which buffers live for ever, bool[B]: persistent full circles, the same bytes in every iteration.
 
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> table = Buffers.make([1, 1, 1], [0, 0, 1], [2, 2, 3], persistent=[True, False, False])
         >>> trace = Trace(table, Ops.make([], []), 2)
         >>> trace.eternal, trace.crossing
@@ -192,8 +181,8 @@ class Trace(Shown):
         workspace aside: the running mean and variance of a batch norm. No other output depends on them, so a rerun
         leaves them alone.
 
-        >>> from gpumem.columns import Buffers, Ops
-        >>> from gpumem.kinds import STATISTICS
+        >>> from gpumem.trace import Buffers, Ops
+        >>> from gpumem.trace import STATISTICS
         >>> ops = Ops.make([[0, 1], [0]], [[1, 2], [2]])
         >>> table = Buffers.make([8] * 3, [0] * 3, [2] * 3, kind=["param", STATISTICS, "activation"])
         >>> Trace(table, ops).statistics.tolist()
@@ -205,7 +194,7 @@ class Trace(Shown):
     def last_touch(self) -> I64:
         """Return the steps from each buffer's start to the last op that touches it, int64[B]; -1 where none does.
 
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> Trace(Buffers.make([8, 8], [1, 0], [4, 3]), Ops.make([[0], [], []], [[], [0], []])).last_touch()
         array([ 2, -1])
         """
@@ -217,7 +206,7 @@ class Trace(Shown):
     def host_side(self) -> Trace:
         """Return the host's buffers as a bare instance, so that any pool planner can place the pinned slab.
 
-        >>> from gpumem.columns import Buffers, Ops
+        >>> from gpumem.trace import Buffers, Ops
         >>> trace = Trace(Buffers.make([8, 4], [0, 0], [2, 1], host=[False, True]), Ops.make([[0], []], [[], []]))
         >>> trace.host_side().peak_load
         4

@@ -9,8 +9,11 @@ import numpy as np
 from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.columns import I64, Bool, Buffers, Csr, Ops, Shape, first
-from gpumem.trace import Trace
+from gpumem.trace.buffers import Buffers, Shape
+from gpumem.trace.columns import I64, Bool, first
+from gpumem.trace.csr import Csr
+from gpumem.trace.ops import Ops
+from gpumem.trace.trace import Trace
 
 NEVER = 2**62  # `free` of a block that outlives the recording
 BEFORE = -1  # `alloc` of a block that was there before

@@ -11,9 +11,10 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import F64, I64, UNKNOWN, Bool, Buffers, Shape, int_column
-from gpumem.kinds import INPUT, PER_SAMPLE
-from gpumem.trace import Trace
+from gpumem.trace.buffers import Buffers, Shape
+from gpumem.trace.columns import F64, I64, UNKNOWN, Bool, int_column
+from gpumem.trace.kinds import INPUT, PER_SAMPLE
+from gpumem.trace.trace import Trace
 
 FINE = 32  # batches of one octave of the grid, beyond the first that are exact
 MOST = 2**20

@@ -14,10 +14,12 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.columns import MAX_BYTES, THE_HOST, UNKNOWN, Ops, Shape, dimensions, numbered, told
-from gpumem.kinds import told_statistics
-from gpumem.recording import BEFORE, NEVER, Recording
-from gpumem.trace import Trace
+from gpumem.trace.buffers import Shape
+from gpumem.trace.columns import MAX_BYTES, UNKNOWN, dimensions, numbered, told
+from gpumem.trace.kinds import told_statistics
+from gpumem.trace.ops import THE_HOST, Ops
+from gpumem.trace.record.recording import BEFORE, NEVER, Recording
+from gpumem.trace.trace import Trace
 
 
 @dataclass(slots=True)
@@ -154,7 +156,7 @@ class Recorder(Shown):
 
     @property
     def events(self) -> Iterator[tuple[str, int, int]]:
-        """The stream of `(kind, block, size)` that `gpumem.period` looks for iterations in."""
+        """The stream of `(kind, block, size)` that `gpumem.trace.record.period` looks for iterations in."""
         return iter(self._events)
 
     def events_since(self, start: int) -> list[tuple[str, int, int]]:
@@ -169,7 +171,7 @@ class Recorder(Shown):
     def ops_between(self, start: int, end: int) -> tuple[int, int]:
         """Return the ops `[lo, hi)` that begin within events `[start, end)`, say of a detected iteration.
 
-        >>> from gpumem.period import BlockEvent, detect
+        >>> from gpumem.trace.record import BlockEvent, detect
         >>> device = Recorder()
         >>> w = device.malloc(400)
         >>> for _ in range(4):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpumem.columns import Csr, Ops
+from gpumem.trace.csr import Csr
+from gpumem.trace.ops import Ops
 
 # Kinds of buffers, as recorded traces and models name them; a trace may have others, or none.
 PARAM = "param"  # a weight

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.units import human
-from gpumem.columns import I64, MAX_BYTES, first, int_column
-from gpumem.trace import Trace
+from gpumem.trace.columns import I64, MAX_BYTES, first, int_column
+from gpumem.trace.trace import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame

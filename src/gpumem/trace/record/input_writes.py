@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import int_column
+from gpumem.trace.columns import int_column
 
 
 class Pattern(NamedTuple):
@@ -46,16 +46,16 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
     -----
     O(w^2 n) at worst for w writes among n records; mostly O(w^2). `PatternStream` takes them one by one.
 
-    What the printed test gets wrong or misses, and `gpumem.period` does not, but where said:
+    What the printed test gets wrong or misses, and `gpumem.trace.record.period` does not, but where said:
 
     - An odd `c - i` is not excluded. Halved to a whole number it leaves a record out in the middle: `W a b W a`
       before the next `W` passes for `W a` twice. We ask for an even one.
     - An input that is written in slices, three writes in a row, is a pattern of one record. Nothing asks whether what
       is found is a whole iteration. Micro-steps that accumulate gradients pass as well, in both tests.
     - Tensors are compared by what they are, so a program that makes new ones in each iteration never repeats.
-      `gpumem.period` compares how far back a block was made and used.
+      `gpumem.trace.record.period` compares how far back a block was made and used.
     - An input that stays on the device is never written, so nothing is tested at all.
-    - It needs the write that begins the third equal iteration; `gpumem.period` the end of the second, or of the
+    - It needs the write that begins the third equal iteration; `gpumem.trace.record.period` the end of the second, or of the
       first ops of the third.
 
     It returns no multiple of a pattern that begins at a write: two repetitions of that have ended at an earlier write.

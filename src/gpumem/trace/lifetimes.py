@@ -16,15 +16,15 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.columns import Csr
-from gpumem.trace import Trace
+from gpumem.trace.csr import Csr
+from gpumem.trace.trace import Trace
 
 
 @strict
 def without_idle(trace: Trace) -> Trace:
     """Return a trace without the buffers that no op touches: they may be on the host for good.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8, 4], [0, 0], [1, 1]), Ops.make([[]], [[1]]))
     >>> without_idle(trace).buffers.size
     array([4])
@@ -43,7 +43,7 @@ def without_idle(trace: Trace) -> Trace:
 def used(trace: Trace) -> Trace:
     """Return a trace whose buffers end with their last access; those that are alive all the time stay so.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [0], [], []], [[0], [], [], []]))
     >>> used(trace).buffers.end
     array([2])
@@ -62,7 +62,7 @@ def used(trace: Trace) -> Trace:
 def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
     """Return the buffers that end later in `whole` than in `short`, and are in the way of a limit until they do.
 
-    >>> from gpumem.columns import Buffers, Ops
+    >>> from gpumem.trace import Buffers, Ops
     >>> whole = Trace(Buffers.make([8, 8], [0, 2], [4, 4]), Ops.make([[], [0], [], []], [[0], [], [1], []]))
     >>> tails(whole, used(whole), 8), tails(whole, used(whole), 16)
     ([0, 1], [])

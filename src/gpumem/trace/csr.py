@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.display import Facts, Shown
-from gpumem.columns.numbers import I64, Bool, int_column
+from gpumem.trace.columns import I64, Bool, int_column
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

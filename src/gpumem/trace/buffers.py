@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from gpumem.base.display import Facts, Shown, frame
 from gpumem.base.units import human
-from gpumem.columns.csr import joined, taken
-from gpumem.columns.numbers import I64, UNKNOWN, Bool, column, dimensions, int_column, position
+from gpumem.trace.columns import I64, UNKNOWN, Bool, column, dimensions, int_column, position
+from gpumem.trace.csr import joined, taken
 
 if TYPE_CHECKING:
     from pandas import DataFrame

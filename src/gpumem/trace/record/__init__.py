@@ -1,0 +1,21 @@
+"""How a program becomes a trace: what it allocates and runs, written down, and where in that an iteration begins.
+
+A `Recorder` is told what happens; its `Recording` has one iteration cut out. `period` finds iterations by what repeats,
+`input_writes` by when an input is written.
+"""
+
+from typing import TYPE_CHECKING
+
+from gpumem.base.exports import face
+
+if TYPE_CHECKING:
+    from gpumem.trace.record.period import (
+        BlockEvent as BlockEvent,
+        Detector as Detector,
+        Period as Period,
+        detect as detect,
+    )
+    from gpumem.trace.record.recorder import Exec as Exec, Recorder as Recorder
+    from gpumem.trace.record.recording import BEFORE as BEFORE, NEVER as NEVER, Recording as Recording
+
+face(__name__)
