@@ -11,12 +11,13 @@ from hashlib import sha256
 from importlib.util import find_spec
 from unittest.mock import patch
 
-from gpumem import Machine, bundled, workspaces
+from gpumem import Machine, bundled
 from gpumem.cli import main as command_line
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
 from gpumem.jobs.waterwave import halves, partition, pipeline, together
 from gpumem.live import Adaptive, ManagedReport, OnClock, play
 from gpumem.models import cnn, mlp
+from gpumem.simulator import workspaces
 from gpumem.swap import PLANNERS
 from gpumem.swap.mosos import solve_mosos
 from gpumem.trace.batch import rebatch

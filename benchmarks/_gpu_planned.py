@@ -17,7 +17,7 @@ from gpumem.execute.cuda import Cuda
 from gpumem.kernels import device as kernels
 from gpumem.models.graph import Model
 from gpumem.models.measure import measured, measured_machine
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 
 TITLE = "planned against unmanaged, medians of three runs"

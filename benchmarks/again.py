@@ -14,7 +14,7 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem.io import BUNDLED, bundled, read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.recompute import REASONS, backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 from gpumem.trace.kinds import ACTIVATION

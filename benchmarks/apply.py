@@ -18,7 +18,7 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem.io import bundled, read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import backward_start, kept_over, recomputable

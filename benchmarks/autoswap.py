@@ -14,17 +14,17 @@ from typing import Any
 
 from _bench import SHARED, header
 
-from gpumem import workspaces
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import overhead_at
 from gpumem.io import bundled, read
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap import on_demand
 from gpumem.swap.autoswap.bayes import bayes
 from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 FREE = 0.005  # an overhead up to this counts as none

@@ -12,9 +12,9 @@ from _bench import SHARED, header
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
-from gpumem.machine import Machine
 from gpumem.report import columns
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Plan, capuchin, checkpoint, heuristic, vdnn
 from gpumem.swap.limits import floor
 from gpumem.swap.snu import on_demand

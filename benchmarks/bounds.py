@@ -14,7 +14,7 @@ from _bench import SHARED, header
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import percent
 from gpumem.io import read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.bound.certify import least_stall
 from gpumem.trace import Trace
 

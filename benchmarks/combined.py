@@ -15,16 +15,16 @@ from pathlib import Path
 
 from _bench import SHARED, header
 
-from gpumem import workspaces
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import in_pool, settle
 from gpumem.evaluate.footprint import replayed
 from gpumem.io import read
-from gpumem.machine import Machine
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.search.planner import search as pack
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.search.planner import search
 from gpumem.trace import Trace

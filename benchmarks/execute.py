@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from _bench import SHARED, header, synthetic
 
-from gpumem import hazards as ordering
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Emulator, GenericOp, Race, in_issue_order, initial, late, prepare, scaled
 from gpumem.io import load
-from gpumem.machine import Machine
 from gpumem.pool import best_fit
+from gpumem.simulator import hazards as ordering
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement

@@ -24,7 +24,7 @@ from _golden_runs import digest, runs
 
 from gpumem import Infeasible, Machine, NotReached, Trace, bundled, pool, read, swap
 from gpumem.io import BUNDLED
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, zero_stall_limit
 
 RESULT = Path(__file__).parent / "results" / "golden.txt"

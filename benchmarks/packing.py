@@ -15,8 +15,8 @@ from _bench import SHARED, header
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import BUNDLED, bundled_path as path_of, read
-from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, search
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 

@@ -13,7 +13,7 @@ from _bench import SHARED, header, synthetic
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.trace import Trace

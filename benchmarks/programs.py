@@ -23,8 +23,8 @@ from _bench import header
 
 from gpumem import bundled, io, swap
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.limits import floor
 from gpumem.trace import Trace
 

@@ -16,9 +16,9 @@ from baselines import overhead
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import percent
 from gpumem.io import read
-from gpumem.machine import Machine
 from gpumem.report import columns
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import Task, capuchin, schedule
 from gpumem.trace import Trace
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from _bench import header, synthetic
 
-from gpumem._clock import Clock, Reservations, Steps
-from gpumem._hosts import Hosts
-from gpumem.hazards import hazards
 from gpumem.io import read, write
-from gpumem.machine import Machine
 from gpumem.pool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator._iteration import Clock, Reservations, Steps
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement

@@ -17,7 +17,7 @@ import numpy as np
 from _bench import SHARED, header, synthetic
 
 from gpumem.io import read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Buffers, Ops, Trace

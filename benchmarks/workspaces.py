@@ -9,14 +9,14 @@ from statistics import fmean
 
 from _bench import SHARED, header
 
-from gpumem import workspaces
 from gpumem.evaluate import by_allocators
 from gpumem.io import BUNDLED, bundled_path as path_of, read
-from gpumem.machine import Machine
 from gpumem.papers.singa import as_singa, cnmem
 from gpumem.pool import CnMem, best_fit
 from gpumem.report import columns
-from gpumem.simulate import simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 from gpumem.trace.kinds import GRADIENT
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 from gpumem.base.errors import CheckError
 from gpumem.check import RULES
 from gpumem.cli import main
-from gpumem.machine import Link, Machine
+from gpumem.simulator.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_slow_is_fine)

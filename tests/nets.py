@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.machine import Machine
 from gpumem.models import Model
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.recompute import backward_start, kept_over, recomputable

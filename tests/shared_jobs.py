@@ -12,7 +12,7 @@ from gpumem.check.jobs import memory
 from gpumem.check.order import order
 from gpumem.check.versions import values
 from gpumem.jobs import Job, Outcome
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task

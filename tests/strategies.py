@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from gpumem.machine import Link, Machine
+from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.tasks import Task
 from gpumem.testing.strategies import lifetimes, traces

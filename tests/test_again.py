@@ -11,7 +11,7 @@ from gpumem import check
 from gpumem.execute import in_issue_order
 from gpumem.execute.orders import shuffled
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap
 from gpumem.trace import COMPUTE, RECOMPUTE, Op, Trace
 from gpumem.trace.kinds import GENERATOR

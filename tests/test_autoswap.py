@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import Link, Machine
 from gpumem.pool import PLANNERS as POOLS
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.io import bundled, load
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import UNKNOWN, Buffers, Ops, Trace
 from gpumem.trace.batch import rebatch
 from gpumem.trace.kinds import PER_SAMPLE

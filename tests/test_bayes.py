@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap._gaussian import Gaussian, matern
 from gpumem.swap.autoswap.bayes import Missed, _Search, bayes, standardised
 from gpumem.swap.autoswap.planner import PEAKS, autoswap, best_plan, candidates

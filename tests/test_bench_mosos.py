@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpumem import evaluate, io, workspaces
-from gpumem.machine import Machine
+from gpumem import evaluate, io
 from gpumem.papers import mosos
 from gpumem.papers.autoswap import Study
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import WORKSPACE

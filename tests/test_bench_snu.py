@@ -12,10 +12,10 @@ import pytest
 
 from gpumem import evaluate
 from gpumem.io import bundled, load
-from gpumem.machine import GIB, Link, Machine
 from gpumem.papers import snu
 from gpumem.papers.autoswap import Study
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import GIB, Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import PLANNERS, Plan, least_stall
 from gpumem.swap.snu import ilp
 from gpumem.trace import Trace

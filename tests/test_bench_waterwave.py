@@ -10,10 +10,10 @@ import pytest
 
 from gpumem.io import bundled, read
 from gpumem.jobs.waterwave import halves, together
-from gpumem.machine import GIB, Machine
 from gpumem.papers import waterwave as paper
 from gpumem.papers.waterwave import batches, hosts, quoted
 from gpumem.papers.waterwave.throughput import FAULTED, processes, switch_ns
+from gpumem.simulator.machine import GIB, Machine
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import largest, recorded_batch
 

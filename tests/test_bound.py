@@ -11,8 +11,8 @@ from hypothesis import assume, given, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax

@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import GIB, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import GIB, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.gaps import gaps
 from gpumem.swap.limits import floor
 from gpumem.swap.snu import ByAddress, Tally, by_address

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.hybrid import AccessPattern
 from gpumem.swap.baselines.msps import Chains

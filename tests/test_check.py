@@ -13,11 +13,11 @@ from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import COPY, HOST, Timeline
 from gpumem.swap.plan import Plan, Recompute, Swap
-from gpumem.timeline import COPY, HOST, Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Csr, Ops, Trace
 from gpumem.trace.kinds import STATISTICS
 from gpumem.trace.placement import Placement

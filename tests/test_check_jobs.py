@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import CheckError
 from gpumem.jobs import Job, Policy, simulate_jobs
-from gpumem.machine import Link, Machine
+from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Buffers, Csr, Ops, Trace

@@ -24,12 +24,12 @@ from gpumem.base.units import amount
 from gpumem.cli import main, parser
 from gpumem.commands.progress import Progress, tell, voice
 from gpumem.io import Loaded, bundled, bundled_path, load, write
-from gpumem.machine import Machine
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Plan
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import Placement

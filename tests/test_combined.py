@@ -14,12 +14,12 @@ from gpumem import check, plot
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import Combined, at_load, in_pool, settle
 from gpumem.io import bundled, chrome
-from gpumem.machine import Machine
 from gpumem.pool import best_fit, search as pack
 from gpumem.report import Report, Run, human, human_ns
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap import Plan, autoswap, search
-from gpumem.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, Trace
 from gpumem.trace.placement import Placement
 

@@ -12,8 +12,8 @@ import pytest
 from gpumem.jobs import Event, Instructions, Job, Outcome, Policy, ewma, instructions, simulate_jobs
 from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import Executor
-from gpumem.machine import Machine
 from gpumem.pool import best_fit
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import COPY_OUT, Buffers, Ops, Trace

@@ -16,9 +16,9 @@ from gpumem.base import deadline
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.machine import Machine
 from gpumem.pool import PLANNERS as PLACERS, best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import PLANNERS, Plan, _solver, linear
 from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest

@@ -29,7 +29,7 @@ from gpumem import (
 )
 from gpumem.jobs import Job
 from gpumem.kernels import reference
-from gpumem.machine import Link
+from gpumem.simulator.machine import Link
 from gpumem.trace import Buffers, Ops
 from gpumem.trace.record import period
 
@@ -37,7 +37,7 @@ MLP, VGG = gpumem.bundled("mlp3"), gpumem.bundled("vgg16")
 BARE = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
 V100 = Machine.named("v100")
 OTHER = gpumem.best_fit(BARE)
-LINE = gpumem.simulate(MLP, V100)
+LINE = gpumem.simulator.simulate(MLP, V100)
 LAUNCH = models.mlp(batch=2, features=3, hidden=[4]).launch(reference)
 KEY = '{"format":"gpumem.plan/1","n":1,"decisions":[{"kind":"swap","buffer":0,"otu":1}]}'
 nan = float("nan")
@@ -108,10 +108,18 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: V100.with_(capacity="11GiB"), TypeError, "Machine: capacity: '11GiB' is a str; it must be a whole number"),
     (lambda: Link("1", 2), TypeError, "Link: latency_ns: '1' is a str; it must be a number"),  # type: ignore[arg-type]
     # what does not belong together
-    (lambda: gpumem.simulate(MLP, V100, OTHER), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
+    (
+        lambda: gpumem.simulator.simulate(MLP, V100, OTHER),
+        ValueError,
+        "placement: 2 offsets, but trace .* has 35 buffers",
+    ),
     (lambda: OTHER.ratio(MLP), ValueError, "placement: 2 offsets, but trace .* has 35 buffers"),
     (lambda: Plan.of(MLP).apply(BARE), ValueError, "plan: made for 40 ops, the trace has 3"),
-    (lambda: io.chrome.events(BARE, gpumem.simulate(MLP, V100)), ValueError, "timeline: 40 ops, but trace '' has 3"),
+    (
+        lambda: io.chrome.events(BARE, gpumem.simulator.simulate(MLP, V100)),
+        ValueError,
+        "timeline: 40 ops, but trace '' has 3",
+    ),
     (lambda: gpumem.plan(BARE, "v100"), ValueError, "trace: '' is a bare instance, it has no ops to swap between"),
     # plans
     (lambda: Plan.from_json({}), TypeError, "from_json: text: {} is a dict; it must be a text or bytes"),  # type: ignore[arg-type]

@@ -29,11 +29,11 @@ from gpumem.execute import (
     run,
     scaled,
 )
-from gpumem.hazards import hazards
 from gpumem.io import load
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit, first_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.trace import Buffers, Op, Ops, Trace

@@ -85,7 +85,9 @@ def test_nothing_is_loaded_unasked() -> None:
     loaded = "[name for name in sys.modules if name.startswith('gpumem') and not hasattr(sys.modules[name], '_home')]"
     for room in ("gpumem", "gpumem.swap", "gpumem.pool", "gpumem.jobs"):
         assert fresh(f"import sys, {room}; print(*{loaded})").split() == ["gpumem.base.exports", "gpumem.base.version"]
-    used = fresh("import gpumem; print(gpumem.check.budget.__name__, gpumem.simulate.__name__, gpumem.plot.__name__)")
+    used = fresh(
+        "import gpumem; print(gpumem.check.budget.__name__, gpumem.simulator.simulate.__name__, gpumem.plot.__name__)"
+    )
     assert used.split() == ["budget", "simulate", "gpumem.report.plot"]
 
 

@@ -20,8 +20,8 @@ from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
-from gpumem.machine import Machine
 from gpumem.models import MODELS, Model, measured
+from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

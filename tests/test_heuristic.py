@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import Link, Machine
 from gpumem.pool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.heuristic import heuristic, select

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from gpumem import _clock, check, io
-from gpumem._clock import Clock, Reservations, Steps
-from gpumem._hosts import Hosts
+from gpumem import check, io
 from gpumem.base.errors import CheckError, Infeasible, NotReached
-from gpumem.hazards import hazards
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import hosted, simulate
+from gpumem.simulator import _iteration as _clock
+from gpumem.simulator._iteration import Clock, Reservations, Steps
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import hosted, simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap import PLANNERS
 from gpumem.swap.limits import floor
-from gpumem.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
 

@@ -11,8 +11,8 @@ import pytest
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Swap, gaps, heuristic, ilp, least_stall, solve_ilp
 from gpumem.swap.limits import floor
 from gpumem.trace import Buffers, Ops, Trace

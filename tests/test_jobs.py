@@ -13,7 +13,7 @@ from gpumem import check
 from gpumem.check import naive_clock
 from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs
 from gpumem.jobs.runtime.memory import JobMemory
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled

@@ -9,9 +9,9 @@ import pytest
 
 from gpumem.base.units import moment
 from gpumem.io import bundled
-from gpumem.machine import Machine
 from gpumem.papers import tensile
 from gpumem.papers.tensile import bound_table, figure6, table
+from gpumem.simulator.machine import Machine
 
 from .conftest import Cli
 

@@ -13,8 +13,8 @@ from gpumem import check
 from gpumem.check import naive_clock
 from gpumem.io import bundled
 from gpumem.jobs import Event, Job, Outcome, Policy, simulate_jobs, steady, unmanaged
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task

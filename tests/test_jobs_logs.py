@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpumem.jobs import Job, Outcome, Policy, simulate_jobs
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Buffers, Ops, Trace

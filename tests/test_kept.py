@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 
 from gpumem import io
 from gpumem.jobs.runtime.instructions import instructions
-from gpumem.machine import Machine
 from gpumem.models import mlp
+from gpumem.simulator.machine import Machine
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import rebatch

@@ -13,8 +13,8 @@ from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.io import bundled, load
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.trace import Trace

@@ -45,7 +45,7 @@ from gpumem.latency.samples import (
 )
 from gpumem.latency.scores import scores
 from gpumem.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops, Trace
 
 from . import fake_cuda

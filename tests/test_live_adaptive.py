@@ -14,7 +14,7 @@ import pytest
 from gpumem import Machine
 from gpumem.evaluate import Among
 from gpumem.live import Adaptive, InMemory, LimitError, LiveBlock, OnClock
-from gpumem.machine import Link
+from gpumem.simulator.machine import Link
 from gpumem.swap.plan import Plan
 from gpumem.testing import Unmanaged
 from gpumem.trace import Buffers, Ops, Trace

@@ -15,8 +15,8 @@ from gpumem.io import bundled
 from gpumem.live import Adaptive, Clocked, InMemory, OnClock
 from gpumem.live.log import LogEntry
 from gpumem.live.programs import play
-from gpumem.machine import Link, Machine
 from gpumem.models import MODELS
+from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.snu.on_demand import follow
 from gpumem.testing import DeviceCall, Unmanaged, live_program, perform
 from gpumem.trace import COMPUTE, Csr, Trace

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpumem.live import Adaptive, InMemory, LimitError, OnClock
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 
 MACHINE = Machine.named("rtx4090")
 

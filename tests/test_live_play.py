@@ -10,9 +10,9 @@ from gpumem.execute import Emulator, GenericOp, carried, in_units, initial, run
 from gpumem.io import bundled
 from gpumem.kernels import reference
 from gpumem.live.programs import OverArrays, play
-from gpumem.machine import Machine
 from gpumem.models import MODELS
 from gpumem.pool.smartpool import best_fit
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.testing import Unmanaged, steps
 from gpumem.trace import Buffers, Ops, Trace

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.commands.args import machine_of
-from gpumem.machine import GIB, PRESETS, Link, Machine
+from gpumem.simulator.machine import GIB, PRESETS, Link, Machine
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Ops, Trace
 
 GTX = Machine.named("gtx1080ti")

@@ -13,7 +13,7 @@ from gpumem import check
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import load
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import NO_CUT, PART, SEGMENT, Levels
 from gpumem.swap.baselines.checkpoint import checkpoint

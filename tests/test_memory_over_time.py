@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.io import bundled
-from gpumem.machine import Machine
-from gpumem.simulate import hosted, simulate
-from gpumem.timeline import FREED, Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import hosted, simulate
+from gpumem.simulator.timeline import FREED, Timeline
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine

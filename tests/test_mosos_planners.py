@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Infeasible, Machine, NotReached, Plan, Swap, Variant, bundled, check, simulate
 from gpumem.base.deadline import Deadline
-from gpumem.machine import Link
+from gpumem.simulator.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
 from gpumem.swap.mosos.parking import crowded
 from gpumem.swap.mosos.stages import Stages

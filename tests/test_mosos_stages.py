@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem import Machine, bundled, check, simulate, workspaces
-from gpumem.machine import Link
+from gpumem import Machine, bundled, check, simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Link
 from gpumem.swap import Plan, Variant
 from gpumem.swap.mosos import Rules, rounded, solve
 from gpumem.swap.mosos.stages import Stages

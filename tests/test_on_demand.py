@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem._hosts import Hosts
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import GIB, Link, Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import GIB, Link, Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.planners import PLANNERS

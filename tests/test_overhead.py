@@ -10,8 +10,8 @@ import gpumem
 from gpumem.base.errors import NotReached
 from gpumem.evaluate import knee, overhead_at
 from gpumem.evaluate.knee import knee_of
-from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Buffers, Ops, Trace

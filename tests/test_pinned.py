@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import Infeasible, NotReached, bundled
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS, PROGRAMS
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.reruns import states

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.trace import Buffers, Csr, Ops, Trace

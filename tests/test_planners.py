@@ -12,8 +12,8 @@ from hypothesis import assume, given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
-from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import PLANNERS, Plan
 from gpumem.swap.bound.certify import least_stall, zero_stall_limit
 from gpumem.swap.limits import floor

@@ -33,7 +33,7 @@ def agg() -> Iterator[None]:
 
 def drawings(trace: Trace) -> list[Callable[..., Any]]:
     placed = gpumem.best_fit(trace)
-    line = gpumem.simulate(trace, Machine.named("v100"), placed)
+    line = gpumem.simulator.simulate(trace, Machine.named("v100"), placed)
     curve = Figure("f", "a figure", "x", "y", (Series("one", [0, 1], [2, None]),))
     return [
         partial(plot.profile, trace),
@@ -41,7 +41,7 @@ def drawings(trace: Trace) -> list[Callable[..., Any]]:
         partial(plot.profile, trace, trace, trace.peak_load),
         partial(plot.layout, trace, placed),
         partial(plot.streams, trace, line),
-        partial(plot.memory, trace, gpumem.simulate(trace, Machine.named("v100"), sync=True)),
+        partial(plot.memory, trace, gpumem.simulator.simulate(trace, Machine.named("v100"), sync=True)),
         partial(plot.curves, curve),
     ]
 
@@ -103,24 +103,24 @@ def test_streams_say_what_their_colours_mean() -> None:
     trace = Trace(Buffers.make([8], [0], [3]), ops)
     again = Plan.of(trace, [Recompute(0, 1, 2, 2)]).apply(trace)
     for shown, told in ((trace, ["compute"]), (again, ["compute", "recompute"])):
-        legend = plot.streams(shown, gpumem.simulate(shown, Machine.named("v100"))).get_legend()
+        legend = plot.streams(shown, gpumem.simulator.simulate(shown, Machine.named("v100"))).get_legend()
         assert [text.get_text() for text in legend.get_texts()] == told
 
 
 def test_streams_have_a_row_for_each_host_that_hands_over() -> None:
     trace = gpumem.bundled("mlp3")
     two = replace(trace, ops=replace(trace.ops, hosts=("main", "copies"), host=np.arange(trace.n) % 2))
-    drawn = plot.streams(two, gpumem.simulate(two, Machine.named("v100"), sync=True))
+    drawn = plot.streams(two, gpumem.simulator.simulate(two, Machine.named("v100"), sync=True))
     assert [text.get_text() for text in drawn.get_yticklabels()] == ["main", "copies", "compute"]
     assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["compute", "hands over", "waits"]
-    ahead = gpumem.simulate(trace, Machine.named("v100").with_(host_ns=1), sync=False)
+    ahead = gpumem.simulator.simulate(trace, Machine.named("v100").with_(host_ns=1), sync=False)
     far = replace(ahead, issued=ahead.issued - 10**12)
     assert plot.streams(trace, far).get_xlim()[0] == -far.makespan / 1e6
 
 
 def test_memory_shows_both_ways_to_free() -> None:
     trace = gpumem.bundled("mlp3")
-    line = gpumem.simulate(trace, Machine.named("v100").with_(host_ns=1e4))
+    line = gpumem.simulator.simulate(trace, Machine.named("v100").with_(host_ns=1e4))
     low, high = (max(curve.get_ydata()) for curve in plot.memory(trace, line).lines)
     assert low < high == line.memory_over_time(trace, "completed")[1].max() / 2**20
 
@@ -130,7 +130,7 @@ def test_what_does_not_belong_together_is_said_so() -> None:
     with pytest.raises(ValueError, match=r"placement: 35 offsets, but trace '' has 1 buffers"):
         plot.layout(other, gpumem.best_fit(trace))
     with pytest.raises(ValueError, match=r"timeline: 40 ops, but trace '' has 2"):
-        plot.streams(other, gpumem.simulate(trace, Machine.named("v100")))
+        plot.streams(other, gpumem.simulator.simulate(trace, Machine.named("v100")))
     with pytest.raises(TypeError, match=r"ax: Trace\(.* is a Trace; it must be axes of matplotlib or None"):
         plot.profile(trace, ax=trace)
     with pytest.raises(ValueError, match=r"limit: '70 apples'|limit: unit 'apples'"):

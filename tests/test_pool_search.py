@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.deadline import NEVER
 from gpumem.io import bundled, read
-from gpumem.machine import Machine
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import planner
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search._reorder import meetings, refit
 from gpumem.pool.smartpool import _fit
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace

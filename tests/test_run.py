@@ -17,7 +17,7 @@ from gpumem.kernels import reference
 from gpumem.models import MODELS, mlp
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Report, Run
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 
 from .conftest import tiny_machine
 

@@ -13,8 +13,8 @@ from gpumem.base import deadline
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.limits import floor

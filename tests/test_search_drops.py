@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings, strategies as st
 from gpumem import check
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.menu import Menu
 from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Hold, Plan, Recompute, Variant

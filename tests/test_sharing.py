@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from gpumem import _sharing, check
-from gpumem._hosts import Hosts
-from gpumem.hazards import hazards
+from gpumem import check
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit
-from gpumem.sharing import rates, share
-from gpumem.simulate import simulate
-from gpumem.timeline import Timeline
+from gpumem.simulator import _sharing_loop as _sharing
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.sharing import rates, share
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COMPUTE, RECOMPUTE, SYNC, Buffers, Csr, Ops, Trace
 from gpumem.trace.placement import Placement
 

@@ -19,11 +19,11 @@ from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import Face
 from gpumem.evaluate import Case, in_pool, knee
 from gpumem.execute import Emulator, GenericOp, prepare
-from gpumem.hazards import hazards
 from gpumem.io import bundled_path, load
 from gpumem.jobs import Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
 from gpumem.latency import LatencyTable, Measurement, Sample
 from gpumem.models import mlp
+from gpumem.simulator.hazards import hazards
 from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates
 from gpumem.swap.windows import windows
@@ -75,7 +75,7 @@ def objects() -> Iterator[tuple[str, Any]]:
         yield f"placement {what}", placement
         yield f"gaps {what}", gaps(trace)
         if len(trace.ops):
-            line = gpumem.simulate(trace, GTX, placement)
+            line = gpumem.simulator.simulate(trace, GTX, placement)
             yield from [(f"timeline {what}", line), (f"case {what}", Case.of(trace, GTX.with_(name=LONG_NAME)))]
     yield from [("plan empty", Plan()), ("plan", decided("t")), ("plan long", decided(LONG_NAME))]
     yield from [("planned", planned()), ("report", planned().report()), ("run", planned().after)]
@@ -97,7 +97,10 @@ def objects() -> Iterator[tuple[str, Any]]:
     for _ in range(40):
         device.malloc(2**20)
     yield from [("recorder", device), ("hazards", hazards(trace)), ("windows", windows(trace, GTX))]
-    yield from [("times", Times.of(gpumem.simulate(trace, GTX))), ("candidates", candidates(trace, GTX, 2**27))]
+    yield from [
+        ("times", Times.of(gpumem.simulator.simulate(trace, GTX))),
+        ("candidates", candidates(trace, GTX, 2**27)),
+    ]
     yield "knee", knee(trace, GTX, gpumem.autoswap, step=0.2, name=LONG_NAME)
     yield "program", prepare(tiny(), gpumem.best_fit(tiny()), Emulator(), GenericOp(tiny()))
 
@@ -120,7 +123,7 @@ def test_a_repr_is_short_and_one_line() -> None:
 
 def test_a_repr_tells() -> None:
     trace = gpumem.bundled("mlp3")
-    line = gpumem.simulate(trace, GTX)
+    line = gpumem.simulator.simulate(trace, GTX)
     assert (
         repr(trace) == "Trace(mlp3_b128_sgd: 40 ops, 35 buffers, peak load 231.70 MiB at op 21, persistent 152.88 MiB)"
     )
@@ -199,7 +202,7 @@ def test_plans_placements_and_timelines_become_tables() -> None:
     line = planned().placed.to_pandas()
     assert list(line) == ["start_ns", "end_ns", "wait_ns", "cause"] and len(line) == planned().trace.n
     assert set(line.cause) <= {"none", "data", "copy", "memory"}
-    hosted = gpumem.simulate(planned().trace, Machine.named("v100"), sync=True)
+    hosted = gpumem.simulator.simulate(planned().trace, Machine.named("v100"), sync=True)
     assert hosted.to_pandas().issued_ns.tolist() == hosted.issued.tolist() == [span.issued for span in hosted]
     assert "issued_ns" not in line and planned().placed[0].issued is None
     both = planned().to_pandas()
@@ -216,7 +219,7 @@ def test_what_runs_again_and_what_is_held_is_told_beside_swaps() -> None:
     for plan, reruns in ((held, [(1, 7)]), (Plan.of(trace, held.decisions[1:]), [(2, 12)])):
         done = plan.apply(trace)
         found = in_pool(trace, 2**40, swap=lambda t, n, plan=plan: plan, pool=gpumem.best_fit)
-        shown = case.planned(found, gpumem.simulate(done, GTX), "by hand")
+        shown = case.planned(found, gpumem.simulator.simulate(done, GTX), "by hand")
         row = shown.report().row()
         assert [(row["reruns"], row["recompute_ns"])] == reruns and row["held"] == len(plan.decisions) - 1
         assert shown.to_pandas().reruns.tolist() == [0, row["reruns"]]

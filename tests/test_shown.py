@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.machine import PRESETS
+from gpumem.simulator.machine import PRESETS
 
 from . import shown
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.machine import Machine
 from gpumem.pool.smartpool import best_fit, first_fit
-from gpumem.simulate import simulate
-from gpumem.timeline import Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
 

@@ -116,7 +116,7 @@ def test_there_are_many_doors() -> None:
     assert len(doors()) > 110
     names = {name for name, _ in doors()}
     assert {
-        "gpumem.simulate.simulate",
+        "gpumem.simulator.simulate.simulate",
         "gpumem.swap.plan.plan.Plan.apply",
         "gpumem.trace.placement.Placement.at",
     } <= names

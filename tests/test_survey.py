@@ -14,7 +14,7 @@ import pytest
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import BOUNDS, Ledger, Question, against, best_of_others, means, questions, standings, survey
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import Plan, Swap
 from gpumem.trace import Buffers, Ops, Trace
 

@@ -14,19 +14,20 @@ import numpy as np
 import pytest
 
 import gpumem
-from gpumem import check, workspaces
+from gpumem import check
 from gpumem.base.errors import NotReached
 from gpumem.base.units import exact, human
 from gpumem.commands.bench.swap import _rebatched
 from gpumem.io import bundled_path, load, write
-from gpumem.machine import Machine
 from gpumem.papers.autoswap import batch_table, limit_table, profile_table
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.online import replay
 from gpumem.pool.smartpool import best_fit
 from gpumem.report import Figure, Series
 from gpumem.report.plot import recorded
-from gpumem.simulate import simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint

@@ -15,8 +15,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
-from gpumem.machine import Link, Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap, Times
 from gpumem.swap.recompute import recomputable
 from gpumem.swap.tasks import Scheduled, Task

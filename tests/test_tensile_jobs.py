@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from gpumem.io import bundled, read
 from gpumem.jobs import PLANNERS, Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, steady, unmanaged
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import heuristic
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile.planner import schedule

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn

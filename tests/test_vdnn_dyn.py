@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem import check, workspaces
+from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator import workspaces
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Variant, vdnn, vdnn_dyn
 from gpumem.swap.baselines.vdnn_dyn import Menu
 from gpumem.swap.limits import floor

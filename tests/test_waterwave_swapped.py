@@ -12,7 +12,7 @@ from gpumem.jobs.waterwave import Pipeline, Together, atoms, balanced, partition
 from gpumem.kernels import reference
 from gpumem.papers.waterwave import both
 from gpumem.papers.waterwave.throughput import side_by_side
-from gpumem.sharing import share
+from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan
 from gpumem.trace import Trace
 

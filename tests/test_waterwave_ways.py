@@ -25,7 +25,7 @@ from gpumem.jobs.waterwave import (
     waterwave,
     waterwave_s,
 )
-from gpumem.sharing import share
+from gpumem.simulator.sharing import share
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import Cli, shared

@@ -16,12 +16,12 @@ from hypothesis import given, strategies as st
 from gpumem import check, io, pool, swap
 from gpumem.base.errors import NotReached
 from gpumem.cli import main
-from gpumem.machine import Machine
 from gpumem.pool import best_fit
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.workspaces import TABLE, Algorithm, Convolution, add, convolutions, offers
+from gpumem.simulator.workspaces.shapes import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import WORKSPACE
-from gpumem.workspaces import TABLE, Algorithm, Convolution, add, convolutions, offers
-from gpumem.workspaces.shapes import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 from .conftest import shared
 from .runs import outcome, same

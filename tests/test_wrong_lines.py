@@ -11,7 +11,7 @@ import pytest
 
 from gpumem import swap
 from gpumem.io import bundled_path
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 

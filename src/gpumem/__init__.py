@@ -15,17 +15,18 @@ from gpumem.base.exports import face
 from gpumem.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gpumem import check as check, workspaces as workspaces
+    from gpumem import check as check
     from gpumem.base.errors import CheckError as CheckError, Infeasible as Infeasible, NotReached as NotReached
     from gpumem.evaluate import Planned as Planned, plan as plan
     from gpumem.io import bundled as bundled, read as read, write as write
-    from gpumem.machine import Machine as Machine
     from gpumem.pool import best_fit as best_fit, first_fit as first_fit
     from gpumem.report import plot as plot
-    from gpumem.simulate import simulate as simulate
+    from gpumem.simulator import workspaces as workspaces
+    from gpumem.simulator.machine import Machine as Machine
+    from gpumem.simulator.simulate import simulate as simulate
+    from gpumem.simulator.timeline import Timeline as Timeline
     from gpumem.swap import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.autoswap import autoswap as autoswap
-    from gpumem.timeline import Timeline as Timeline
     from gpumem.trace import Trace as Trace
     from gpumem.trace.placement import Placement as Placement
     from gpumem.trace.record.recorder import Recorder as Recorder

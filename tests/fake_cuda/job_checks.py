@@ -22,9 +22,9 @@ from gpumem.jobs import Job, Outcome, Policy, run_jobs
 from gpumem.jobs.worlds.running import prepared
 from gpumem.jobs.worlds.threads import Threads
 from gpumem.kernels import reference
-from gpumem.machine import Link, Machine
 from gpumem.models import mlp
 from gpumem.pool.smartpool import first_fit
+from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled
 from gpumem.trace import COPY_OUT, Buffers, Ops, Trace

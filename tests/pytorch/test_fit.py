@@ -96,7 +96,7 @@ def test_a_step_that_fits_says_what_it_takes(make: Any, card: Machine) -> None:
     trace = capture(make, batch=64)
     assert found.need.live == trace.peak_load == sum(size for _, size in found.need.kinds)
     assert found.need.live <= found.need.reserved == found.need.tensors  # nothing here is a convolution
-    assert found.makespan == gpumem.simulate(trace, card).makespan
+    assert found.makespan == gpumem.simulator.simulate(trace, card).makespan
     assert repr(found).startswith("Fit(make at batch 64 on card: fits yes, needs ")
     assert "8.00 MiB  beside the limit, as the machine says" in found.report()
     assert found.next("train.py:make") == "gpumem fit train.py:make --machine card --largest"

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.torch import WorkloadError, managed, record

@@ -25,11 +25,11 @@ Test = Callable[[Any], bool]
 # A name in an annotation: where the class lives, and what would do.
 CLASSES = {
     "Trace": ("gpumem.trace", "gpumem.read(path) and gpumem.bundled(name) return one"),
-    "Machine": ("gpumem.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
+    "Machine": ("gpumem.simulator.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
     "Placement": ("gpumem.trace.placement", "gpumem.best_fit(trace) and gpumem.Placement.at return one"),
     "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.of(trace, swaps) return one"),
-    "Timeline": ("gpumem.timeline", "gpumem.simulate(trace, machine) returns one"),
-    "Span": ("gpumem.timeline", "gpumem.timeline.Span(op, start, end) makes one"),
+    "Timeline": ("gpumem.simulator.timeline", "gpumem.simulator.simulate(trace, machine) returns one"),
+    "Span": ("gpumem.simulator.timeline", "gpumem.simulator.timeline.Span(op, start, end) makes one"),
     "Recording": ("gpumem.trace.record.recording", "gpumem.Recorder().recording() returns one"),
     "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
@@ -40,12 +40,12 @@ CLASSES = {
     "Scheduled": ("gpumem.swap", "gpumem.swap.Scheduled(plan, ...) makes one"),
     "Policy": ("gpumem.jobs", "gpumem.jobs.TENSILE and gpumem.jobs.Policy(planner) are two"),
     "Backend": ("gpumem.execute", "gpumem.execute.Emulator() is one"),
-    "Algorithm": ("gpumem.workspaces", "gpumem.workspaces.TABLE has some"),
+    "Algorithm": ("gpumem.simulator.workspaces", "gpumem.simulator.workspaces.TABLE has some"),
     "Measurement": ("gpumem.latency", "gpumem.latency.read_table(path).rows are some"),
     "LatencyTable": ("gpumem.latency", "gpumem.latency.read_table(path) returns one"),
     "Allocator": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
     "Pool": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
-    "Link": ("gpumem.machine", "gpumem.machine.Link(latency_ns, ns_per_byte) makes one"),
+    "Link": ("gpumem.simulator.machine", "gpumem.simulator.machine.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {
     "int": lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),

@@ -14,8 +14,8 @@ from gpumem.check.log import LoggedEvent
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
 from gpumem.check.together import together
-from gpumem.machine import Machine
-from gpumem.timeline import Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

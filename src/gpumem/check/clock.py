@@ -9,8 +9,8 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
-from gpumem.machine import Machine
-from gpumem.timeline import Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, I64, Bool, Buffer, Trace, first, int_column
 from gpumem.trace.placement import Placement
 
@@ -39,7 +39,7 @@ def timeline(
     sync : bool, optional
         As of the clock.
     placement, capacity
-        Of the clock that made the timeline, as in `gpumem.simulate.simulate`.
+        Of the clock that made the timeline, as in `gpumem.simulator.simulate.simulate`.
     duplex : bool
         Whether both directions of the link run at once.
 

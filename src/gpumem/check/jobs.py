@@ -13,7 +13,7 @@ from gpumem.check.handing import handing_over
 from gpumem.check.log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.order import order
 from gpumem.check.versions import values
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Trace
 
 

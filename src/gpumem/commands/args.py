@@ -44,7 +44,7 @@ def target_of(args: argparse.Namespace) -> gpumem.Machine:
 
 def machine_of(text: str) -> gpumem.Machine:
     """Return the preset called `text`, or the machine that the JSON file at `text` describes."""
-    from gpumem.machine import PRESETS, Machine
+    from gpumem.simulator.machine import PRESETS, Machine
 
     if text in PRESETS:
         return Machine.named(text)

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         row["zero_stall_limit"] = swap.zero_stall_limit(trace, target, progress=progress).limit
         if load is not None:
             progress("bounding the stall at the limit")
-            base = gpumem.simulate(trace, target).makespan
+            base = gpumem.simulator.simulate(trace, target).makespan
             row["load_limit"] = load
             for kind, recompute in (("", False), ("_recompute", True)):
                 stall = swap.least_stall(trace, target, load, recompute=recompute, progress=progress).stall_ns

@@ -161,8 +161,8 @@ def _devices(rows: dict[str, Row]) -> list[Any]:
 def _link() -> Row:
     """What pinned copies take, on the first device."""
     from gpumem.execute.cuda import Cuda
-    from gpumem.machine import Machine
     from gpumem.models import measured_machine
+    from gpumem.simulator.machine import Machine
 
     try:
         with Cuda(timing=True) as backend:

@@ -91,7 +91,7 @@ def with_workspaces(trace: gpumem.Trace, text: str) -> gpumem.Trace:
     rule = text if text in ("fastest", "none") else _bytes(text, trace.peak_load)
     if rule == "none":
         return trace
-    from gpumem import workspaces
+    from gpumem.simulator import workspaces
 
     larger = workspaces.add(trace, rule=rule)
     sizes = larger.buffers.size[len(trace.buffers) :]

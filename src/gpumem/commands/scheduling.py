@@ -106,7 +106,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
     from gpumem.jobs.waterwave import WAYS, Together, simulate_together
     from gpumem.jobs.waterwave.groups import ORDERS
-    from gpumem.sharing import share
+    from gpumem.simulator.sharing import share
 
     way = WAYS[args.planner]
     one_word(args, "order", ORDERS)

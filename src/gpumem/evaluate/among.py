@@ -16,7 +16,7 @@ from gpumem.base.units import human, percent
 from gpumem.evaluate.options import taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.task import Progress, plan, silent
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.trace import Trace
 

@@ -9,8 +9,8 @@ from gpumem.base.arguments import expect, strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

@@ -13,11 +13,11 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import human, percent
 from gpumem.evaluate.options import name_of
-from gpumem.machine import Machine
 from gpumem.report import columns
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 FREE = 0.005  # an overhead up to this counts as none

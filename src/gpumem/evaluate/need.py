@@ -6,13 +6,13 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpumem import workspaces as convolving
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.machine import Machine
 from gpumem.pool.allocators import Caching
 from gpumem.pool.online import replay
+from gpumem.simulator import workspaces as convolving
+from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 
 CONTEXT = 512 * 2**20  # what a CUDA context and the libraries' handles take, about, where the machine does not say

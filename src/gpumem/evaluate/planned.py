@@ -14,11 +14,11 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
 from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
-from gpumem.machine import Machine
 from gpumem.report import Report, Run, human, human_ns, percent, plot
-from gpumem.simulate import baseline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
-from gpumem.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, Trace
 from gpumem.trace.placement import Placement
 

@@ -24,8 +24,8 @@ from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.base.version import __version__
 from gpumem.evaluate.ledger import Ledger, Row
 from gpumem.evaluate.options import taken
-from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
 

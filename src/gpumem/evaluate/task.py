@@ -18,12 +18,12 @@ from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settl
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
 from gpumem.evaluate.verify import blamed, self_check
-from gpumem.machine import Machine
 from gpumem.report import Run
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

@@ -12,14 +12,14 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import CheckError
 from gpumem.evaluate.options import name_of
-from gpumem.simulate import hosted
+from gpumem.simulator.simulate import hosted
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
     from gpumem.jobs.waterwave import Together
-    from gpumem.machine import Machine
+    from gpumem.simulator.machine import Machine
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 # About how many seconds they take, so that none is begun that would not end in time.

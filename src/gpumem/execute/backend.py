@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpumem.execute.layout import Block, Layout
-from gpumem.timeline import Span
+from gpumem.simulator.timeline import Span
 
 Token = Any  # what `submit` returns; only the backend looks inside
 Call = Callable[[Any], None]  # starts an op on the stream that it is given (None where there are none)

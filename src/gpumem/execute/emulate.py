@@ -13,7 +13,7 @@ from gpumem.execute.backend import HostMemory, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.orders import Order, shuffled
 from gpumem.execute.races import Races
-from gpumem.timeline import Span
+from gpumem.simulator.timeline import Span
 
 POISON = 0xA5
 

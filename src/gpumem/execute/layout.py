@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.hazards import Hazards, hazards
+from gpumem.simulator.hazards import Hazards, hazards
 from gpumem.trace import Trace
 from gpumem.trace.placement import NOWHERE, Placement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.execute.layout import Layout
-from gpumem.timeline import CAUSES, HOST, NONE, Span, Timeline
+from gpumem.simulator.timeline import CAUSES, HOST, NONE, Span, Timeline
 from gpumem.trace import I64, UNKNOWN
 
 

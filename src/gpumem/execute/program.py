@@ -16,7 +16,7 @@ from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Arrays, Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
 from gpumem.execute.measured import timeline_of
-from gpumem.timeline import Span, Timeline
+from gpumem.simulator.timeline import Span, Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, I64, SYNC, UNKNOWN, Bool, Csr, Op, Trace
 from gpumem.trace.kinds import WORKSPACE
 from gpumem.trace.placement import Placement

@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike
 
 from gpumem.execute.backend import Backend, Bytes, Call, Token, Work
 from gpumem.execute.layout import Block, Layout
-from gpumem.machine import Machine
-from gpumem.timeline import Span
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import Span
 from gpumem.trace import COPY_IN, COPY_OUT, SYNC
 
 LINK = -1  # the one copy engine of a machine that is not duplex

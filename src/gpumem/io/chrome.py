@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.files import write_text
-from gpumem.timeline import CAUSES, Timeline
+from gpumem.simulator.timeline import CAUSES, Timeline
 from gpumem.trace import Trace
 
 

@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.files import read_bytes
 from gpumem.base.names import one_of
 from gpumem.io.schema import decode
-from gpumem.machine import Link, Machine
+from gpumem.simulator.machine import Link, Machine
 
 
 @strict

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpumem.base.arguments import strict
 from gpumem.base.names import meant
 from gpumem.io import minimalloc, tracefile
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, MAX_NS, UNKNOWN, Trace, first, int_column
 from gpumem.trace.placement import Placement
 

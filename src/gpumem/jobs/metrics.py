@@ -51,7 +51,7 @@ def steady(outcome: Outcome) -> dict[str, Steady]:
 
     >>> from gpumem.io import bundled
     >>> from gpumem.jobs import Job, simulate_jobs
-    >>> from gpumem.machine import Machine
+    >>> from gpumem.simulator import Machine
     >>> out = simulate_jobs([Job("a", bundled("mlp3"), iterations=4)], Machine.named("rtx2080ti"), 2**40)
     >>> steady(out)["a"].iterations, steady(out)["a"].peak == bundled("mlp3").peak_load
     (range(0, 4), True)

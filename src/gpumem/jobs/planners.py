@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.policy import Planner
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS as ALONE
 from gpumem.swap.plan import Plan
 from gpumem.swap.tasks import Scheduled, Task

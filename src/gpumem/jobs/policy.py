@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
 from gpumem.jobs.job import Job
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import I64

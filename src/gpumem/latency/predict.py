@@ -22,7 +22,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.latency.network import Features, Network, Training, learn, sizes
 from gpumem.latency.samples import Measurement, Sample, by_type, samples
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, F64, I64, MAX_NS, RECOMPUTE, UNKNOWN, Trace
 
 LEAST = 12  # distinct ops of a type that are worth a network

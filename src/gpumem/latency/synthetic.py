@@ -17,7 +17,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.latency.samples import Measurement, Sample
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 
 FLOAT = 4  # bytes
 TILE = 64 * 64  # elements of the output that a multiprocessor makes at a time

@@ -25,7 +25,7 @@ from gpumem.live.planning import Planning
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitedMemory
 from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.trace import MAX_BYTES, THE_HOST, UNKNOWN, Trace, dimensions
 from gpumem.trace.lifetimes import tails, used

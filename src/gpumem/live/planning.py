@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumem.evaluate import Planned, among
 from gpumem.io import read
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 

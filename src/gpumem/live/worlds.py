@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.live.residency import Emptier, Movable, Mover
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import Shape
 
 Bytes = NDArray[np.uint8]

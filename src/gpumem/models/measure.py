@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.execute import Backend, Launch, prepare
-from gpumem.machine import Link, Machine
 from gpumem.pool.smartpool import best_fit
+from gpumem.simulator.machine import Link, Machine
 from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 
 REPEATS = 5  # iterations, of which the median counts for each op; one more warms up

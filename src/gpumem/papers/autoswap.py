@@ -19,7 +19,7 @@ from gpumem.pool import best_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.report import Figure, Series, columns, human
 from gpumem.report.plot import recorded
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import candidates
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.gaps import without

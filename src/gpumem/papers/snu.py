@@ -17,15 +17,15 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate import verify
 from gpumem.evaluate.need import context_of
-from gpumem.machine import GIB, Link, Machine
 from gpumem.papers.autoswap import Planners, Study
 from gpumem.report import Figure, Series, columns, human, human_ns
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import GIB, Link, Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap import heuristic
 from gpumem.swap.plan import Plan
 from gpumem.swap.snu import by_address, follow, ilp, on_demand
 from gpumem.swap.snu.addresses import FITS
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 Row = dict[str, Any]

@@ -13,10 +13,10 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
 from gpumem.evaluate import verify
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
-from gpumem.machine import Machine
 from gpumem.models import mlp
 from gpumem.report import Figure, Series, columns, human_ns
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, schedule, zero_stall_limit
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.tasks import Task

@@ -10,8 +10,8 @@ from gpumem.base.arguments import strict_fields
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.units import human, human_ns, percent
 from gpumem.report.text import decided, unswapped, versus
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
-from gpumem.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace
 from gpumem.trace.placement import Placement
 

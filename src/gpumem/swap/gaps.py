@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.timeline import Timeline
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import I64, Bool, Trace
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
-from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Plan
-from gpumem.timeline import Timeline
 from gpumem.trace import Trace
 
 FAR = 2**62  # a time that nothing reaches

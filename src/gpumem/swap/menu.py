@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpumem.base.arguments import strict
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.workspaces import offers
 from gpumem.swap.plan.decisions import Variant
 from gpumem.trace import Trace
 from gpumem.trace.kinds import WORKSPACE
-from gpumem.workspaces import offers
 
 Menu = Mapping[int, Sequence[Variant]]
 
@@ -22,7 +22,8 @@ def menu_of(trace: Trace, machine: Machine) -> Menu:
     -----
     The first of them is the fastest, whose name is that of the recorded op where that is what it runs.
 
-    >>> from gpumem import bundled, workspaces
+    >>> from gpumem import bundled
+    >>> from gpumem.simulator import workspaces
     >>> ways = menu_of(workspaces.add(bundled("vgg16")), Machine.named("p100"))
     >>> [way.workspace for way in ways[7]]
     [262144, 0]

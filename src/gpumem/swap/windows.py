@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import Spans, gaps
 from gpumem.trace import I64, Bool, Trace
 

@@ -14,8 +14,9 @@ from gpumem.evaluate import Among, Need, Planned, among, least, need
 from gpumem.evaluate.among import QUICK, SEVERAL
 from gpumem.evaluate.need import context_of
 from gpumem.evaluate.task import Progress, silent
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import PLANNERS
 from gpumem.torch.capture import record
 from gpumem.torch.chunks import in_bytes
@@ -23,7 +24,6 @@ from gpumem.torch.fitted import Fit, Largest
 from gpumem.torch.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.trace.batch import largest as largest_of
-from gpumem.workspaces import adding as convolving
 
 SECONDS = 8.0
 EACH = 4.0  # seconds of planning at one batch, while the largest is looked for

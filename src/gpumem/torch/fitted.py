@@ -14,9 +14,9 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
 from gpumem.evaluate import Need, Planned, Tried
 from gpumem.io import staged, write, write_text
-from gpumem.machine import PRESETS, Machine
 from gpumem.report import by_module, columns, decided, human, human_ns, percent
 from gpumem.report.modules import rows_of
+from gpumem.simulator.machine import PRESETS, Machine
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.batch import MOST, step_at
 

@@ -22,7 +22,7 @@ from gpumem.execute.cuda.gate import Gate
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
 from gpumem.execute.cuda.ranges import ranged
 from gpumem.execute.layout import Block, Layout
-from gpumem.timeline import Span
+from gpumem.simulator.timeline import Span
 from gpumem.trace import UNKNOWN
 
 TURNS = 64  # iterations whose ends are timed and that may be under way at once

@@ -20,7 +20,7 @@ from gpumem.jobs.policy import Policy
 from gpumem.jobs.runtime.executor import Executor, World
 from gpumem.jobs.runtime.forecast import Forecast, roofline
 from gpumem.jobs.runtime.instructions import Instructions, Place, instructions
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 
 TRIES = 4  # plans for ever less, until their placements fit

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from gpumem.base.arguments import strict
 from gpumem.jobs.job import Job
 from gpumem.jobs.policy import Estimate
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import F64, I64
 
 

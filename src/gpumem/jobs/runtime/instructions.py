@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Carried, Plan, Swap
 from gpumem.trace import COPY_OUT, I64, Csr, Trace
 from gpumem.trace.placement import Placement

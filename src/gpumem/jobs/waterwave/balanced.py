@@ -23,7 +23,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
 from gpumem.jobs.waterwave.groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import F64, I64
 
 COARSE = (32, 64)  # atoms of a job while the ends of pairs are anywhere; with the first, the order of jobs is too

@@ -12,7 +12,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice
 from gpumem.base.units import human
 from gpumem.jobs.waterwave.order import by_depth, reordered
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Bool, Trace
 
 ORDERS: dict[str, Callable[[Trace], I64]] = {"recorded": lambda trace: np.arange(trace.n), "depth": by_depth}

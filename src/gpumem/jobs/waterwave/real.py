@@ -12,7 +12,7 @@ from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch, run
 from gpumem.jobs.waterwave.together import Together
-from gpumem.timeline import Timeline
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace.placement import Placement
 
 State = MutableMapping[int, NDArray[Any]]

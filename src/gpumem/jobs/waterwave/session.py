@@ -14,9 +14,9 @@ from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.waterwave.priorities import by_weight
 from gpumem.jobs.waterwave.together import Together, together
 from gpumem.jobs.waterwave.ways import Way, waterwave
-from gpumem.machine import Machine
-from gpumem.sharing import share
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.sharing import share
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import I64
 
 

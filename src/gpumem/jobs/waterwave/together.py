@@ -22,7 +22,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.execute.program import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined
 
 STREAMS = ("compute 0", "compute 1")

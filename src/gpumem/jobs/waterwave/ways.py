@@ -16,9 +16,9 @@ from gpumem.jobs.waterwave.balanced import balanced
 from gpumem.jobs.waterwave.groups import Partition, atoms, between, partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline
 from gpumem.jobs.waterwave.together import together
-from gpumem.machine import Machine
-from gpumem.sharing import share
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.sharing import share
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 from gpumem.trace.kinds import ACT_GRAD, GRADIENT
 
@@ -55,7 +55,7 @@ def waterwave(
     turns : sequence of int, optional
         See `pipeline`.
     slowdown : float
-        How much kernels slow each other down, for that clock; see `gpumem.sharing.share`.
+        How much kernels slow each other down, for that clock; see `gpumem.simulator.sharing.share`.
     hosts : int
         Host threads, for that clock; see `together`.
 

@@ -9,11 +9,11 @@ from functools import cache
 
 import numpy as np
 
-from gpumem._hosts import Hosts
 from gpumem.jobs.runtime.executor import Executor
 from gpumem.jobs.runtime.swaps import Transfer
-from gpumem.machine import Machine
-from gpumem.sharing import rates
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.sharing import rates
 from gpumem.trace import Trace
 
 
@@ -68,7 +68,7 @@ class Kernel:
 
 
 class Kernels:
-    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.sharing.rates` says.
+    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.simulator.sharing.rates` says.
 
     A kernel ends at the first whole nanosecond at which its work is done.
     """
@@ -106,7 +106,7 @@ class Kernels:
 
 
 class JobHost:
-    """The host threads of one job, which begin when it is launched: they hand over its kernels (`gpumem.simulate`)."""
+    """The host threads of one job, which begin when it is launched: they hand over its kernels (`gpumem.simulator.simulate`)."""
 
     def __init__(self, machine: Machine, trace: Trace, now: int) -> None:
         self.machine, self.last = machine, now

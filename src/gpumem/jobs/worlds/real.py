@@ -14,7 +14,7 @@ from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.instructions import Place
 from gpumem.jobs.runtime.session import run_session
 from gpumem.jobs.worlds.threads import State, Threads
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 
 
 @strict

@@ -16,8 +16,8 @@ from gpumem.jobs.runtime.instructions import Instructions
 from gpumem.jobs.runtime.session import run_session
 from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.jobs.worlds.engines import JobHost, Kernel, Kernels, Links
-from gpumem.machine import Machine
-from gpumem.simulate import hosted
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import hosted
 
 # At one instant what ends comes first, then what is decided, freed, held and started.
 _ORDER = (
@@ -75,7 +75,7 @@ def simulate_jobs(
     copies that were issued before it, and these for memory, for copies issued before them, and for a link that serves
     whoever is ready. Planning runs beside: it takes no time here, and plans count from the next boundary on.
 
-    Where the host is on (see `gpumem.simulate`), each job has host threads of its own, which hand over its kernels.
+    Where the host is on (see `gpumem.simulator.simulate`), each job has host threads of its own, which hand over its kernels.
     Host time delays a kernel and is no part of it: it takes nothing from other jobs, and no copy waits for it, as the
     swap executor hands over the copies of all jobs. No copy blocks, whatever a plan says.
 

@@ -31,7 +31,7 @@ from gpumem.jobs.runtime.controller import GlobalController
 from gpumem.jobs.runtime.executor import TURN, WAIT, Executor
 from gpumem.jobs.runtime.swaps import Transfer
 from gpumem.jobs.worlds.running import Running, prepared
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]
 T = TypeVar("T")

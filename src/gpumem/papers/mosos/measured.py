@@ -18,9 +18,10 @@ from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.options import taken
-from gpumem.machine import Machine
 from gpumem.papers.autoswap import Study
 from gpumem.report import Run
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.workspaces import convolutions
 from gpumem.swap.gaps import gaps, without
 from gpumem.swap.menu import menu_of
 from gpumem.swap.mosos import solve_mosos
@@ -29,7 +30,6 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import COMPUTE, COPY_OUT, RECOMPUTE, Trace
 from gpumem.trace.kinds import WORKSPACE
-from gpumem.workspaces import convolutions
 
 Row = dict[str, Any]
 
@@ -51,7 +51,7 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
     Parameters
     ----------
     trace : Trace
-        With workspaces (see `gpumem.workspaces.add`).
+        With workspaces (see `gpumem.simulator.workspaces.add`).
     machine : Machine
     ratios : sequence of float
         Limits, as fractions of the peak load.
@@ -70,7 +70,8 @@ def trade_off(trace: Trace, machine: Machine, ratios: Sequence[float] = RATIOS) 
 
     Examples
     --------
-    >>> from gpumem import bundled, workspaces
+    >>> from gpumem import bundled
+    >>> from gpumem.simulator import workspaces
     >>> rows = trade_off(workspaces.add(bundled("vgg16")), Machine.named("p40"), [0.8])
     >>> [(r["by"], round(r["over"], 2), r["workspace"], r["freed_at_0.8"]) for r in rows if r["op"] == 32][:2]
     [('winograd-nonfused', 1.0, 38928384, 15646983), ('winograd', 1.41, 4194304, 0)]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from gpumem.machine import GIB
 from gpumem.papers.mosos.measured import EQUAL, LOOSE, NO_LIMIT, OURS, REDUCTIONS, SEARCH, Row
 from gpumem.report import Figure, Series, columns, human, human_ns, percent
+from gpumem.simulator.machine import GIB
 
 
 def trade_off_table(rows: Sequence[Row]) -> str:

@@ -24,9 +24,9 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
 from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
 from gpumem.jobs.waterwave.ways import Way
-from gpumem.machine import Machine
 from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 from gpumem.trace.batch import largest, rebatch, recorded_batch
 
@@ -50,7 +50,7 @@ class Sizing:
     machine: Machine
     progress: Callable[[str], None]
     pieces: tuple[float, ...] = PIECES
-    slowdown: float = 1.0  # of kernels that run side by side: see `gpumem.sharing.share`
+    slowdown: float = 1.0  # of kernels that run side by side: see `gpumem.simulator.sharing.share`
 
     @property
     def limit(self) -> int:

@@ -17,11 +17,11 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs import Job, simulate_jobs, steady
 from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, temporal, together, waterwave
-from gpumem.machine import Machine
 from gpumem.papers.waterwave.batches import alone_ns, named, within
 from gpumem.papers.waterwave.throughput import side_by_side
-from gpumem.sharing import share
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.sharing import share
+from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, search, tensile
 from gpumem.trace import Trace
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import partition, pipeline, together
-from gpumem.machine import Machine
 from gpumem.papers.waterwave.quoted import SEQUENTIAL, model_of
-from gpumem.simulate import simulate
-from gpumem.timeline import FREED, Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import FREED, Timeline
 from gpumem.trace import Trace
 
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import atoms, balanced, by_weight, round_ns, waterwave
-from gpumem.machine import Machine
 from gpumem.papers.waterwave.batches import alone_ns, named, needed, within
+from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 
 Row = dict[str, Any]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from gpumem.machine import GIB
 from gpumem.papers.waterwave.both import SHARING
 from gpumem.papers.waterwave.quoted import BAND, FREED
 from gpumem.report import Figure, Series, columns, human_ns, percent
+from gpumem.simulator.machine import GIB
 
 Row = dict[str, Any]
 WAYS = ("in turn", "switched", "waterwave", "processes")

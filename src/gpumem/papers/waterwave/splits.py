@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.machine import GIB
 from gpumem.papers.waterwave.batches import NEEDS, Sizing, about, at_batch, most_of, ordered, rate, solo, undelayed
 from gpumem.papers.waterwave.quoted import SPLITS, model_of
+from gpumem.simulator.machine import GIB
 from gpumem.trace import Trace
 
 Row = dict[str, Any]

@@ -7,7 +7,7 @@
   is, pages that are missed come in, and those unused for longest go out; the GPU waits for both. A miss moves at
   5.4 GB/s where a prefetch moves at 10.9.
 
-Kernels side by side slow each other down as `gpumem.sharing` has it. Each stream has a host thread.
+Kernels side by side slow each other down as `gpumem.simulator.sharing` has it. Each stream has a host thread.
 
 References
 ----------
@@ -24,10 +24,10 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
 from gpumem.jobs.waterwave.groups import between
-from gpumem.machine import Machine
 from gpumem.papers.waterwave.batches import Sizing, at_batch, needed, solo, within
 from gpumem.papers.waterwave.quoted import GAINS, OVER_MPS, model_of
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 
 Row = dict[str, Any]

@@ -8,9 +8,9 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.machine import Machine
-from gpumem.simulate import hosted, simulate
-from gpumem.timeline import Timeline
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import hosted, simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.trace import I64, Trace
 
 TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on

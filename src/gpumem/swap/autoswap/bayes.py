@@ -16,7 +16,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
 from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
 from gpumem.swap.autoswap.scores import SCORES, Candidates

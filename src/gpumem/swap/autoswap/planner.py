@@ -8,8 +8,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.gaps import Gaps, needs_copy_out
 from gpumem.swap.plan import Swap
-from gpumem.timeline import Timeline
 from gpumem.trace import I64, Trace
 
 TURNS = 3  # a queue that spills over the boundary is right in the second turn, and its end lies in the third

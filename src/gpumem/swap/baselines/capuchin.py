@@ -14,8 +14,9 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.reruns import beside, states
 from gpumem.swap.accounts.room import Room
@@ -24,7 +25,6 @@ from gpumem.swap.baselines.hybrid import AccessPattern, Choice, select
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
-from gpumem.timeline import COPY, Timeline
 from gpumem.trace import F64, I64, Csr, Trace
 
 STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier

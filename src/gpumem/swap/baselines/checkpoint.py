@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.baselines._levels import Levels
 from gpumem.swap.limits import fits

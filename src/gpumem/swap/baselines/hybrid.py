@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.deadline import Deadline
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.reruns import beside, states
 from gpumem.swap.baselines.msps import Chains
@@ -18,7 +19,6 @@ from gpumem.swap.plan import Recompute, Swap
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.recompute import Recomputable, recomputable
-from gpumem.timeline import Timeline
 from gpumem.trace import I64, Trace
 
 

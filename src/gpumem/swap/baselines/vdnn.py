@@ -17,8 +17,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.accounts.times import Times

@@ -9,7 +9,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.gaps import around
 from gpumem.swap.limits import fits
@@ -40,7 +40,7 @@ def vdnn_dyn(
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     algorithms : mapping, optional
         Of an op's position, the ways to run it; one called as the op is the way that it runs now. Left out, they
-        are what `gpumem.workspaces` offers the ops that have a workspace by its table. Without any, only who offloads
+        are what `gpumem.simulator.workspaces` offers the ops that have a workspace by its table. Without any, only who offloads
         is chosen.
     strict : bool
         As in `vdnn`.

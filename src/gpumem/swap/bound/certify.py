@@ -14,7 +14,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human, human_ns, percent
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.fluid import in_a_row, refine, relax
 from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace

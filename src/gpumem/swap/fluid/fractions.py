@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.refine import refine
 from gpumem.swap.fluid.relax import in_a_row, relax

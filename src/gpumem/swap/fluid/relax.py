@@ -14,7 +14,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.fluid.again import least_again
 from gpumem.swap.gaps import around

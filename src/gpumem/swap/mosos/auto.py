@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpumem.base.arguments import strict
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces
@@ -30,14 +30,15 @@ def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorit
     plan : Plan
         Its variants count for nothing.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it; left out, those of `gpumem.workspaces`.
+        Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
 
     Notes
     -----
     The load of the rewritten trace is at most `limit` wherever it is so with the smallest workspaces. The "-Auto" of
     Wei et al. 2024. O(n) for n ops of the rewritten trace, beside what it takes to carry out the plan.
 
-    >>> from gpumem import bundled, workspaces
+    >>> from gpumem import bundled
+    >>> from gpumem.simulator import workspaces
     >>> trace, machine = workspaces.add(bundled("vgg16")), Machine.named("p40")
     >>> plan = operators(trace, machine, Plan.of(trace), trace.peak_load * 95 // 100)
     >>> len(plan.decisions), plan.apply(trace).peak_load <= trace.peak_load * 95 // 100

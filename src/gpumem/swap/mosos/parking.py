@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts import Times
 from gpumem.swap.gaps import Gaps, gaps, straddle, without
 from gpumem.swap.plan import Swap

@@ -15,8 +15,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE as OUT_OF_TIME, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.limits import fits
 from gpumem.swap.linear import LATE, OPTIMAL
 from gpumem.swap.menu import Menu, menu_of
@@ -60,7 +60,7 @@ def mosos(
     gap : float
         How far from the best possible a schedule may be, as a fraction of its time.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it; left out, those of `gpumem.workspaces`.
+        Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
     progress : callable

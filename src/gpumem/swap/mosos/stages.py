@@ -17,7 +17,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import gaps
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.mosos._merge import Groups, merged
@@ -69,7 +69,7 @@ class Stages(Shown):
         machine : Machine
             Gives the times of ops and copies, and the pinned budget.
         algorithms : mapping, optional
-            Of an op's position, the ways to run it; left out, those of `gpumem.workspaces` (see `menu_of`).
+            Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces` (see `menu_of`).
         least : int
             Bytes: smaller buffers are no outputs, they are there whatever is decided.
         most : int, optional

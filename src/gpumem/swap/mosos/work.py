@@ -11,7 +11,7 @@ import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.units import human_ns, percent
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.linear import INFEASIBLE
 from gpumem.swap.menu import Menu

@@ -29,7 +29,7 @@ class Plan(Shown):
     """Decisions for one iteration of `n` ops, in the order in which ties are broken.
 
     `blocking`: the host waits for each copy of the plan before it hands over the next op, as a system does that has no
-    copies beside kernels (see `gpumem.simulate`).
+    copies beside kernels (see `gpumem.simulator.simulate`).
 
     Examples
     --------

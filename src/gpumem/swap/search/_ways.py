@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.menu import Menu
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces

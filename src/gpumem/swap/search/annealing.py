@@ -10,8 +10,9 @@ from types import MappingProxyType
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import HOST, Timeline
 from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times
@@ -26,7 +27,6 @@ from gpumem.swap.search._orders import MODULUS, toggle
 from gpumem.swap.search._relief import quicken, relieve
 from gpumem.swap.search._ways import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.windows import Windows, windows
-from gpumem.timeline import HOST, Timeline
 from gpumem.trace import F64, I64, RECOMPUTE, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits

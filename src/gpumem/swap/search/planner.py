@@ -7,8 +7,8 @@ from functools import partial
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.machine import Machine
-from gpumem.simulate import baseline, simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.limits import fits, floor
 from gpumem.swap.menu import Menu, menu_of
@@ -51,7 +51,7 @@ def search(
     recompute : bool
         Whether values may be made again, and ops run by others of their ways. Without, the plan is of swaps only.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it beside the recorded one; left out, those of `gpumem.workspaces`.
+        Of an op's position, the ways to run it beside the recorded one; left out, those of `gpumem.simulator.workspaces`.
     start : Plan, optional
         A plan that is known, of an integer program for instance: what comes out is never slower.
     placed : bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from gpumem.base.deadline import Deadline
-from gpumem.simulate import simulate
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan
 from gpumem.swap.search._engines import FAR

@@ -15,8 +15,8 @@ import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.capuchin import capuchin

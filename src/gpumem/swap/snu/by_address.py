@@ -19,8 +19,8 @@ from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Swap

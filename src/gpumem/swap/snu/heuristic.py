@@ -8,14 +8,14 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps, gaps, lasts, straddle
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.swap.snu.overlap import largest_first, overlap
-from gpumem.timeline import Timeline
 from gpumem.trace import I64, Csr, Trace
 
 

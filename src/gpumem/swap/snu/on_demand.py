@@ -20,7 +20,7 @@ from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.gaps import Gaps, gaps
 from gpumem.swap.limits import fits

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.accounts.times import Times
 from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
 from gpumem.swap.plan import Swap
-from gpumem.timeline import Timeline
 from gpumem.trace import I64, Trace
 
 

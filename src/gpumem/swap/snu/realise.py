@@ -8,8 +8,8 @@ from itertools import permutations, product
 
 import numpy as np
 
-from gpumem.machine import Machine
-from gpumem.simulate import simulate
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.swap.accounts.room import Room
 from gpumem.swap.fluid import Fluid, Solution
 from gpumem.swap.gaps import around, gaps, without

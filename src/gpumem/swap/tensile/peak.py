@@ -20,7 +20,7 @@ import numpy as np
 
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
 from gpumem.swap.accounts.times import Times

@@ -12,7 +12,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.limits import fits
 from gpumem.swap.plan import Plan, Recompute

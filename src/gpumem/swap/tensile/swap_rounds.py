@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap.accounts.link import LinkTimes
 from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.accounts.times import Times

@@ -18,7 +18,7 @@ from gpumem.evaluate import Planned
 from gpumem.live.planning import SEVERAL, Planning, given
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitError
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan
 from gpumem.torch._torch import register_optimizer_step_post_hook, torch

@@ -13,7 +13,7 @@ import re
 from typing import Any, Protocol
 
 from gpumem.live.copies import Beside, Card, Slab
-from gpumem.machine import PRESETS, Link, Machine
+from gpumem.simulator.machine import PRESETS, Link, Machine
 from gpumem.torch._torch import torch
 from gpumem.torch.run.memory import quietly
 

@@ -24,8 +24,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpumem.simulator.workspaces.shapes import INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution
 from gpumem.trace import Shape
-from gpumem.workspaces.shapes import INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution
 
 # Flops in the time of a byte: 11.34e12 a second at 0.33 over 484e9 at 0.75, the GTX 1080 Ti as `Machine` has it.
 BALANCE = 10.0

@@ -69,7 +69,7 @@ class Machine(Shown):
         Bytes of pinned host memory that plans may use.
     host_ns, copy_host_ns : float
         What it takes a host thread to hand over an op, and a copy: host time, apart from `launch_ns`. Where both are 0
-        and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulate`).
+        and no op blocks the host is *off*: all is handed over at once (see `gpumem.simulator.simulate`).
     reserved : int
         Bytes of device memory that a program cannot have: the context, libraries.
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._hosts import HELD, LAST, LATE, Hosts
 from gpumem.base.jit import inner, jit
-from gpumem.hazards import hazards
-from gpumem.machine import Machine
-from gpumem.timeline import COPY, HOST, MEMORY, NONE
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.host_threads import HELD, LAST, LATE, Hosts
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import COPY, HOST, MEMORY, NONE
 from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 

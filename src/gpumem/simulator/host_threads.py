@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.machine import Machine
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Bool, Trace
 
 LAST, HELD, LATE = range(3)  # entries of `Hosts.state`

@@ -1,6 +1,6 @@
 """The clock that judges every plan: `Trace, Machine[, Placement] -> Timeline`.
 
-Each op starts when its engine is free, when the ops it must wait for (`gpumem.hazards`) have ended, and
+Each op starts when its engine is free, when the ops it must wait for (`gpumem.simulator.hazards`) have ended, and
 when memory is there. All of these lie earlier in issue order, so one pass in issue order gives every
 start, and a trace whose load fits cannot deadlock. Passes repeat until the iteration does::
 
@@ -19,7 +19,7 @@ Before a blocking copy the host waits for all that it has handed over before. Wh
 blocks, the host is off: all is handed over at once.
 
 An op takes as long whatever runs beside it. Where kernels of several streams are to share the GPU,
-`gpumem.sharing.share` says how long that is.
+`gpumem.simulator.sharing.share` says how long that is.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from gpumem._clock import Clock, Reservations, Steps
-from gpumem._hosts import Hosts, hosted
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.machine import Machine
-from gpumem.timeline import CAUSES, HOST, NONE, Timeline
+from gpumem.simulator._iteration import Clock, Reservations, Steps
+from gpumem.simulator.host_threads import Hosts, hosted
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.timeline import CAUSES, HOST, NONE, Timeline
 from gpumem.trace import I64, Trace
 from gpumem.trace.placement import Placement
 

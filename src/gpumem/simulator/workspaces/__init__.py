@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.workspaces.adding import Offer as Offer, add as add, offers as offers
-    from gpumem.workspaces.shapes import Convolution as Convolution, convolutions as convolutions
-    from gpumem.workspaces.table import TABLE as TABLE, Algorithm as Algorithm
+    from gpumem.simulator.workspaces.adding import Offer as Offer, add as add, offers as offers
+    from gpumem.simulator.workspaces.shapes import Convolution as Convolution, convolutions as convolutions
+    from gpumem.simulator.workspaces.table import TABLE as TABLE, Algorithm as Algorithm
 
 face(__name__)

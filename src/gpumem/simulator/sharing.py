@@ -16,10 +16,10 @@ from math import inf, lcm
 
 import numpy as np
 
-from gpumem._hosts import Hosts
-from gpumem._sharing import SharedClock, Streams, kernels
 from gpumem.base.arguments import strict
-from gpumem.machine import Machine
+from gpumem.simulator._sharing_loop import SharedClock, Streams, kernels
+from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, MAX_NS, Trace
 from gpumem.trace.placement import Placement
 
@@ -71,7 +71,7 @@ def share(
     iterations : int
         How many to run at most until they repeat.
     sync : bool, optional
-        As for `gpumem.simulate.simulate`.
+        As for `gpumem.simulator.simulate.simulate`.
 
     Returns
     -------

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem._clock import Regime, engines
-from gpumem._hosts import LAST, LATE, Hosts
 from gpumem.base.jit import inner, jit
-from gpumem.hazards import hazards
-from gpumem.machine import Machine
+from gpumem.simulator._iteration import Regime, engines
+from gpumem.simulator.hazards import hazards
+from gpumem.simulator.host_threads import LAST, LATE, Hosts
+from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, I64, RECOMPUTE, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 

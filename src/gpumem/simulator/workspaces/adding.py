@@ -12,10 +12,10 @@ import numpy as np
 from gpumem.base.arguments import expect, strict
 from gpumem.base.names import meant
 from gpumem.base.units import human
+from gpumem.simulator.workspaces.shapes import Convolution, convolutions
+from gpumem.simulator.workspaces.table import TABLE, Algorithm
 from gpumem.trace import MAX_BYTES, UNKNOWN, Csr, Trace, position
 from gpumem.trace.kinds import WORKSPACE
-from gpumem.workspaces.shapes import Convolution, convolutions
-from gpumem.workspaces.table import TABLE, Algorithm
 
 FASTEST, NONE = "fastest", "none"
 

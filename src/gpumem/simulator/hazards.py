@@ -19,7 +19,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
-from gpumem.timeline import COPY, DATA, MEMORY
+from gpumem.simulator.timeline import COPY, DATA, MEMORY
 from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
