@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem import check
+from gpumem.check.event_order import order
+from gpumem.check.event_values import values
 from gpumem.check.jobs import memory
-from gpumem.check.order import order
-from gpumem.check.versions import values
 from gpumem.jobs import Job, Outcome
 from gpumem.simulator.machine import Machine
 from gpumem.swap.gaps import gaps

@@ -146,7 +146,7 @@ def test_it_says_which_oracles_were_asked(planned: Planned) -> None:
 def test_of_a_huge_trace_it_says_what_was_left_out_and_why(
     cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.evaluate.verify.QUADRATIC", 5)
+    monkeypatch.setattr("gpumem.check.verdict.QUADRATIC", 5)
     found = gpumem.plan(net(), "gtx1080ti", load="75%").checked
     assert found.held == ("placement", "data_flow") and list(found.left_out) == ["budget", "timeline"]
     assert all(why.endswith(" buffers are too many") for why in found.left_out.values())

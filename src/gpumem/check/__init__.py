@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from gpumem.base.arguments import strict
 from gpumem.check.clock import naive_clock, timeline
-from gpumem.check.flow import data_flow
+from gpumem.check.co_schedule import together
+from gpumem.check.data_flow import data_flow
+from gpumem.check.event_log import LoggedEvent
 from gpumem.check.jobs import jobs
-from gpumem.check.log import LoggedEvent
 from gpumem.check.memory import budget, placement
 from gpumem.check.rules import RULES
-from gpumem.check.together import together
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import Trace

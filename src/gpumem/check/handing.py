@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpumem.check.event_log import RUN, LoggedEvent, objection
 from gpumem.check.hosts import NaiveHosts
-from gpumem.check.log import RUN, LoggedEvent, objection
 from gpumem.trace import I64, Trace
 
 

@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 
 from gpumem.base.arguments import strict
+from gpumem.check.event_log import COPY, RUN, LoggedEvent, objection
+from gpumem.check.event_order import order
+from gpumem.check.event_values import values
 from gpumem.check.handing import handing_over
-from gpumem.check.log import COPY, RUN, LoggedEvent, objection
-from gpumem.check.order import order
-from gpumem.check.versions import values
 from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Trace
 
@@ -58,7 +58,7 @@ def jobs(
     Memory: nobody holds more than its budget, nor all together more than the capacity; all is freed in the end.
     Links: one transfer at a time, each way or in all, in exactly the link's time. Kernels: each does its work, at the
     speed that the others leave it, from when its own host has handed it over (`gpumem.check.handing`). Values: see
-    `gpumem.check.versions.values`. The log cannot show in which order transfers queued, nor what lies on the host.
+    `gpumem.check.event_values.values`. The log cannot show in which order transfers queued, nor what lies on the host.
     O(events * jobs).
 
     Examples

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.evaluate import standings as standings, verify as verify
+    from gpumem.check import verdict as verify
+    from gpumem.check.verdict import Checked as Checked
+    from gpumem.evaluate import standings as standings
     from gpumem.evaluate.among import Among as Among, Tried as Tried, among as among, least as least
     from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
     from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
@@ -38,6 +40,5 @@ if TYPE_CHECKING:
         survey as survey,
     )
     from gpumem.evaluate.task import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
-    from gpumem.evaluate.verify import Checked as Checked
 
 face(__name__)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.evaluate import verify
+from gpumem.check import verdict as verify
 from gpumem.evaluate.options import taken
 from gpumem.pool.online import Pool, replay
 from gpumem.trace import Trace

@@ -12,7 +12,7 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
-from gpumem.evaluate.verify import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
+from gpumem.check.verdict import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
 from gpumem.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulator.machine import Machine

@@ -14,10 +14,10 @@ from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.names import choices, meant
 from gpumem.base.units import amount, human, human_ns
+from gpumem.check.verdict import blamed, self_check
 from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.evaluate.planned import Planned
-from gpumem.evaluate.verify import blamed, self_check
 from gpumem.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate

@@ -15,7 +15,7 @@ from typing import Any
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate import verify
+from gpumem.check import verdict as verify
 from gpumem.evaluate.need import context_of
 from gpumem.papers.autoswap import Planners, Study
 from gpumem.report import Figure, Series, columns, human, human_ns

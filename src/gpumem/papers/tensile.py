@@ -11,7 +11,7 @@ from typing import Any
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.evaluate import verify
+from gpumem.check import verdict as verify
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
 from gpumem.models import mlp
 from gpumem.report import Figure, Series, columns, human_ns

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpumem.base.errors import CheckError
-from gpumem.check.log import COPY, RUN, LoggedEvent, objection
+from gpumem.check.event_log import COPY, RUN, LoggedEvent, objection
 from gpumem.trace import Trace
 
 Version = tuple[int, int]

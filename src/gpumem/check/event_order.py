@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumem.base.errors import CheckError
-from gpumem.check.log import RUN, LoggedEvent, objection
+from gpumem.check.event_log import RUN, LoggedEvent, objection
 from gpumem.trace import Trace
 
 AWAY, WAITING, RUNNING, GONE = "has not arrived", "is waiting", "runs", "is gone"
