@@ -15,7 +15,7 @@ from _bench import SHARED, header
 
 from gpumem.io import BUNDLED, bundled, read
 from gpumem.simulator.machine import Machine
-from gpumem.swap.recompute import REASONS, backward_start, kept_over, recomputable
+from gpumem.swap.facts.recompute import REASONS, backward_start, kept_over, recomputable
 from gpumem.trace import Trace
 from gpumem.trace.kinds import ACTIVATION
 

@@ -19,9 +19,9 @@ from _bench import SHARED, header
 
 from gpumem.io import bundled, read
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.facts.recompute import backward_start, kept_over, recomputable
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.recompute import backward_start, kept_over, recomputable
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.trace import I64, RECOMPUTE, Buffers, Csr, Ops, Trace
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, TEMP
 

@@ -16,7 +16,7 @@ from gpumem.report import columns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Plan, capuchin, checkpoint, heuristic, vdnn
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.snu import on_demand
 from gpumem.swap.snu.on_demand import VICTIMS
 from gpumem.trace import Trace

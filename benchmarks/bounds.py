@@ -15,7 +15,7 @@ from gpumem.base.errors import Infeasible
 from gpumem.base.units import percent
 from gpumem.io import read
 from gpumem.simulator.machine import Machine
-from gpumem.swap.bound.certify import least_stall
+from gpumem.swap.bound import least_stall
 from gpumem.trace import Trace
 
 MACHINE = Machine.named("gtx1080ti")

@@ -25,7 +25,7 @@ from gpumem.pool.smartpool import best_fit
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.bound.certify import least_stall, zero_stall_limit
+from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.search.planner import search
 from gpumem.trace import Trace
 

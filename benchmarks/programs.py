@@ -25,7 +25,7 @@ from gpumem import bundled, io, swap
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.trace import Trace
 
 

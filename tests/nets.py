@@ -10,8 +10,8 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.models import Model
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.facts.recompute import backward_start, kept_over, recomputable
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.recompute import backward_start, kept_over, recomputable
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import ACTIVATION
 from gpumem.trace.record.recorder import Recorder

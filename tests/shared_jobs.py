@@ -13,8 +13,8 @@ from gpumem.check.event_values import values
 from gpumem.check.jobs import memory
 from gpumem.jobs import Job, Outcome
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.trace import Trace
 

@@ -15,15 +15,15 @@ from gpumem.io import bundled, load
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts import _tree
-from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.autoswap.selection import select, without
-from gpumem.swap.gaps import gaps
-from gpumem.swap.limits import floor
+from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import I64, Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine

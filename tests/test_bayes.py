@@ -21,7 +21,7 @@ from gpumem.swap.autoswap._gaussian import Gaussian, matern
 from gpumem.swap.autoswap.bayes import Missed, _Search, bayes, standardised
 from gpumem.swap.autoswap.planner import PEAKS, autoswap, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.trace import Buffers, Ops, Trace
 

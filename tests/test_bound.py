@@ -14,9 +14,9 @@ from gpumem.io import bundled
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.bound.certify import least_stall, zero_stall_limit
+from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax
-from gpumem.swap.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, PARAM

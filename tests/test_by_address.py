@@ -15,8 +15,8 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.simulator.machine import GIB, Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.gaps import gaps
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.snu import ByAddress, Tally, by_address
 from gpumem.swap.snu.addresses import FITS
 from gpumem.trace import Buffers, Ops, Trace

@@ -19,8 +19,8 @@ from gpumem.io import bundled
 from gpumem.pool import PLANNERS as PLACERS, best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap import PLANNERS, Plan, _solver, linear
-from gpumem.swap.limits import floor
+from gpumem.swap import PLANNERS, Plan, _solver_process as _solver, linear_programs as linear
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
 

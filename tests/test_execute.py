@@ -34,8 +34,8 @@ from gpumem.pool.smartpool import best_fit, first_fit
 from gpumem.simulator.hazards import hazards
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Op, Ops, Trace
 from gpumem.trace.placement import Placement
 

@@ -13,7 +13,7 @@ from gpumem.io import bundled, load
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.snu.heuristic import heuristic, select
 from gpumem.trace import Buffers, Ops, Trace

@@ -22,7 +22,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted, simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap import PLANNERS
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
 

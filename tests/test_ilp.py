@@ -14,7 +14,7 @@ from gpumem.io import bundled
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Swap, gaps, heuristic, ilp, least_stall, solve_ilp
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.trace import Buffers, Ops, Trace
 
 GTX = Machine.named("gtx1080ti")
@@ -177,7 +177,7 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpumem.swap.linear._Worker.ask", stop)
+    monkeypatch.setattr("gpumem.swap.linear_programs._Worker.ask", stop)
     with pytest.raises(KeyboardInterrupt) as stopped:
         ilp(trace, GTX, trace.peak_load * 9 // 10)
     (note,) = stopped.value.__notes__

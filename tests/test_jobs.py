@@ -14,8 +14,8 @@ from gpumem.check import naive_clock
 from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs
 from gpumem.jobs.runtime.memory import JobMemory
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Plan, Recompute, Swap
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.tasks import Scheduled
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Buffers, Ops, Trace
 

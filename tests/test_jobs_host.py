@@ -15,7 +15,7 @@ from gpumem.io import bundled
 from gpumem.jobs import Event, Job, Outcome, Policy, simulate_jobs, steady, unmanaged
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.times import Times
+from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from gpumem.swap.accounts.link import LinkTimes
+from gpumem.swap.facts.link import LinkTimes
 
 
 @given(st.data())

@@ -14,11 +14,11 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import load
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.made_again import MadeAgain
-from gpumem.swap.baselines._levels import NO_CUT, PART, SEGMENT, Levels
+from gpumem.swap.baselines._checkpoint_segments import NO_CUT, PART, SEGMENT, Levels
 from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.gaps import gaps
+from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Hold, Recompute
+from gpumem.swap.plan.gaps import gaps
 from gpumem.testing import plans, steps
 from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 

@@ -109,7 +109,7 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
     trace, ways = chain(workspace=25)
     start = str_(trace, CARD, 80, algorithms=ways)
-    monkeypatch.setattr("gpumem.swap.linear._Worker.ask", stop)
+    monkeypatch.setattr("gpumem.swap.linear_programs._Worker.ask", stop)
     for known, note in ((None, "no plan yet, at least 250 ns"), (start, "300 ns an iteration, at least 250 ns")):
         with pytest.raises(KeyboardInterrupt) as stopped:
             mosos(trace, CARD, 80, algorithms=ways, start=known)

@@ -15,7 +15,7 @@ from gpumem.io import bundled, load
 from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import GIB, Link, Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.planners import PLANNERS
 from gpumem.swap.snu.heuristic import heuristic

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts import Times
-from gpumem.swap.gaps import gaps
+from gpumem.swap.facts import Times
 from gpumem.swap.plan import Plan
-from gpumem.swap.tensile._stabs import Stabs
+from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.peak import LoadProfile, SwapTask, analyse
 from gpumem.trace import Buffers, Ops, Trace
 

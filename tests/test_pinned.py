@@ -13,16 +13,16 @@ from hypothesis import given, strategies as st
 from gpumem import Infeasible, NotReached, bundled
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS, PROGRAMS
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import states
-from gpumem.swap.gaps import gaps
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.recompute_scratch import states
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.swap.search._drops import Drops
-from gpumem.swap.search._engines import Evaluation, _host_excess
-from gpumem.swap.search._orders import toggle
+from gpumem.swap.search._copy_orders import toggle
+from gpumem.swap.search._evaluate import Evaluation, _host_excess
+from gpumem.swap.search._recompute_state import Drops
 from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule

@@ -12,8 +12,8 @@ from gpumem import check
 from gpumem.pool.smartpool import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Csr, Ops, Trace
 
 from .strategies import plans, traces

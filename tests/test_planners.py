@@ -15,8 +15,8 @@ from gpumem.io import bundled, read
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import PLANNERS, Plan
-from gpumem.swap.bound.certify import least_stall, zero_stall_limit
-from gpumem.swap.limits import floor
+from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.facts.limits import floor
 from gpumem.trace import RECOMPUTE, Trace
 
 from .conftest import shared

@@ -16,10 +16,10 @@ from gpumem.io import bundled, load
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.gaps import gaps
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.recompute import REASONS, backward_start, recomputable
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
-from gpumem.swap.recompute import REASONS, backward_start, recomputable
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine

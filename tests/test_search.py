@@ -17,11 +17,11 @@ from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.plan import Plan
-from gpumem.swap.search._drops import Drops
-from gpumem.swap.search._engines import Evaluation, evaluate, retime
-from gpumem.swap.search._orders import toggle
+from gpumem.swap.search._copy_orders import toggle
+from gpumem.swap.search._evaluate import Evaluation, evaluate, retime
+from gpumem.swap.search._recompute_state import Drops
 from gpumem.swap.search.annealing import Annealing, problem, start, swaps
 from gpumem.swap.search.planner import lowest, search
 from gpumem.trace import Buffers, Ops, Trace

@@ -20,13 +20,13 @@ from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Hold, Plan, Recompute, Variant
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.swap.search._drops import Drops, choose, drop, fill, remember, settle, tidy
-from gpumem.swap.search._engines import Evaluation, evaluate, retime
-from gpumem.swap.search._orders import toggle
-from gpumem.swap.search._ways import fastest
+from gpumem.swap.search._copy_orders import toggle
+from gpumem.swap.search._evaluate import Evaluation, evaluate, retime
+from gpumem.swap.search._operator_choices import fastest
+from gpumem.swap.search._recompute_state import Drops, choose, drop, fill, remember, settle, tidy
 from gpumem.swap.search.annealing import Annealing, start, swaps
+from gpumem.swap.search.multistart import QUICK, SLOW, SWAPPING
 from gpumem.swap.search.planner import search
-from gpumem.swap.search.starts import QUICK, SLOW, SWAPPING
 from gpumem.testing import plans, steps
 from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 

@@ -9,8 +9,8 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from gpumem.swap import linear
-from gpumem.swap.linear import Rows
+from gpumem.swap import linear_programs as linear
+from gpumem.swap.linear_programs import Rows
 
 
 def least_above(number: float) -> float:

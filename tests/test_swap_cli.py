@@ -31,7 +31,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates, load_min
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.swap.plan import Plan
 from gpumem.trace import RECOMPUTE, Trace
 from gpumem.trace.batch import rebatch
@@ -371,8 +371,8 @@ class FakeBound:
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds without the work: half of the peak load, 1 ms."""
-    monkeypatch.setattr("gpumem.swap.bound.certify.zero_stall_limit", lambda t, m, **_: FakeBound(t.peak_load // 2))
-    monkeypatch.setattr("gpumem.swap.bound.certify.least_stall", lambda t, m, limit, **_: FakeBound(limit, 10**6))
+    monkeypatch.setattr("gpumem.swap.bound.zero_stall_limit", lambda t, m, **_: FakeBound(t.peak_load // 2))
+    monkeypatch.setattr("gpumem.swap.bound.least_stall", lambda t, m, limit, **_: FakeBound(limit, 10**6))
 
 
 def test_bound_prints_json(cli: Cli, file: Path, bounded: None) -> None:

@@ -18,7 +18,7 @@ from gpumem.io import bundled, read
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap, Times
-from gpumem.swap.recompute import recomputable
+from gpumem.swap.facts.recompute import recomputable
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import _most as most, schedule, tensile
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds

@@ -14,13 +14,13 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.room import Room
 from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
-from gpumem.swap.gaps import Gaps
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.plan import Plan
-from gpumem.swap.recompute import backward_start
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import shared, tiny_machine

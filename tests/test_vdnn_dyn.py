@@ -17,7 +17,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Variant, vdnn, vdnn_dyn
 from gpumem.swap.baselines.vdnn_dyn import Menu
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.trace import Trace
 
 from .conftest import shared, tiny_machine

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Trace
 from gpumem.__main__ import main
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.torch import capture, fit, record
 from gpumem.torch.chunks import joined, pieces
 

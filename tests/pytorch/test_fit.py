@@ -13,7 +13,7 @@ import torch
 import gpumem
 from gpumem import Machine, Plan, check, io
 from gpumem.base.errors import Infeasible
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
 from gpumem.torch import Fit, WorkloadError, capture, fit
 from gpumem.trace.batch import MOST, batch_of, largest, place_of, step_at
 from tests.conftest import Cli

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
 from gpumem.torch import managed
 from gpumem.torch.zoo import recipe
 from tests.pytorch.managing import (

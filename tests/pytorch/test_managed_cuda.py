@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
+from gpumem.swap.plan.gaps import gaps
 from gpumem.torch import WorkloadError, managed, record
 from gpumem.torch.run import memory as memory_module
 from gpumem.torch.run.engines import SWAPS

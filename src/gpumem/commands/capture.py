@@ -83,7 +83,7 @@ def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
 
 def _limited(trace: Trace) -> str:
     """What to plan for next: 70 % of the peak load or more, as some op alone may hold more; the machine if need be."""
-    from gpumem.swap.limits import floor
+    from gpumem.swap.facts.limits import floor
 
     needs = floor(trace)[1]
     part = next((part for part in (70, 80, 90) if part * trace.peak_load >= 100 * needs), 0)

@@ -22,8 +22,8 @@ from gpumem.report.plot import recorded
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import candidates
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.gaps import without
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.gaps import without
 from gpumem.trace import Trace
 
 Planners = Mapping[str, Callable[..., Plan]]

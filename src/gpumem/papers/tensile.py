@@ -18,7 +18,7 @@ from gpumem.report import Figure, Series, columns, human_ns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, schedule, zero_stall_limit
-from gpumem.swap.accounts.times import Times
+from gpumem.swap.facts.times import Times
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile.activity import released
 from gpumem.trace import Trace

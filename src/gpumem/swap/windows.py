@@ -16,7 +16,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import Spans, gaps
+from gpumem.swap.plan.gaps import Spans, gaps
 from gpumem.trace import I64, Bool, Trace
 
 

@@ -15,8 +15,8 @@ from gpumem.testing.strategies import SIZES  # first: says what is missing where
 from hypothesis import strategies as st
 
 from gpumem.base.arguments import strict
-from gpumem.swap.gaps import gaps
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
 

@@ -22,11 +22,11 @@ from gpumem.papers.autoswap import Study
 from gpumem.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import convolutions
-from gpumem.swap.gaps import gaps, without
+from gpumem.swap.facts.operators import operators
 from gpumem.swap.menu import menu_of
 from gpumem.swap.mosos import solve_mosos
-from gpumem.swap.mosos.auto import operators
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.gaps import gaps, without
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import COMPUTE, COPY_OUT, RECOMPUTE, Trace
 from gpumem.trace.kinds import WORKSPACE

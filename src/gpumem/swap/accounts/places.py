@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.swap.gaps import around
+from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
 

@@ -20,7 +20,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
 from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
 from gpumem.swap.autoswap.scores import SCORES, Candidates
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.plan import Plan
 from gpumem.trace import F64, I64, Trace
 

@@ -10,13 +10,13 @@ from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.pinned import Pinned
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.autoswap.selection import select
-from gpumem.swap.gaps import gaps, lasts, straddle, without
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.gaps import gaps, lasts, straddle, without
 from gpumem.trace import I64, Trace
 
 PEAKS = ("first", "all")

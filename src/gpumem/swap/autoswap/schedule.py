@@ -18,8 +18,8 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.gaps import Gaps, needs_copy_out
 from gpumem.swap.plan import Swap
+from gpumem.swap.plan.gaps import Gaps, needs_copy_out
 from gpumem.trace import I64, Trace
 
 TURNS = 3  # a queue that spills over the boundary is right in the second turn, and its end lies in the third

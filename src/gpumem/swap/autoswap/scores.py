@@ -20,8 +20,8 @@ import numpy as np
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.accounts import _tree
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.trace import F64, I64
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.jit import jit
-from gpumem.swap.accounts import _tree
-from gpumem.swap.accounts.pinned import Pinned, Values, take
 from gpumem.swap.autoswap.scores import Candidates
-from gpumem.swap.gaps import without
+from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.pinned import Pinned, Values, take
+from gpumem.swap.plan.gaps import without
 from gpumem.trace import I64
 
 

@@ -17,12 +17,12 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, Timeline
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import beside, states
-from gpumem.swap.accounts.room import Room
-from gpumem.swap.accounts.times import Times
-from gpumem.swap.baselines.hybrid import AccessPattern, Choice, select
-from gpumem.swap.limits import fits
+from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.recompute_scratch import beside, states
+from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
 from gpumem.trace import F64, I64, Csr, Trace

@@ -14,11 +14,11 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts.made_again import MadeAgain
-from gpumem.swap.baselines._levels import Levels
-from gpumem.swap.limits import fits
+from gpumem.swap.baselines._checkpoint_segments import Levels
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable
+from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
-from gpumem.swap.recompute import Recomputable, backward_start, barred, kept_over, recomputable
 from gpumem.trace import I64, Bool, Trace
 
 RULES = ("cuts", "sqrt")

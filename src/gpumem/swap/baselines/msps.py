@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumem.swap.recompute import Recomputable
+from gpumem.swap.facts.recompute import Recomputable
 from gpumem.trace import Csr, Trace
 
 

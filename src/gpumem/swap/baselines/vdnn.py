@@ -19,13 +19,13 @@ from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.room import Room
-from gpumem.swap.accounts.times import Times
-from gpumem.swap.gaps import Gaps, around, gaps
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.recompute import backward_start, kept_over
+from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.recompute import backward_start, kept_over
+from gpumem.swap.plan.gaps import Gaps, around, gaps
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import ACTIVATION
 

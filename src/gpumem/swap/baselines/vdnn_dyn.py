@@ -11,10 +11,10 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
-from gpumem.swap.gaps import around
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.plan import Plan, Swap, Variant
+from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
 NOBODY = ""  # a policy that offloads nothing

@@ -17,6 +17,6 @@ if TYPE_CHECKING:
     from gpumem.swap.fluid.refine import Refined as Refined, refine as refine
     from gpumem.swap.fluid.relax import Fluid as Fluid, in_a_row as in_a_row, relax as relax
     from gpumem.swap.fluid.whole import PlacedProgram as PlacedProgram, WholeProgram as WholeProgram
-    from gpumem.swap.linear import Solved as Solved
+    from gpumem.swap.linear_programs import Solved as Solved
 
 face(__name__)

@@ -23,7 +23,7 @@ from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.fluid.parts import parts
 from gpumem.swap.fluid.program import Solution, expand
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear import Rows
+from gpumem.swap.linear_programs import Rows
 from gpumem.trace import F64, I64
 
 

@@ -13,7 +13,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.refine import refine
 from gpumem.swap.fluid.relax import in_a_row, relax
-from gpumem.swap.gaps import Spans
+from gpumem.swap.plan.gaps import Spans
 from gpumem.trace import F64, Trace
 
 ROUNDS, SIZE = 4, 15_000  # programs, and variables of one, which take about a second each

@@ -20,7 +20,7 @@ import numpy as np
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear import Rows
+from gpumem.swap.linear_programs import Rows
 from gpumem.trace import F64, I64, Bool
 
 

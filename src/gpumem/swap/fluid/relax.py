@@ -15,9 +15,9 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts.times import Times
+from gpumem.swap.facts.times import Times
 from gpumem.swap.fluid.again import least_again
-from gpumem.swap.gaps import around
+from gpumem.swap.plan.gaps import around
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import COMPUTE, F64, I64, Bool, Trace
 

@@ -16,7 +16,7 @@ import numpy as np
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.fluid.program import FluidProgram, Solution
 from gpumem.swap.fluid.relax import Fluid
-from gpumem.swap.linear import Solved
+from gpumem.swap.linear_programs import Solved
 from gpumem.trace import F64, I64, Bool
 
 FEWER = 0.01  # ns that all decisions cost: of equal solutions the one that swaps less

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.mosos.auto import operators as operators
-    from gpumem.swap.mosos.nodes import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
+    from gpumem.swap.facts.operators import operators as operators
     from gpumem.swap.mosos.planners import (
         checkmate as checkmate,
         checkmate_auto as checkmate_auto,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         str_ as str_,
         str_auto as str_auto,
     )
+    from gpumem.swap.mosos.problem import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
     from gpumem.swap.mosos.rounding import automatic as automatic, rounded as rounded
     from gpumem.swap.mosos.rules import Proved as Proved, Rules as Rules
     from gpumem.swap.mosos.solve import least as least, relaxed as relaxed, solve as solve

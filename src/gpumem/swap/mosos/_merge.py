@@ -11,8 +11,8 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.swap.gaps import gaps
-from gpumem.swap.recompute import backward_start
+from gpumem.swap.facts.recompute import backward_start
+from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import WORKSPACE
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts import Times
-from gpumem.swap.gaps import Gaps, gaps, straddle, without
+from gpumem.swap.facts import Times
 from gpumem.swap.plan import Swap
+from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
 
 TINY = 50_000  # of the peak load: what is smaller stays, unless ops need all of the limit

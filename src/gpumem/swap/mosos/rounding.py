@@ -18,8 +18,8 @@ from math import inf
 import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.swap.linear import LATE, OPTIMAL
-from gpumem.swap.mosos.nodes import Nodes, Schedule
+from gpumem.swap.linear_programs import LATE, OPTIMAL
+from gpumem.swap.mosos.problem import Nodes, Schedule
 from gpumem.swap.mosos.program import StageProgram
 from gpumem.swap.mosos.rules import ALL, Proved, Rules
 from gpumem.swap.mosos.schedule import Decisions, value

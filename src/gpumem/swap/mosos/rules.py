@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import percent
-from gpumem.swap.mosos.nodes import Schedule
+from gpumem.swap.mosos.problem import Schedule
 from gpumem.trace import I64
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.swap.mosos.nodes import Nodes, Schedule
+from gpumem.swap.mosos.problem import Nodes, Schedule
 from gpumem.swap.mosos.program import MOVED, StageProgram
 from gpumem.swap.mosos.scope import Scope
 from gpumem.trace import F64, I64, Bool

@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import inf
 
 from gpumem.base.deadline import NEVER, Deadline
-from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL
-from gpumem.swap.mosos.nodes import Nodes, Schedule
+from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL
+from gpumem.swap.mosos.problem import Nodes, Schedule
 from gpumem.swap.mosos.program import StageProgram
 from gpumem.swap.mosos.rules import ALL, Proved, Rules
 from gpumem.swap.mosos.schedule import Decisions, value

@@ -18,14 +18,14 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import gaps
+from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.mosos._merge import Groups, merged
-from gpumem.swap.mosos.nodes import Implementation, Nodes
+from gpumem.swap.mosos.problem import Implementation, Nodes
 from gpumem.swap.plan import Swap, Variant
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.plan.variants import own_workspaces
-from gpumem.swap.recompute import barred, recomputable
 from gpumem.trace import I64, Bool, Csr, Trace
 
 MOST_WAYS = 6  # implementations of a node

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpumem.base.arguments import strict
-from gpumem.swap.mosos.nodes import Schedule
+from gpumem.swap.mosos.problem import Schedule
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import Device, replays

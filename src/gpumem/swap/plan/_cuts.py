@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.swap.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
+from gpumem.swap.plan.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.replay import Device, Refused, Replay, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import COPY_IN, COPY_OUT, I64, Trace

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumem.base.arguments import strict_fields
-from gpumem.swap.gaps import Spans
+from gpumem.swap.plan.gaps import Spans
 from gpumem.trace import I64, int_column
 
 
@@ -59,7 +59,7 @@ class Swap:
         """Return a swap for each of the chosen gaps; `release`, `prefetch`, `out`: int64[m], `out` as in `Swap`.
 
         >>> from gpumem.trace import Buffers, Ops
-        >>> from gpumem.swap.gaps import gaps
+        >>> from gpumem.swap.plan.gaps import gaps
         >>> from gpumem.trace import Trace
         >>> found = gaps(Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [0]], [[0], [], []])))
         >>> Swap.each(found, found.after + 1, found.before)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import exp
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._drop_steps import drop_step
-from gpumem.swap.search._drops import Drops, Replays, remember
-from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
-from gpumem.swap.search._orders import MODULUS, draw, shift, toggle
+from gpumem.swap.search._copy_orders import MODULUS, draw, shift, toggle
+from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
+from gpumem.swap.search._recompute_moves import drop_step
+from gpumem.swap.search._recompute_state import Drops, Replays, remember
 from gpumem.trace import I64
 
 DEAR = 4  # steps that one over drops counts for

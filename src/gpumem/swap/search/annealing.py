@@ -13,19 +13,19 @@ from gpumem.base.deadline import NEVER, Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import HOST, Timeline
-from gpumem.swap.accounts.made_again import MadeAgain
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.accounts.times import Times
-from gpumem.swap.gaps import Spans, gaps
+from gpumem.swap.facts.recompute import barred, recomputable
+from gpumem.swap.facts.recompute_cost import MadeAgain
+from gpumem.swap.facts.times import Times
 from gpumem.swap.menu import Menu
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.recompute import barred, recomputable
-from gpumem.swap.search._drops import Drops, Replays, fill, settle
-from gpumem.swap.search._engines import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
+from gpumem.swap.plan.gaps import Spans, gaps
+from gpumem.swap.search._copy_orders import MODULUS, toggle
+from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
+from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
-from gpumem.swap.search._orders import MODULUS, toggle
-from gpumem.swap.search._relief import quicken, relieve
-from gpumem.swap.search._ways import Choices, Ways, choices_of, fastest, recorded_ways
+from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
+from gpumem.swap.search._recompute_state import Drops, Replays, fill, settle
 from gpumem.swap.windows import Windows, windows
 from gpumem.trace import F64, I64, RECOMPUTE, Trace
 

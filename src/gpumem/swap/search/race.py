@@ -9,9 +9,9 @@ from gpumem.base.deadline import Deadline
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.judge import Judge
 from gpumem.swap.plan import Plan
-from gpumem.swap.search._engines import FAR
+from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.starts import MULTIPLES, relieved
+from gpumem.swap.search.multistart import MULTIPLES, relieved
 
 RATE = 30  # of a hundred steps, how many change what is dropped
 ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share of the effort that each has

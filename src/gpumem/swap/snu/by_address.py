@@ -21,9 +21,9 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.snu.addresses import FITS, Pieces
 from gpumem.trace import I64, Trace
 from gpumem.trace.placement import NOWHERE, Placement

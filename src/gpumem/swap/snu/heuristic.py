@@ -11,10 +11,10 @@ from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.gaps import Gaps, gaps, lasts, straddle
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
+from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.trace import I64, Csr, Trace
 

@@ -23,11 +23,11 @@ from gpumem.base.errors import NotReached
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.judge import FAR, Judge
-from gpumem.swap.limits import fits
-from gpumem.swap.linear import INFEASIBLE, LATE, OPTIMAL, Solved
+from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.proof import START, Proof
 from gpumem.swap.snu.heuristic import heuristic

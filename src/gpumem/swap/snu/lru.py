@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.trace import I64, Bool, Csr, Trace
 
 # What `Residency.tally` counts: the first six in one iteration, the last two are the bytes there are now.

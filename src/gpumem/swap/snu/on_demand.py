@@ -21,10 +21,10 @@ from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.gaps import Gaps, gaps
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import I64, Trace
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.accounts.link import LinkTimes
-from gpumem.swap.accounts.room import Room
-from gpumem.swap.accounts.times import Times
-from gpumem.swap.gaps import Gaps, lasts, needs_copy_out
+from gpumem.swap.facts.link import LinkTimes
+from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
+from gpumem.swap.plan.gaps import Gaps, lasts, needs_copy_out
 from gpumem.trace import I64, Trace
 
 

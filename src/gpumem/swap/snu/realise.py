@@ -10,10 +10,10 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.accounts.room import Room
+from gpumem.swap.facts.load import Room
 from gpumem.swap.fluid import Fluid, Solution
-from gpumem.swap.gaps import around, gaps, without
 from gpumem.swap.plan import Swap
+from gpumem.swap.plan.gaps import around, gaps, without
 from gpumem.swap.snu.overlap import overlap
 from gpumem.swap.windows import Windows
 from gpumem.trace import I64, Bool, Trace

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.accounts import _tree, link, pinned
-from gpumem.swap.accounts.link import Taken
-from gpumem.swap.accounts.pinned import Values
-from gpumem.swap.tensile._stabs import Noted, biggest
+from gpumem.swap.facts import link, pinned, segment_tree as _tree
+from gpumem.swap.facts.link import Taken
+from gpumem.swap.facts.pinned import Values
+from gpumem.swap.tensile._stabbing_tree import Noted, biggest
 from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
 from gpumem.trace import I64, Bool
 

@@ -21,11 +21,11 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.accounts.times import Times
-from gpumem.swap.gaps import around
+from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.decisions import Swap
+from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
 ACCOUNTING = ("exact", "paper")

@@ -13,8 +13,8 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.limits import fits
+from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING

@@ -6,12 +6,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from gpumem.swap.accounts.reruns import Reruns, beside, states
-from gpumem.swap.gaps import gaps
+from gpumem.swap.facts.recompute import recomputable
+from gpumem.swap.facts.recompute_scratch import Reruns, beside, states
 from gpumem.swap.plan import Recompute
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.plan.replay import Refused, Replay
-from gpumem.swap.recompute import recomputable
-from gpumem.swap.tensile._stabs import Stabs
+from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import I64
 

@@ -15,8 +15,8 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human, human_ns, percent
 from gpumem.simulator.machine import Machine
+from gpumem.swap.facts.limits import floor as static_floor
 from gpumem.swap.fluid import in_a_row, refine, relax
-from gpumem.swap.limits import floor as static_floor
 from gpumem.trace import Trace
 
 SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64

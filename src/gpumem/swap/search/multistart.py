@@ -23,9 +23,9 @@ from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
-from gpumem.swap.limits import floor
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.operators import lean, operators
 from gpumem.swap.menu import Menu
-from gpumem.swap.mosos.auto import lean, operators
 from gpumem.swap.plan import Plan
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.snu.heuristic import heuristic

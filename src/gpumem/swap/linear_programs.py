@@ -21,7 +21,7 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
-from gpumem.swap import _solver
+from gpumem.swap import _solver_process as _solver
 from gpumem.trace import F64, I64, Bool
 
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"

@@ -11,14 +11,14 @@ from gpumem.base.deadline import Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.accounts.pinned import Pinned
-from gpumem.swap.accounts.reruns import beside, states
 from gpumem.swap.baselines.msps import Chains
-from gpumem.swap.gaps import straddle
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.recompute import Recomputable, recomputable
+from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.plan import Recompute, Swap
+from gpumem.swap.plan.gaps import straddle
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.swap.recompute import Recomputable, recomputable
 from gpumem.trace import I64, Trace
 
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from gpumem.base.jit import inner
-from gpumem.swap.search._drops import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
-from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState
-from gpumem.swap.search._orders import draw, insert, remove, toggle
+from gpumem.swap.search._copy_orders import draw, insert, remove, toggle
+from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState
+from gpumem.swap.search._recompute_state import MARKS, Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.trace import I64
 
 CHOOSING = 30  # of a hundred steps over drops, how many change the way of an op, where ops have a choice

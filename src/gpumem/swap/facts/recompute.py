@@ -10,7 +10,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.machine import Machine
-from gpumem.swap.gaps import Gaps, gaps
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace

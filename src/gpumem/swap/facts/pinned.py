@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.accounts import _tree
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.gaps import Gaps
+from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.plan.decisions import Swap
+from gpumem.swap.plan.gaps import Gaps
 from gpumem.swap.windows import Windows
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import GENERATOR_BYTES
@@ -63,7 +63,7 @@ class Pinned:
     Examples
     --------
     >>> from gpumem.trace import Buffers, Ops
-    >>> from gpumem.swap.gaps import gaps
+    >>> from gpumem.swap.plan.gaps import gaps
     >>> ops = Ops.make([[], [], [0], [], [0], []], [[0], [], [], [], [], []])
     >>> trace = Trace(Buffers.make([8], [0], [6]), ops)
     >>> host = Pinned(trace, gaps(trace), budget=8)

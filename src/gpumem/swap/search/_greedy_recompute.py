@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._drops import Drops, Replays, choose, drop, remember, settle, tidy
-from gpumem.swap.search._engines import Evaluation, SwapProblem, SwapState, evaluate, retime
+from gpumem.swap.search._evaluate import Evaluation, SwapProblem, SwapState, evaluate, retime
+from gpumem.swap.search._recompute_state import Drops, Replays, choose, drop, remember, settle, tidy
 from gpumem.trace import F64, Bool
 
 TRIES = 12  # at one load

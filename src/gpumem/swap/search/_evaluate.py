@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._drops import Drops
+from gpumem.swap.search._recompute_state import Drops
 from gpumem.trace import I64, Bool
 
 FAR = 2**60

@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 
 from gpumem.base.deadline import Deadline
-from gpumem.swap.accounts.made_again import Costs, MadeAgain
+from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.swap.plan.replay import Device
 from gpumem.trace import I64, Bool, Trace

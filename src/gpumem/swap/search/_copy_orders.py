@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.search._drops import Drops
-from gpumem.swap.search._engines import SwapProblem, SwapState
+from gpumem.swap.search._evaluate import SwapProblem, SwapState
+from gpumem.swap.search._recompute_state import Drops
 from gpumem.trace import I64
 
 MODULUS, FACTOR = 2**31 - 1, 48271  # Lehmer's generator: the same draws with and without the compiler

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.swap.gaps import gaps, without
+from gpumem.swap.plan.gaps import gaps, without
 from gpumem.trace import Trace
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.accounts.places import at_places
-from gpumem.swap.gaps import Spans
+from gpumem.swap.plan.gaps import Spans
 from gpumem.swap.plan.replay import closure, is_there
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import I64, Bool, Trace

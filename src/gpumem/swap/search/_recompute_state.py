@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.accounts.made_again import MadeAgain, loads, replayed
+from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
-from gpumem.swap.search._ways import Ways
+from gpumem.swap.search._operator_choices import Ways
 from gpumem.swap.windows import Windows
 from gpumem.trace import F64, I64, Bool
 

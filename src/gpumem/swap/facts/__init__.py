@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.accounts.link import LinkTimes as LinkTimes
-    from gpumem.swap.accounts.pinned import Pinned as Pinned
-    from gpumem.swap.accounts.room import Room as Room
-    from gpumem.swap.accounts.times import Times as Times
+    from gpumem.swap.facts.link import LinkTimes as LinkTimes
+    from gpumem.swap.facts.load import Room as Room
+    from gpumem.swap.facts.pinned import Pinned as Pinned
+    from gpumem.swap.facts.times import Times as Times
 
 face(__name__)
