@@ -13,8 +13,8 @@ from gpumem.evaluate.call_cost import costs
 from gpumem.io import bundled
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.cnmem import CnMem
-from gpumem.pool.online import Allocator
-from gpumem.pool.runtime.smartpool import SmartPool
+from gpumem.pool.allocators.protocol import Allocator
+from gpumem.pool.smartpool.online import SmartPool
 
 TITLE = "a malloc and its free, VGG16, wall time; all but cuMemAlloc are Python and call no driver"
 

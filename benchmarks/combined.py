@@ -21,7 +21,7 @@ from gpumem.evaluate.footprint import replayed
 from gpumem.io import read
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.search.planner import search as pack
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -21,8 +21,8 @@ from numba.cuda.cudadrv import driver as numba_driver
 from gpumem.io import bundled
 from gpumem.live import emm
 from gpumem.pool.allocators import CnMem
-from gpumem.pool.online import stepwise
-from gpumem.pool.runtime import SmartPool
+from gpumem.pool.allocators.protocol import stepwise
+from gpumem.pool.smartpool import SmartPool
 
 WARM, ROUNDS = 6, 41
 SMALLER = 4096

@@ -18,7 +18,8 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem.io import bundled, load, read
-from gpumem.pool import best_fit, first_fit, smartpool
+from gpumem.pool import best_fit, first_fit
+from gpumem.pool.smartpool import offline as smartpool
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

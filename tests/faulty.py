@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpumem.pool.online import Statistics
-from gpumem.pool.smartpool import best_fit, colour
+from gpumem.pool.allocators.protocol import Statistics
+from gpumem.pool.smartpool.offline import best_fit, colour
 from gpumem.trace import Ops, Trace
 from gpumem.trace.placement import Placement
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gpumem.pool.online import Allocator, Pool
+from gpumem.pool.allocators.protocol import Allocator, Pool
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = st.one_of(

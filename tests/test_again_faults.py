@@ -11,7 +11,7 @@ from hypothesis import assume, given, strategies as st
 from gpumem import check
 from gpumem.base.errors import CheckError
 from gpumem.execute import Call, Views, in_issue_order
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.trace import RECOMPUTE, SYNC, Buffers, Csr, Op, Ops, Trace
 from gpumem.trace.kinds import STATISTICS

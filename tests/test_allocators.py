@@ -17,7 +17,7 @@ from gpumem.pool.allocators.buddy import Buddy
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import Pool
+from gpumem.pool.allocators.protocol import Pool
 
 from .requests import MIB, REQUESTS, Request, footprint, play, waits
 
@@ -35,7 +35,7 @@ MORE = {
 ALL: dict[str, Callable[..., Pool]] = {**ALLOCATORS, **MORE}
 
 
-# What every allocator owes: see the docstring of gpumem.pool.online
+# What every allocator owes: see the docstring of gpumem.pool.allocators.protocol
 
 
 @given(st.sampled_from(sorted(ALL)), REQUESTS, st.sampled_from([None, 40 * MIB, 64 * MIB + 512]))

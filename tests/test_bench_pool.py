@@ -20,8 +20,8 @@ from gpumem.papers.quoted import BELOW_CNMEM
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import replay
-from gpumem.pool.runtime.smartpool import SmartPool
+from gpumem.pool.allocators.protocol import replay
+from gpumem.pool.smartpool.online import SmartPool
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

@@ -13,7 +13,7 @@ from hypothesis import assume, given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, HOST, Timeline

@@ -26,8 +26,8 @@ from gpumem.commands.progress import Progress, tell, voice
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import replay
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.allocators.protocol import replay
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Plan

@@ -12,11 +12,11 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.io import read
 from gpumem.pool import best_fit, exact, search
-from gpumem.pool.search._canonical import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, pack
+from gpumem.pool.search._depth_first import AREA, END, GAVE_UP, IMPOSSIBLE, SOLVED, pack
 from gpumem.pool.search._packing import PackingInstance
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.greedy import ORDERS, placements
-from gpumem.pool.smartpool import _fit
+from gpumem.pool.smartpool.offline import _fit
 from gpumem.trace import Trace
 
 from .conftest import shared

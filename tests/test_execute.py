@@ -30,7 +30,7 @@ from gpumem.execute import (
     scaled,
 )
 from gpumem.io import load
-from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.pool.smartpool.offline import best_fit, first_fit
 from gpumem.simulator.hazards import hazards
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.pool.smartpool.offline import best_fit, first_fit
 from gpumem.simulator.hazards import hazards
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import Placement

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from gpumem import check, io
 from gpumem.base.errors import CheckError, Infeasible, NotReached
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator import _iteration as _clock
 from gpumem.simulator._iteration import Clock, Reservations, Steps
 from gpumem.simulator.hazards import hazards

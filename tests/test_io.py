@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 from gpumem import io
 from gpumem.io import BUNDLED, bundled, bundled_path, load, minimalloc, read, replacing, write
 from gpumem.io.tracefile import FORMAT
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import NOWHERE, Placement
 from gpumem.trace.record.recorder import Recorder

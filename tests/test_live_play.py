@@ -11,7 +11,7 @@ from gpumem.io import bundled
 from gpumem.kernels import reference
 from gpumem.live.programs import OverArrays, play
 from gpumem.models import MODELS
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.testing import Unmanaged, steps

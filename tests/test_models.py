@@ -15,7 +15,7 @@ from gpumem.kernels import reference
 from gpumem.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp, residual, transformer
 from gpumem.models.layers import average_pool, conv2d, dense, max_pool, relu, sgd, skip, softmax_loss
 from gpumem.models.sequence import self_attention
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Op, Trace

@@ -12,8 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from gpumem import bundled, check
 from gpumem.jobs.waterwave import partition, pipeline, together
 from gpumem.pool.allocators._blocks import FreeRanges
+from gpumem.pool.allocators.protocol import replay
 from gpumem.pool.allocators.streams import MultiStream
-from gpumem.pool.online import replay
 from gpumem.simulator.machine import Machine
 from gpumem.testing import ContractError, Witness, allocator_machine, check_allocator
 from gpumem.trace import Buffers, Ops, Trace

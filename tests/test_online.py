@@ -11,7 +11,7 @@ from gpumem import check
 from gpumem.io import BUNDLED, bundled, load
 from gpumem.pool import ALLOCATORS, best_fit
 from gpumem.pool.allocators.cnmem import CnMem
-from gpumem.pool.online import PATIENCE, replay
+from gpumem.pool.allocators.protocol import PATIENCE, replay
 from gpumem.trace import COMPUTE, SYNC, Buffers, Ops, Trace
 from gpumem.trace.placement import NOWHERE
 

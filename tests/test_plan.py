@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant

@@ -13,7 +13,7 @@ from gpumem import best_fit
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Views, carried, initial, prepare, run
 from gpumem.jobs import Job, Outcome, Policy, instructions, run_jobs
-from gpumem.pool.smartpool import first_fit
+from gpumem.pool.smartpool.offline import first_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.tasks import Scheduled

@@ -15,7 +15,7 @@ from gpumem.execute import Emulator
 from gpumem.io import bundled_path
 from gpumem.kernels import reference
 from gpumem.models import MODELS, mlp
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.report import Report, Run
 from gpumem.simulator.simulate import simulate
 

@@ -16,11 +16,11 @@ from gpumem.base.errors import CheckError
 from gpumem.io import bundled, load
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import replay, stepwise
-from gpumem.pool.runtime import Deviation, SmartPool, smartpool
-from gpumem.pool.runtime._cursor import LOST, Cursor
-from gpumem.pool.runtime._table import GRAM, RequestTable, recorded
-from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.pool.allocators.protocol import replay, stepwise
+from gpumem.pool.smartpool import Deviation, SmartPool, online as smartpool
+from gpumem.pool.smartpool._cursor import LOST, Cursor
+from gpumem.pool.smartpool._iteration import GRAM, RequestTable, recorded
+from gpumem.pool.smartpool.offline import best_fit, first_fit
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from gpumem import check
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator import _sharing_loop as _sharing
 from gpumem.simulator.hazards import hazards
 from gpumem.simulator.host_threads import Hosts

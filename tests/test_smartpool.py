@@ -11,8 +11,9 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.io import bundled, load
-from gpumem.pool import PLANNERS, _index, smartpool
-from gpumem.pool.smartpool import best_fit, colour, first_fit
+from gpumem.pool import PLANNERS, _interval_index as _index
+from gpumem.pool.smartpool import offline as smartpool
+from gpumem.pool.smartpool.offline import best_fit, colour, first_fit
 from gpumem.trace import I64, Trace
 
 from .conftest import SHARED, shared

@@ -21,8 +21,8 @@ from gpumem.commands.bench.swap import _rebatched
 from gpumem.io import bundled_path, load, write
 from gpumem.papers.autoswap import batch_table, limit_table, profile_table
 from gpumem.pool.allocators.cnmem import CnMem
-from gpumem.pool.online import replay
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.allocators.protocol import replay
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.report import Figure, Series
 from gpumem.report.plot import recorded
 from gpumem.simulator import workspaces

@@ -23,7 +23,7 @@ from gpumem.jobs.worlds.running import prepared
 from gpumem.jobs.worlds.threads import Threads
 from gpumem.kernels import reference
 from gpumem.models import mlp
-from gpumem.pool.smartpool import first_fit
+from gpumem.pool.smartpool.offline import first_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.tasks import Scheduled

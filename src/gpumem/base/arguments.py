@@ -43,8 +43,8 @@ CLASSES = {
     "Algorithm": ("gpumem.simulator.workspaces", "gpumem.simulator.workspaces.TABLE has some"),
     "Measurement": ("gpumem.latency", "gpumem.latency.read_table(path).rows are some"),
     "LatencyTable": ("gpumem.latency", "gpumem.latency.read_table(path) returns one"),
-    "Allocator": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
-    "Pool": ("gpumem.pool.online", "gpumem.pool.BFC() makes one"),
+    "Allocator": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
+    "Pool": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
     "Link": ("gpumem.simulator.machine", "gpumem.simulator.machine.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {

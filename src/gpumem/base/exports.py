@@ -3,7 +3,7 @@
 A room's `__init__` says what is public once, as imports under `TYPE_CHECKING`, which type checkers read::
 
     if TYPE_CHECKING:
-        from gpumem.pool.smartpool import best_fit as best_fit
+        from gpumem.pool.smartpool.offline import best_fit as best_fit
 
     face(__name__)
 

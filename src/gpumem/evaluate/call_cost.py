@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpumem.base.arguments import strict
-from gpumem.pool.online import Allocator, stepwise
+from gpumem.pool.allocators.protocol import Allocator, stepwise
 from gpumem.trace import Trace
 
 
@@ -47,7 +47,7 @@ def costs(
     Parameters
     ----------
     trace : Trace
-        Its requests are those of `gpumem.pool.online.replay`, all on one stream.
+        Its requests are those of `gpumem.pool.allocators.protocol.replay`, all on one stream.
     allocators : mapping of str to callable
         Each returns a fresh allocator.
     replays : int

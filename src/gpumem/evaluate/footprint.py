@@ -11,7 +11,7 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.check import verdict as verify
 from gpumem.evaluate.options import taken
-from gpumem.pool.online import Pool, replay
+from gpumem.pool.allocators.protocol import Pool, replay
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

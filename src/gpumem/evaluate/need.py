@@ -10,7 +10,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.pool.allocators import Caching
-from gpumem.pool.online import replay
+from gpumem.pool.allocators.protocol import replay
 from gpumem.simulator import workspaces as convolving
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace

@@ -43,7 +43,7 @@ from gpumem.live.report import ManagedReport
 from gpumem.live.served import Served
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
-from gpumem.pool.runtime.smartpool import SmartPool
+from gpumem.pool.smartpool.online import SmartPool
 
 _Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
 _HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)

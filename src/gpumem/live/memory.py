@@ -19,7 +19,7 @@ from cuda.core import Buffer, Device, MemoryResource, Stream
 from gpumem.base.units import amount
 from gpumem.live.joins import Events
 from gpumem.live.served import Served
-from gpumem.pool.online import Allocator
+from gpumem.pool.allocators.protocol import Allocator
 
 DEFAULT = (1, 2)
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from gpumem.live.backing import Backing, backing as on_device
 from gpumem.live.joins import OF_A_THREAD, Events, Joiner, known
+from gpumem.pool.allocators.protocol import Allocator
 from gpumem.pool.allocators.streams import MultiStream
-from gpumem.pool.online import Allocator
-from gpumem.pool.runtime.smartpool import SmartPool
+from gpumem.pool.smartpool.online import SmartPool
 
 SHORTEST = 4  # requests of an iteration: small programs have few
 

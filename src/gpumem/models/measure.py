@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.execute import Backend, Launch, prepare
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         MultiStream as MultiStream,
         Native as Native,
     )
-    from gpumem.pool.online import Allocator as Allocator, Pool as Pool, replay as replay
+    from gpumem.pool.allocators.protocol import Allocator as Allocator, Pool as Pool, replay as replay
     from gpumem.pool.planners import ALLOCATORS as ALLOCATORS, PLANNERS as PLANNERS
-    from gpumem.pool.runtime import SmartPool as SmartPool
     from gpumem.pool.search import exact as exact, greedy as greedy, search as search
-    from gpumem.pool.smartpool import best_fit as best_fit, colour as colour, first_fit as first_fit
+    from gpumem.pool.smartpool import SmartPool as SmartPool
+    from gpumem.pool.smartpool.offline import best_fit as best_fit, colour as colour, first_fit as first_fit
 
 face(__name__)

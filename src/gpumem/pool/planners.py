@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from gpumem.pool.allocators import BFC, Buddy, Caching, CnMem, MultiStream, Native
-from gpumem.pool.online import Pool
+from gpumem.pool.allocators.protocol import Pool
 from gpumem.pool.search import exact, greedy, search
-from gpumem.pool.smartpool import best_fit, first_fit
+from gpumem.pool.smartpool.offline import best_fit, first_fit
 from gpumem.trace.placement import Placement
 
 PLANNERS: dict[str, Callable[..., Placement]] = {

@@ -16,7 +16,7 @@ from gpumem.testing.request import Allocate, Free, Request, Sync, Use, renumbere
 from gpumem.testing.shrink import shrink
 
 if TYPE_CHECKING:
-    from gpumem.pool.online import Allocator
+    from gpumem.pool.allocators.protocol import Allocator
 
 WINDOW, WINDOWS = 4, 8  # rounds in which the highest address may rise; so many times in a row it may not
 LARGEST = 64 * 2**20  # bytes of a request, where an allocator has no capacity

@@ -20,7 +20,7 @@ from gpumem.base.arguments import strict
 from gpumem.testing._streams import StreamOrder, Used
 
 if TYPE_CHECKING:
-    from gpumem.pool.online import Allocator
+    from gpumem.pool.allocators.protocol import Allocator
     from gpumem.testing.request import Request
 
 RULES = {

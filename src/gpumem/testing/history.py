@@ -10,7 +10,7 @@ from gpumem.testing.contract import ContractError, Witness
 from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
-    from gpumem.pool.online import Allocator
+    from gpumem.pool.allocators.protocol import Allocator
 
 
 class Player:

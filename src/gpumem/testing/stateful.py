@@ -18,7 +18,7 @@ from gpumem.testing.history import Player
 from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
-    from gpumem.pool.online import Allocator
+    from gpumem.pool.allocators.protocol import Allocator
 
 
 @strict

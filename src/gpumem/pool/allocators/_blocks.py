@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Generic, SupportsIndex, TypeVar
 
-from gpumem.pool.online import Statistics
+from gpumem.pool.allocators.protocol import Statistics
 
 Home = TypeVar("Home")
 

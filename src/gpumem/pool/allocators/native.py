@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import gcd
 
 from gpumem.pool.allocators._blocks import FreeRanges, Granted, Live, checked, rounded
-from gpumem.pool.online import Statistics
+from gpumem.pool.allocators.protocol import Statistics
 
 GRANULARITY = 2 << 20  # a GPU's page: "GPU pages which are 2MiB currently" (PyTorch, CUDACachingAllocator.cpp)
 ADDRESSES = 2**62  # offsets are int64

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpumem.arcs import meet
 from gpumem.pool.search._packing import FAR, PackingInstance
-from gpumem.pool.smartpool import MAX_ALIGNMENT, _fit
+from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, _fit
 from gpumem.trace import I64, Trace
 from gpumem.trace.placement import Placement
 

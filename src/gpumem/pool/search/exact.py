@@ -8,7 +8,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.pool.search._canonical import LOAD_AREA, SOLVED
+from gpumem.pool.search._depth_first import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.pool.search.planner import Search
 from gpumem.trace import Trace

@@ -26,17 +26,7 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.pool.search._canonical import (
-    AREA,
-    END,
-    GAVE_UP,
-    IMPOSSIBLE,
-    LENGTH,
-    LOAD_AREA,
-    LOAD_LENGTH,
-    SOLVED,
-    pack,
-)
+from gpumem.pool.search._depth_first import AREA, END, GAVE_UP, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
 from gpumem.pool.search.ejection import EjectionWalk

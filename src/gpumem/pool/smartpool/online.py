@@ -22,13 +22,13 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.pool.allocators._blocks import checked
 from gpumem.pool.allocators.native import Native
-from gpumem.pool.online import Pool, stepwise
-from gpumem.pool.runtime._cursor import NONE, Cursor
-from gpumem.pool.runtime._deviations import SmartPoolStatistics
+from gpumem.pool.allocators.protocol import Pool, stepwise
 from gpumem.pool.runtime._observer import Observer
-from gpumem.pool.runtime._region import Held, Region
-from gpumem.pool.runtime._table import RequestTable, recorded
-from gpumem.pool.smartpool import best_fit
+from gpumem.pool.smartpool._cursor import NONE, Cursor
+from gpumem.pool.smartpool._iteration import RequestTable, recorded
+from gpumem.pool.smartpool._region import Held, Region
+from gpumem.pool.smartpool._statistics import SmartPoolStatistics
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
@@ -146,7 +146,7 @@ class SmartPool:
     ) -> SmartPool:
         """Return a pool that starts with a plan, so that the first request is served by it already.
 
-        What a trace asks for, and in which order, is what `gpumem.pool.online.replay` asks for; `placed` says where its
+        What a trace asks for, and in which order, is what `gpumem.pool.allocators.protocol.replay` asks for; `placed` says where its
         buffers lie, and has the alignment. `ValueError` where no buffer comes and goes and for a placement of another
         trace, `CheckError` for a placement that is none.
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from gpumem.pool.runtime._deviations import SmartPoolStatistics
-from gpumem.pool.runtime._region import Held, Region
-from gpumem.pool.runtime._table import GRAM, RequestTable
+from gpumem.pool.smartpool._iteration import GRAM, RequestTable
+from gpumem.pool.smartpool._region import Held, Region
+from gpumem.pool.smartpool._statistics import SmartPoolStatistics
 
 WINDOW = 4  # how far ahead a request is looked for, and how many mallocs may come late; a few, as sizes are common
 LOST = 8  # unexpected mallocs, with fewer than CALM expected requests between them, and the position is unknown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.pool.runtime._deviations import Deviation as Deviation
-    from gpumem.pool.runtime.smartpool import SmartPool as SmartPool
+    from gpumem.pool.smartpool._statistics import Deviation as Deviation
+    from gpumem.pool.smartpool.online import SmartPool as SmartPool
 
 face(__name__)

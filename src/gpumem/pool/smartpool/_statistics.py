@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from gpumem.pool.online import Statistics
+from gpumem.pool.allocators.protocol import Statistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from gpumem.arcs import meet
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.pool._index import place
+from gpumem.pool._interval_index import place
 from gpumem.trace import I64, Trace, int_column
 from gpumem.trace.placement import NOWHERE, Placement
 
