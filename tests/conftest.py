@@ -120,7 +120,7 @@ def absent(*modules: str) -> str:
 def simulated() -> ModuleType:
     """Return the kernels under Numba's simulator; skip where that is not what runs them."""
     needs(absent("numba_cuda"))
-    from gpumem.kernels import _numba, device
+    from gpumem.kernels import device, numba_cuda as _numba
 
     if not _numba.SIMULATOR:
         pytest.skip("this run asks for a GPU: `-m` says so, or NUMBA_ENABLE_CUDASIM=0")

@@ -39,7 +39,7 @@ SEEDS = [0, *(pytest.param(seed, marks=slow) for seed in range(1, 5))]
 def needed() -> None:
     """Skip where there is no device, or where Numba's simulator stands in for it."""
     needs(why_no_cuda())
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
 
     needs("NUMBA_ENABLE_CUDASIM is set: run with -m gpu, or with NUMBA_ENABLE_CUDASIM=0" if _numba.SIMULATOR else "")
 
@@ -62,7 +62,7 @@ def of_size(name: str) -> Model:
 
 def agree(name: str, arguments: dict[str, Any]) -> None:
     from gpumem.kernels import device
-    from gpumem.kernels._numba import cuda
+    from gpumem.kernels.numba_cuda import cuda
 
     theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
     getattr(device, name)(0, **theirs)
@@ -82,13 +82,13 @@ def test_kernels_agree_with_numpy(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", LARGER)
 def test_larger_kernels_agree_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)  # so threads have several elements
+    monkeypatch.setattr("gpumem.kernels.numba_cuda._WAVES", 2)  # so threads have several elements
     agree(name, LARGER[name](Pick.seeded(0)))
 
 
 @pytest.mark.parametrize("name", SHAPED)
 def test_threads_with_several_elements_agree_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)
+    monkeypatch.setattr("gpumem.kernels.numba_cuda._WAVES", 2)
     monkeypatch.setattr(Pick, "shape", lambda pick: (2900,))
     agree(name, CASES[name](Pick.seeded(0)))
 
@@ -97,8 +97,9 @@ def test_threads_with_several_elements_agree_with_numpy(name: str, monkeypatch: 
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_products_by_large_tiles(transpose_a: bool, transpose_b: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 rows and columns; with small ones the result has the same bits."""
-    from gpumem.kernels import device, matmul
-    from gpumem.kernels._numba import cuda
+    from gpumem.kernels import device
+    from gpumem.kernels.device import matmul
+    from gpumem.kernels.numba_cuda import cuda
 
     rng, (rows, columns, inner) = np.random.default_rng(0), (97, 131, 50)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))

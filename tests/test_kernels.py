@@ -73,7 +73,7 @@ def largest(low: int, high: int) -> int:
 
 def compare(device: ModuleType, name: str, arguments: dict[str, Any]) -> None:
     """Run an op in both libraries: all arguments must agree afterwards, inputs included."""
-    from gpumem.kernels._numba import cuda
+    from gpumem.kernels.numba_cuda import cuda
 
     theirs = {k: cuda.to_device(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
     getattr(device, name)(0, **theirs)
@@ -133,7 +133,7 @@ def test_kernels_with_barriers_agree_with_numpy(device: ModuleType, name: str, d
 
 @pytest.mark.thorough
 def test_checks_of_a_placement_agree_on_two_buffers(device: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpumem.kernels._numba.THREADS", 2)  # to launch: the simulator takes its time for each
+    monkeypatch.setattr("gpumem.kernels.numba_cuda.THREADS", 2)  # to launch: the simulator takes its time for each
     rng = np.random.default_rng(0)
     for turn in range(300):
         steps = int(rng.integers(1, 5))
@@ -158,10 +158,10 @@ def test_load_profiles_agree_wherever_a_lifetime_ends(device: ModuleType) -> Non
     "name", ["embedding_gradient", "layer_norm", "layer_norm_gradient", "softmax", "softmax_gradient"]
 )
 def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)  # the least that sums over a block can do with
-    monkeypatch.setattr("gpumem.kernels._numba._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
+    monkeypatch.setattr("gpumem.kernels.numba_cuda._BLOCKS", 3)  # and a grid has fewer blocks than there are rows
     monkeypatch.setattr("tests.kernel_cases.LONG", 19)
     compare(device, name, CASES[name](Pick(largest)))
 
@@ -169,8 +169,8 @@ def test_rows_may_be_longer_than_a_block(device: ModuleType, name: str, monkeypa
 @pytest.fixture
 def two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks of two threads for kernels that look at each element."""
-    monkeypatch.setattr("gpumem.kernels._numba.THREADS", 2)
-    monkeypatch.setattr("gpumem.kernels._numba._WAVES", 2)
+    monkeypatch.setattr("gpumem.kernels.numba_cuda.THREADS", 2)
+    monkeypatch.setattr("gpumem.kernels.numba_cuda._WAVES", 2)
 
 
 MANY = [*((name, n) for name in SHAPED for n in (12, 13, 16, 37)), *((name, 0) for name in ("copy", "fill"))]
@@ -196,7 +196,7 @@ def test_biases_of_a_thread_with_many_elements(device: ModuleType, shape: tuple[
 def test_channels_may_be_longer_than_a_block(
     device: ModuleType, name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
     compare(device, name, CHANNELS[name](Pick(largest), of_shape(*shape)))
@@ -217,7 +217,7 @@ def test_convolutions_of_more_than_a_thread_and_a_block_sum_at_once(
     stride: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
     monkeypatch.setattr(_numba, "_WAVES", 3)
@@ -229,7 +229,8 @@ def test_im2col_of_more_places_than_a_block_has_threads(
     device: ModuleType, padding: int, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The matrices alone: the product after them takes the simulator its time."""
-    from gpumem.kernels import _numba, im2col
+    from gpumem.kernels import numba_cuda as _numba
+    from gpumem.kernels.device import im2col
 
     monkeypatch.setattr(_numba, "THREADS", _numba._PARTS)
     case = images(Pick(smallest), "conv2d_im2col", (2, 2, 6, 9), (1, 2, 3, 2), padding, stride)
@@ -241,7 +242,7 @@ def test_im2col_of_more_places_than_a_block_has_threads(
 
 def test_the_transforms_of_winograd_make_a_correlation(device: ModuleType) -> None:
     """As matrices: y = A^T (G g * B^T d), in whole numbers but for the halves of G."""
-    from gpumem.kernels import winograd
+    from gpumem.kernels.device import winograd
 
     g_matrix, b_matrix, a_matrix = (
         np.array([function(*row) for row in np.eye(n, dtype=np.float32)]).T
@@ -257,7 +258,7 @@ def sums_of_products(
     device: ModuleType, turn_a: bool, turn_b: bool, inner: int = 18, enough: int = 2
 ) -> tuple[Array, Array]:
     """Two sums of two products each, by `matmul.product` and by NumPy; large tiles from `enough` of them on."""
-    from gpumem.kernels import matmul
+    from gpumem.kernels.device import matmul
 
     rows, columns, rng = 19, 33, np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 2, rows, inner), (2, 2, inner, columns)))
@@ -296,13 +297,13 @@ def test_the_size_of_tiles_changes_no_bit(device: ModuleType) -> None:
 def test_tiles_are_large_where_they_keep_a_gpu_busy(
     device: ModuleType, batches: int, rows: int, columns: int, share: int
 ) -> None:
-    from gpumem.kernels.matmul import _share
+    from gpumem.kernels.device.matmul import _share
 
     assert _share(batches, rows, columns) == share
 
 
 def test_a_side_beyond_32_bits_is_refused(device: ModuleType) -> None:
-    from gpumem.kernels.matmul import product
+    from gpumem.kernels.device.matmul import product
 
     with pytest.raises(ValueError, match=r"inner\) = \(1, 2147483648, 1\): no side may be longer than 2147483520"):
         product(0, (None, 0, 0, 0), (None, 0, 0, 0), None, 1, 1, (1, 2**31, 1))
@@ -488,7 +489,7 @@ def test_long_buffers_are_hashed_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     x, sums = np.arange(100, dtype=np.uint8), set()
     for chunk in (1000, 7):
         monkeypatch.setattr("gpumem.kernels.reference._CHUNK", chunk)
-        monkeypatch.setattr("gpumem.kernels._reference_norm._CHUNK", chunk)
+        monkeypatch.setattr("gpumem.kernels.reference.norm._CHUNK", chunk)
         digest, out, y, mask = np.zeros(1, np.uint64), np.zeros(100, np.uint8), zeros(100), np.zeros(100, np.uint8)
         reference.checksum(None, x, digest)
         reference.fill(None, digest, out)

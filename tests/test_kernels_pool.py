@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.base.errors import CheckError
-from gpumem.kernels import _shapes, reference
+from gpumem.kernels import reference, shapes as _shapes
 from gpumem.pool import best_fit
 from gpumem.trace import I64, Buffers, Ops, Trace
 from gpumem.trace.placement import Placement

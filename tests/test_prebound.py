@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpumem.kernels import in_turn, launch, prebinding, prebound, reference
-from gpumem.kernels._prebound import Script
+from gpumem.kernels.prebound import Script
 
 from .conftest import simulated
 from .kernel_cases import CASES, Pick
@@ -93,7 +93,7 @@ def test_starts_in_turn() -> None:
 def test_a_kernel_has_as_many_blocks_as_it_is_launched_with(
     device: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
 
     grids = []
     monkeypatch.setattr(_numba, "_bound", lambda kernel, grid, *_: grids.append(grid))

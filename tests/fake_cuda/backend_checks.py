@@ -26,7 +26,7 @@ from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order
 from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
 from gpumem.execute.layout import Layout
 from gpumem.kernels import reference
-from gpumem.kernels._compiled import bind
+from gpumem.kernels.ptx import bind
 from gpumem.models import MODELS, mlp
 from gpumem.models.measure import measured, measured_machine
 from gpumem.testing import plans as any_plans, steps

@@ -18,7 +18,7 @@ KINDS = ("allocation", "pinned", "copy", "launch", "record", "wait", "event", "s
 
 def digest():
     """A word on the device for the ops."""
-    from gpumem.kernels._numba import cuda
+    from gpumem.kernels.numba_cuda import cuda
 
     status, address = driver.cuMemAlloc(8)
     assert not status

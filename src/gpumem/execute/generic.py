@@ -24,7 +24,7 @@ from gpumem.base.jit import jit
 from gpumem.execute.backend import Bytes, Call
 from gpumem.execute.program import Views
 from gpumem.kernels import in_turn, prebound
-from gpumem.kernels._hash import FIRST, GOLDEN, ONE, S32, S56, mix
+from gpumem.kernels.hash import FIRST, GOLDEN, ONE, S32, S56, mix
 from gpumem.trace import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op, Trace
 from gpumem.trace.placement import Placement
 

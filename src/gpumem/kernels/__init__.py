@@ -10,7 +10,7 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.kernels import device as device, reference as reference
-    from gpumem.kernels._numba import launch as launch
-    from gpumem.kernels._prebound import in_turn as in_turn, prebinding as prebinding, prebound as prebound
+    from gpumem.kernels.numba_cuda import launch as launch
+    from gpumem.kernels.prebound import in_turn as in_turn, prebinding as prebinding, prebound as prebound
 
 face(__name__)

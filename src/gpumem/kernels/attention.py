@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem.kernels import _shapes
+from gpumem.kernels import shapes as _shapes
 from gpumem.kernels.batched_matmul import batched_matmul
-from gpumem.kernels.matmul import flat, product
-from gpumem.kernels.softmax import rows_gradient, softmax
+from gpumem.kernels.device.matmul import flat, product
+from gpumem.kernels.device.transformer import rows_gradient, softmax
 
 
 def attention(stream: object, q: Any, k: Any, v: Any, out: Any, probs: Any, causal: bool = False) -> None:

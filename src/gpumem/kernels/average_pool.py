@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import cuda, each, kernel
-from gpumem.kernels.conv2d import unravel
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.conv2d import unravel
+from gpumem.kernels.numba_cuda import cuda, each, kernel
 
 _ZERO = np.float32(0)
 

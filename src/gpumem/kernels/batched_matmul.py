@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem.kernels import _shapes
-from gpumem.kernels.matmul import flat, product
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.matmul import flat, product
 
 
 def batched_matmul(

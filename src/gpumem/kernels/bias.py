@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, block_sum, cuda, each, kernel
+from gpumem.kernels import shapes as _shapes
 from gpumem.kernels.channels import first, following, strides
+from gpumem.kernels.numba_cuda import block_each, block_sum, cuda, each, kernel
 
 _ZERO = np.float32(0)
 

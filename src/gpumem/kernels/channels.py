@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem.kernels._numba import cuda, device
+from gpumem.kernels.numba_cuda import cuda, device
 
 
 @device

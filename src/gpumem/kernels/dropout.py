@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._hash import S32, kept_from, seed as start_of
-from gpumem.kernels._numba import each, kernel, position, stride
-from gpumem.kernels.words import element, hashed
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.words import element, hashed
+from gpumem.kernels.hash import S32, kept_from, seed as start_of
+from gpumem.kernels.numba_cuda import each, kernel, position, stride
 
 _ZERO = np.float32(0)
 

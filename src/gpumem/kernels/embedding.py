@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, cuda, kernel
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.numba_cuda import block_each, cuda, kernel
 
 _ZERO, _NAN = np.float32(0), np.float32(np.nan)
 

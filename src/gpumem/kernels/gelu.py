@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import each
-from gpumem.kernels.elementwise import binary, unary
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.elementwise import binary, unary
+from gpumem.kernels.numba_cuda import each
 
 _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1), np.float32(3)
 _SCALE, _CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from gpumem.base.names import one_of
-from gpumem.kernels._shapes import conv_output, im2col_floats, winograd_floats
+from gpumem.kernels.shapes import conv_output, im2col_floats, winograd_floats
 from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
 from gpumem.trace.kinds import STATISTICS
 

@@ -48,7 +48,7 @@ class DeviceArray:
 
 def for_numba(array: DeviceArray) -> Any:
     """Return `array` as Numba's kernels take it."""
-    from gpumem.kernels._numba import cuda
+    from gpumem.kernels.numba_cuda import cuda
 
     return cuda.from_cuda_array_interface(array.__cuda_array_interface__, sync=False)
 

@@ -16,7 +16,7 @@ import numpy as np
 from cuda.bindings import driver as api
 from cuda.core import LEGACY_DEFAULT_STREAM, Device, LaunchConfig, Program, ProgramOptions, launch
 
-from gpumem.kernels._prebound import Start
+from gpumem.kernels.prebound import Start
 
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)")
 _lock = threading.RLock()

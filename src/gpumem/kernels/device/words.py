@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._hash import GOLDEN, LCG_FACTOR, LCG_TERM, ONE, S56, mix, seed
-from gpumem.kernels._numba import THREADS, cuda, each, kernel, launch, modular, position, stride
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.hash import GOLDEN, LCG_FACTOR, LCG_TERM, ONE, S56, mix, seed
+from gpumem.kernels.numba_cuda import THREADS, cuda, each, kernel, launch, modular, position, stride
 
 _BLOCKS = 2048  # enough to fill a GPU; each ends with an atomic on the same word
 _FACTOR, _TERM = np.uint64(LCG_FACTOR), np.uint64(LCG_TERM)

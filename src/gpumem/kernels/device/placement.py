@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import THREADS, cuda, device, each, kernel, launch
-from gpumem.kernels._shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.numba_cuda import THREADS, cuda, device, each, kernel, launch
+from gpumem.kernels.shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
 
 _ZERO, _NONE = np.int64(0), np.int64(2**63 - 1)
 

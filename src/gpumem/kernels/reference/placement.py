@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.shapes import FINE, MISPLACED, ON_HOST, OVERLAP, TOO_HIGH
 
 Ints = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _shapes
+from gpumem.kernels import shapes as _shapes
 
 Array = NDArray[np.float32]
 _HALF, _ONE, _THREE = np.float32(0.5), np.float32(1), np.float32(3)

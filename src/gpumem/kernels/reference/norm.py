@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _hash, _shapes
+from gpumem.kernels import hash as _hash, shapes as _shapes
 
 Array = NDArray[np.float32]
 _CHUNK = 1 << 18  # hashes take twice the bytes of floats, so long arrays go piece by piece

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import cuda, device, each, kernel
-from gpumem.kernels.conv2d import unravel
-from gpumem.kernels.matmul import flat, product
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.conv2d import unravel
+from gpumem.kernels.device.matmul import flat, product
+from gpumem.kernels.numba_cuda import cuda, device, each, kernel
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 

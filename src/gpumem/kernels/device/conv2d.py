@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, block_sum, cuda, device, each, kernel
-from gpumem.kernels.matmul import flat
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.matmul import flat
+from gpumem.kernels.numba_cuda import block_each, block_sum, cuda, device, each, kernel
 
 _ZERO = np.float32(0)
 _AT_ONCE = 4  # sums of a thread, over different weights: they meet the same input

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _shapes
+from gpumem.kernels import shapes as _shapes
 
 Array = NDArray[np.float32]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, block_max, block_sum, cuda, each, kernel
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, each, kernel
 
 _ZERO, _ONE, _LEAST, _NAN = np.float32(0), np.float32(1), np.float32(-np.inf), np.float32(np.nan)
 

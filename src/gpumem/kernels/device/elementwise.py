@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import device, each, kernel, launch, named, position, stride
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.numba_cuda import device, each, kernel, launch, named, position, stride
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _TWO, _THREE, _FOUR = np.uint64(2), np.uint64(3), np.uint64(4)

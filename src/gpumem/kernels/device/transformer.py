@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, block_max, block_sum, cuda, kernel
-from gpumem.kernels.matmul import flat
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.matmul import flat
+from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, kernel
 
 _ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import TILE, cuda, device, kernel, spread
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.numba_cuda import TILE, cuda, device, kernel, spread
 
 _ZERO = np.float32(0)
 _ENOUGH = 64  # large tiles that keep a GPU busy: with fewer, small ones on more multiprocessors are faster

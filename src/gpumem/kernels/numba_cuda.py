@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from gpumem.base.names import one_of
-from gpumem.kernels._prebound import Script, Start
+from gpumem.kernels.prebound import Script, Start
 
 # numba-cuda 0.30 looks up np.row_stack when it first compiles, and NumPy 2.5 has removed it.
 vars(np).setdefault("row_stack", np.vstack)
@@ -57,7 +57,7 @@ _lock = threading.RLock()  # Numba's simulator keeps state between `kernel[...]`
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small grids are normal here, and a warning for each launch is noise
 
 if not SIMULATOR:
-    from gpumem.kernels._compiled import bind, on
+    from gpumem.kernels.ptx import bind, on
 else:
     from numba.cuda.simulator import kernelapi
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.kernels import _hash, _shapes
-from gpumem.kernels._reference_conv import (
+from gpumem.kernels import hash as _hash, shapes as _shapes
+from gpumem.kernels.reference.convolution import (
     average_pool,
     average_pool_gradient,
     conv2d,
@@ -30,7 +30,7 @@ from gpumem.kernels._reference_conv import (
     max_pool,
     max_pool_gradient,
 )
-from gpumem.kernels._reference_norm import (
+from gpumem.kernels.reference.norm import (
     batch_norm,
     batch_norm_gradient,
     dropout,
@@ -38,8 +38,8 @@ from gpumem.kernels._reference_norm import (
     layer_norm,
     layer_norm_gradient,
 )
-from gpumem.kernels._reference_placement import load_profile, overlap, placement
-from gpumem.kernels._reference_transformer import (
+from gpumem.kernels.reference.placement import load_profile, overlap, placement
+from gpumem.kernels.reference.transformer import (
     attention,
     attention_gradient,
     batched_matmul,
@@ -50,7 +50,7 @@ from gpumem.kernels._reference_transformer import (
     softmax,
     softmax_gradient,
 )
-from gpumem.kernels._shapes import im2col_floats, winograd_floats
+from gpumem.kernels.shapes import im2col_floats, winograd_floats
 
 __all__ = [
     "adam",

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.kernels import _shapes
-from gpumem.kernels._numba import block_each, cuda, each, kernel
-from gpumem.kernels.conv2d import met, unravel
-from gpumem.kernels.matmul import flat, product
+from gpumem.kernels import shapes as _shapes
+from gpumem.kernels.device.conv2d import met, unravel
+from gpumem.kernels.device.matmul import flat, product
+from gpumem.kernels.numba_cuda import block_each, cuda, each, kernel
 
 _ZERO = np.float32(0)
 
