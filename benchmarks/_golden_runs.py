@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 from gpumem import Machine, bundled
 from gpumem.cli import main as command_line
+from gpumem.execute.models import cnn, mlp
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
 from gpumem.jobs.waterwave import halves, partition, pipeline, together
 from gpumem.live import Adaptive, ManagedReport, OnClock, play
-from gpumem.models import cnn, mlp
 from gpumem.simulator import workspaces
 from gpumem.swap import PLANNERS
 from gpumem.swap.mosos import solve_mosos

@@ -12,8 +12,8 @@ from cuda.core import Device, EventOptions
 
 from gpumem import Machine
 from gpumem.base.deadline import Deadline
-from gpumem.models import cnn, mlp
-from gpumem.models.graph import Model
+from gpumem.execute.models import cnn, mlp
+from gpumem.execute.models.graph import Model
 
 SEED = 0
 MIB = 2**20

@@ -14,9 +14,9 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.combined import Combined, in_pool
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda
+from gpumem.execute.latency.measured import measured, measured_machine
+from gpumem.execute.models.graph import Model
 from gpumem.kernels import device as kernels
-from gpumem.models.graph import Model
-from gpumem.models.measure import measured, measured_machine
 from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 

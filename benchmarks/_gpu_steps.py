@@ -19,8 +19,8 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Views, prepare
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.layout import Block
+from gpumem.execute.models.graph import Model
 from gpumem.kernels import device as kernels
-from gpumem.models.graph import Model
 from gpumem.trace import Trace
 from gpumem.trace.kinds import WORKSPACE
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from gpumem import Machine, best_fit
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.cuda.memory import for_numba
+from gpumem.execute.latency.measured import measured
+from gpumem.execute.models.graph import Model
 from gpumem.jobs import Job, Outcome, Planner, Policy, run_jobs, unmanaged
-from gpumem.models.graph import Model
-from gpumem.models.measure import measured
 from gpumem.swap.tensile.planner import schedule
 from gpumem.trace import Trace
 

@@ -16,9 +16,9 @@ from gpumem import best_fit
 from gpumem.execute import Launch, Program, prepare
 from gpumem.execute.cuda import Cuda, DeviceArray
 from gpumem.execute.cuda.memory import for_numba
-from gpumem.latency import Measurement, model_samples
-from gpumem.models import cnn, mlp
-from gpumem.models.graph import Model
+from gpumem.execute.latency import Measurement, model_samples
+from gpumem.execute.models import cnn, mlp
+from gpumem.execute.models.graph import Model
 from gpumem.trace import F64, I64, MAX_NS
 
 TITLE = (

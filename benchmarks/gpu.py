@@ -36,8 +36,8 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.files import replacing
 from gpumem.base.names import choice
 from gpumem.execute.cuda import devices, driver
+from gpumem.execute.latency import LatencyTable, write_table
 from gpumem.kernels import device as kernels
-from gpumem.latency import LatencyTable, write_table
 
 
 @dataclass(frozen=True)

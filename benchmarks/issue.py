@@ -20,9 +20,9 @@ from gpumem import Machine, autoswap, best_fit
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Program, prepare
 from gpumem.execute.cuda import Cuda, devices
+from gpumem.execute.models import MODELS
+from gpumem.execute.models.graph import Model
 from gpumem.kernels import device, numba_cuda as _numba
-from gpumem.models import MODELS
-from gpumem.models.graph import Model
 from gpumem.trace import Trace
 
 ROUNDS, ITERATIONS = 5, 20

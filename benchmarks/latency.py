@@ -20,8 +20,7 @@ import numpy as np
 from _bench import SHARED, header
 
 from gpumem import Machine
-from gpumem.io import BUNDLED, bundled, read
-from gpumem.latency import (
+from gpumem.execute.latency import (
     Measurement,
     Sample,
     Score,
@@ -35,7 +34,8 @@ from gpumem.latency import (
     split,
     synthetic,
 )
-from gpumem.latency.predict import LEAST
+from gpumem.execute.latency.predictor import LEAST
+from gpumem.io import BUNDLED, bundled, read
 from gpumem.trace import F64
 
 Way = Callable[[list[Measurement], Sequence[Measurement]], F64]

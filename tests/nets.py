@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.models import Model
+from gpumem.execute.models import Model
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.facts.recompute import backward_start, kept_over, recomputable

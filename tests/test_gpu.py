@@ -17,10 +17,10 @@ from gpumem import autoswap, best_fit, bundled
 from gpumem.base.errors import ExecutionError
 from gpumem.commands.doctor import why_no_cuda
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
+from gpumem.execute.models import MODELS, Model, measured
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
-from gpumem.models import MODELS, Model, measured
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement

@@ -19,20 +19,10 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import gpumem
-from gpumem import models
-from gpumem.execute import Emulator
-from gpumem.jobs import ewma
-from gpumem.kernels import reference
-from gpumem.latency.network import Training, shapes, sizes
-from gpumem.latency.predict import (
-    LEAST,
-    SOURCES,
-    Predictor,
-    estimates,
-    estimator,
-    fit,
-)
-from gpumem.latency.samples import (
+from gpumem.execute import Emulator, models
+from gpumem.execute.latency.network import Training, shapes, sizes
+from gpumem.execute.latency.predictor import LEAST, SOURCES, Predictor, estimates, estimator, fit
+from gpumem.execute.latency.samples import (
     LatencyTable,
     Measurement,
     Sample,
@@ -43,8 +33,10 @@ from gpumem.latency.samples import (
     split,
     write_table,
 )
-from gpumem.latency.scores import scores
-from gpumem.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
+from gpumem.execute.latency.scores import scores
+from gpumem.execute.latency.synthetic import SPREAD, TILE, UNITS, grid, synthetic
+from gpumem.jobs import ewma
+from gpumem.kernels import reference
 from gpumem.simulator.machine import Machine
 from gpumem.trace import MAX_NS, RECOMPUTE, SYNC, UNKNOWN, Buffers, Ops, Trace
 
@@ -86,7 +78,7 @@ def test_a_table_comes_back_as_it_was(rows: tuple[Measurement, ...], source: str
         assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-HEAD = '{"format": "gpumem.latency/1"}\n'
+HEAD = '{"format": "gpumem.execute.latency/1"}\n'
 ROW = '{"sample": {"name": "relu", "reads": [8], "writes": [8]}, "utilisation": 0.5, "ns": 7}\n'
 
 
@@ -95,7 +87,7 @@ ROW = '{"sample": {"name": "relu", "reads": [8], "writes": [8]}, "utilisation": 
     [
         ("", ["table: empty"]),
         (ROW, ["table, line 1", "format"]),
-        ('{"format": "gpumem.latency/2"}', ["table, line 1", "'gpumem.latency/2'"]),
+        ('{"format": "gpumem.execute.latency/2"}', ["table, line 1", "'gpumem.execute.latency/2'"]),
         (HEAD + ROW + "{", ["table, line 3"]),
         (HEAD + "\n" + ROW.replace("7", "7.5"), ["table, line 3", "ns", "7.5"]),
         (HEAD + ROW.replace("7", "0"), ["table, line 2", "'relu'", "0 ns"]),
@@ -391,7 +383,7 @@ def test_scikit_learn_is_needed_to_train_only(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_import_is_light() -> None:
-    code = "import sys, gpumem.latency.predict; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, gpumem.execute.latency.predictor; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"sklearn", "hypothesis"} & set(loaded.stdout.split())
 

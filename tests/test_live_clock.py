@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gpumem.execute import in_units, initial
+from gpumem.execute.models import MODELS
 from gpumem.io import bundled
 from gpumem.live import Adaptive, Clocked, InMemory, OnClock
 from gpumem.live.log import LogEntry
 from gpumem.live.programs import play
-from gpumem.models import MODELS
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.snu.on_demand import follow
 from gpumem.testing import DeviceCall, Unmanaged, live_program, perform

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.execute import Emulator, GenericOp, carried, in_units, initial, run
+from gpumem.execute.models import MODELS
 from gpumem.io import bundled
 from gpumem.kernels import reference
 from gpumem.live.programs import OverArrays, play
-from gpumem.models import MODELS
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS

@@ -52,7 +52,7 @@ def work(op: int, name: str, role: int) -> Work:
 
 
 def test_a_range_says_name_role_and_bytes(nvtx: Any) -> None:
-    from gpumem.execute.cuda.ranges import ranged
+    from gpumem.execute.cuda.nvtx import ranged
 
     domain, block = nvtx.get_domain("gpumem"), Block(0, 0, False, 0, 3 * 2**20)
     submit = ranged(lambda *given: (*given, domain.open))
@@ -65,7 +65,7 @@ def test_a_range_says_name_role_and_bytes(nvtx: Any) -> None:
 
 
 def test_a_range_ends_where_the_op_cannot_be_started(nvtx: Any) -> None:
-    from gpumem.execute.cuda.ranges import ranged
+    from gpumem.execute.cuda.nvtx import ranged
 
     with pytest.raises(ZeroDivisionError):
         ranged(lambda *given: 1 / 0)(work(0, "add", COMPUTE), [], [], [])
@@ -75,7 +75,7 @@ def test_a_range_ends_where_the_op_cannot_be_started(nvtx: Any) -> None:
 def test_without_the_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(absent("cuda.core", "cuda.bindings"))
     from gpumem.commands import doctor
-    from gpumem.execute.cuda.ranges import ranged
+    from gpumem.execute.cuda.nvtx import ranged
 
     monkeypatch.setitem(sys.modules, "nvtx", None)
     with pytest.raises(ImportError, match=r"ranges need the package nvtx: pip install 'gpumem\[nvtx\]'"):

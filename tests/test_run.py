@@ -12,9 +12,9 @@ from gpumem.cli import main
 from gpumem.commands import doctor
 from gpumem.evaluate.comparison import compare
 from gpumem.execute import Emulator
+from gpumem.execute.models import MODELS, mlp
 from gpumem.io import bundled_path
 from gpumem.kernels import reference
-from gpumem.models import MODELS, mlp
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.report import Report, Run
 from gpumem.simulator.simulate import simulate

@@ -27,9 +27,9 @@ from gpumem.execute import (
     run,
     scaled,
 )
+from gpumem.execute.models import Model, cnn, mlp
 from gpumem.jobs.waterwave import Pipeline, Together, partition, pipeline, run_together, together
 from gpumem.kernels import reference
-from gpumem.models import Model, cnn, mlp
 from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
 
 from .test_waterwave import sets

@@ -15,9 +15,9 @@ import pytest
 
 from gpumem import Machine, best_fit
 from gpumem.execute import Emulator, Program, in_issue_order, prepare, run
+from gpumem.execute.models import Model, cnn, mlp
 from gpumem.jobs.waterwave import CounterBarrier, Partition, Pipeline, PipelineExecutor, partition, pipeline
 from gpumem.kernels import reference
-from gpumem.models import Model, cnn, mlp
 
 pytestmark = pytest.mark.jit  # no loop that counts is compiled here
 

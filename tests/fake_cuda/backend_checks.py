@@ -23,12 +23,12 @@ from fake_cuda import control
 from gpumem import Machine, Trace, autoswap, best_fit
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
-from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, gate
+from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, timing as gate
+from gpumem.execute.latency.measured import measured, measured_machine
 from gpumem.execute.layout import Layout
+from gpumem.execute.models import MODELS, mlp
 from gpumem.kernels import reference
 from gpumem.kernels.ptx import bind
-from gpumem.models import MODELS, mlp
-from gpumem.models.measure import measured, measured_machine
 from gpumem.testing import plans as any_plans, steps
 from gpumem.trace import Buffers, Ops
 from gpumem.trace.placement import Placement

@@ -18,11 +18,11 @@ from gpumem import best_fit
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial, run
 from gpumem.execute.cuda import Cuda
+from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Policy, run_jobs
 from gpumem.jobs.worlds.running import prepared
 from gpumem.jobs.worlds.threads import Threads
 from gpumem.kernels import reference
-from gpumem.models import mlp
 from gpumem.pool.smartpool.offline import first_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.plan import Plan, Swap

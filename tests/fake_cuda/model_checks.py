@@ -12,8 +12,8 @@ from fake_cuda.backend_checks import held, made_inside, report
 from gpumem import best_fit
 from gpumem.execute import Emulator, prepare, run
 from gpumem.execute.cuda import Cuda
+from gpumem.execute.models import Model, cnn, mlp, residual, transformer
 from gpumem.kernels import device, ptx as _compiled, reference
-from gpumem.models import Model, cnn, mlp, residual, transformer
 from gpumem.trace import Trace
 from tests.nets import lowest
 

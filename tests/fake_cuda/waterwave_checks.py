@@ -12,9 +12,9 @@ from fake_cuda import control
 from fake_cuda.backend_checks import cuda, held, library
 from gpumem import Machine, best_fit, bundled
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, run, scaled
+from gpumem.execute.models import cnn
 from gpumem.jobs.waterwave import Together, partition, pipeline, run_together, together
 from gpumem.kernels import reference
-from gpumem.models import cnn
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 

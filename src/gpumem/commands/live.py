@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpumem
-from gpumem import execute, io, live, models
+from gpumem import execute, io, live
 from gpumem.base.errors import Infeasible
 from gpumem.base.names import choices
 from gpumem.base.units import amount
@@ -20,6 +20,7 @@ from gpumem.commands.files import source_of
 from gpumem.commands.parser import Group
 from gpumem.commands.planning import own_options
 from gpumem.commands.progress import Progress, complain, tell
+from gpumem.execute import models
 from gpumem.live.log import spent
 from gpumem.live.programs import OverArrays, TracePlayer
 from gpumem.report import columns, human, human_ns, percent

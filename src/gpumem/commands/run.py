@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gpumem
-from gpumem import evaluate, execute, models, pool, report
+from gpumem import evaluate, execute, pool, report
 from gpumem.base.names import choice
 from gpumem.commands import doctor, live
 from gpumem.commands.args import one_word, target_of
@@ -18,6 +18,7 @@ from gpumem.commands.files import FILE
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress, complain, tell
+from gpumem.execute import models
 
 DEVICES = ("auto", "emulate", "cuda")
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners: the models are small
@@ -125,7 +126,7 @@ def _compared(
 
 def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:
     """What to compare, as keywords of `compare`: a model, planned for by the times that its ops and copies take."""
-    from gpumem.models.measure import measured, measured_machine
+    from gpumem.execute.latency.measured import measured, measured_machine
 
     model = models.MODELS[args.model](**({} if args.batch is None else {"batch": args.batch}))
     launch = model.launch(room.library)

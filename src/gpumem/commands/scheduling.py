@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem import evaluate, io, latency, pool
+from gpumem import evaluate, io, pool
 from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
 from gpumem.commands.args import check_file, count_of, each, finite, one_word
@@ -16,6 +16,7 @@ from gpumem.commands.parser import Group, Parser
 from gpumem.commands.planning import of_use
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
+from gpumem.execute import latency
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         HostMemory as HostMemory,
         Work as Work,
     )
-    from gpumem.execute.emulate import Emulator as Emulator
+    from gpumem.execute.emulator import Emulator as Emulator
     from gpumem.execute.generic import (
         GenericOp as GenericOp,
         carried as carried,

@@ -12,8 +12,8 @@ from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
 from gpumem.check import verdict as verify
+from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
-from gpumem.models import mlp
 from gpumem.report import Figure, Series, columns, human_ns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -67,7 +67,7 @@ def run_together(
     >>> from gpumem.execute import Emulator
     >>> from gpumem.jobs.waterwave import partition, pipeline, together
     >>> from gpumem.kernels import reference
-    >>> from gpumem.models import mlp
+    >>> from gpumem.execute.models import mlp
     >>> models, machine = [mlp(4, 8, [6] * depth, 3) for depth in (2, 3)], Machine.named("v100")
     >>> both = together(pipeline([partition(model.trace, machine, 200) for model in models]), machine)
     >>> states, launches = [model.state() for model in models], [model.launch(reference) for model in models]

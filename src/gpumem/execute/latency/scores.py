@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.latency.samples import Measurement
+from gpumem.execute.latency.samples import Measurement
 from gpumem.trace import F64
 
 
@@ -47,7 +47,7 @@ def scores(rows: Sequence[Measurement], ns: F64) -> list[Score]:
 
     Examples
     --------
-    >>> from gpumem.latency.samples import Sample
+    >>> from gpumem.execute.latency.samples import Sample
     >>> rows = [Measurement(Sample("relu", (n,), (n,)), 0, n) for n in (1, 2, 3)]
     >>> [(score.shapes, score.r2) for score in scores(rows, np.array([1.0, 2.0, 2.0]))]
     [(3, 0.5)]

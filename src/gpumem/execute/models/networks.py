@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import choice
-from gpumem.models.graph import Graph, Model, Tensor
-from gpumem.models.layers import (
+from gpumem.execute.models.graph import Graph, Model, Tensor
+from gpumem.execute.models.layers import (
     OPTIMISERS,
     Layer,
     average_pool,
@@ -25,7 +25,7 @@ from gpumem.models.layers import (
     skip,
     softmax_loss,
 )
-from gpumem.models.sequence import embedding, gelu, layer_norm, positions, self_attention
+from gpumem.execute.models.transformer import embedding, gelu, layer_norm, positions, self_attention
 
 
 @strict

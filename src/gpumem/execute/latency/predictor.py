@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
-from gpumem.latency.network import Features, Network, Training, learn, sizes
-from gpumem.latency.samples import Measurement, Sample, by_type, samples
+from gpumem.execute.latency.network import Features, Network, Training, learn, sizes
+from gpumem.execute.latency.samples import Measurement, Sample, by_type, samples
 from gpumem.simulator.machine import Machine
 from gpumem.trace import COMPUTE, F64, I64, MAX_NS, RECOMPUTE, UNKNOWN, Trace
 
@@ -115,7 +115,7 @@ def fit(
 
     Examples
     --------
-    >>> from gpumem.latency.synthetic import grid, synthetic
+    >>> from gpumem.execute.latency.synthetic import grid, synthetic
     >>> rows = synthetic(grid(20, seed=0), Machine.named("v100"), seed=0)
     >>> predictor = fit([row for row in rows if row.sample.name == "relu"])
     >>> relu = Sample("relu", (2**24,), (2**24,), moved=2**25)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.latency.samples import Measurement, Sample
+from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.simulator.machine import Machine
 
 FLOAT = 4  # bytes

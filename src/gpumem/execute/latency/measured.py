@@ -47,7 +47,7 @@ def measured(
     --------
     >>> from gpumem.execute import Emulator
     >>> from gpumem.kernels import reference
-    >>> from gpumem.models import mlp
+    >>> from gpumem.execute.models import mlp
     >>> model = mlp(batch=2, features=3, hidden=[4])
     >>> trace = measured(model.trace, Emulator(), model.launch(reference), state=model.initial)
     >>> bool((trace.ops.duration > 0).all())

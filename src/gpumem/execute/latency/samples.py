@@ -20,9 +20,9 @@ from gpumem.kernels import reference
 from gpumem.trace import MAX_NS, Trace
 
 if TYPE_CHECKING:
-    from gpumem.models.graph import Model
+    from gpumem.execute.models.graph import Model
 
-FORMAT = "gpumem.latency/1"
+FORMAT = "gpumem.execute.latency/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def samples(trace: Trace) -> list[Sample]:
 def model_samples(model: Model) -> list[Sample]:
     """Return each op of a model as a sample with the shapes of its inputs and the numbers among its options.
 
-    >>> from gpumem.models import mlp
+    >>> from gpumem.execute.models import mlp
     >>> op = model_samples(mlp(batch=4, features=8, hidden=[6]))[0]
     >>> op.name, op.shapes, op.parameters  # the parameters: transpose neither a nor b
     ('matmul', ((4, 8), (8, 6)), (0.0, 0.0))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
-    from gpumem.models.layers import (
+    from gpumem.execute.latency.measured import measured as measured, measured_machine as measured_machine
+    from gpumem.execute.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
+    from gpumem.execute.models.layers import (
         adam as adam,
         average_pool as average_pool,
         batch_norm as batch_norm,
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
         skip as skip,
         softmax_loss as softmax_loss,
     )
-    from gpumem.models.measure import measured as measured, measured_machine as measured_machine
-    from gpumem.models.networks import (
+    from gpumem.execute.models.networks import (
         MODELS as MODELS,
         blobs as blobs,
         cnn as cnn,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         residual as residual,
         transformer as transformer,
     )
-    from gpumem.models.sequence import (
+    from gpumem.execute.models.transformer import (
         embedding as embedding,
         gelu as gelu,
         layer_norm as layer_norm,

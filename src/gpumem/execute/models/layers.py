@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 
 from gpumem.base.names import one_of
+from gpumem.execute.models.graph import FLOAT, Backward, Graph, Tensor
 from gpumem.kernels.shapes import conv_output, im2col_floats, winograd_floats
-from gpumem.models.graph import FLOAT, Backward, Graph, Tensor
 from gpumem.trace.kinds import STATISTICS
 
 KINDS = "direct", "im2col", "winograd"

@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from gpumem.models.graph import FLOAT, Graph, Tensor
-from gpumem.models.layers import Layer, fork
+from gpumem.execute.models.graph import FLOAT, Graph, Tensor
+from gpumem.execute.models.layers import Layer, fork
 
 
 def embedding(graph: Graph, name: str, ids: Tensor, vocabulary: int, width: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpumem.base.display import Shown
-from gpumem.latency.samples import Measurement, Sample
+from gpumem.execute.latency.samples import Measurement, Sample
 from gpumem.trace import F64
 
 SLACK = 0.25  # how far beyond the measured range of an input a network is trusted, as a share of that range

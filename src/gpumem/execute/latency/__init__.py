@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.latency.network import Network as Network, Training as Training, shapes as shapes, sizes as sizes
-    from gpumem.latency.predict import (
+    from gpumem.execute.latency.network import (
+        Network as Network,
+        Training as Training,
+        shapes as shapes,
+        sizes as sizes,
+    )
+    from gpumem.execute.latency.predictor import (
         Estimates as Estimates,
         HasTrace as HasTrace,
         Predictor as Predictor,
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
         estimator as estimator,
         fit as fit,
     )
-    from gpumem.latency.samples import (
+    from gpumem.execute.latency.samples import (
         LatencyTable as LatencyTable,
         Measurement as Measurement,
         Sample as Sample,
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
         split as split,
         write_table as write_table,
     )
-    from gpumem.latency.scores import Score as Score, scores as scores
-    from gpumem.latency.synthetic import grid as grid, synthetic as synthetic
+    from gpumem.execute.latency.scores import Score as Score, scores as scores
+    from gpumem.execute.latency.synthetic import grid as grid, synthetic as synthetic
 
 face(__name__)
