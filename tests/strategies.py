@@ -9,7 +9,7 @@ from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.tasks import Task
 from gpumem.testing.strategies import lifetimes, traces
-from gpumem.testing.training import plans as any_plans, steps
+from gpumem.testing.training_steps import plans as any_plans, steps
 from gpumem.trace import Buffers, Ops, Trace
 
 __all__ = ["any_plans", "lifetimes", "machine_of", "nets", "plans", "steps", "tasks", "traces"]

@@ -32,7 +32,7 @@ from gpumem.testing import (
     check_planner,
     play,
 )
-from gpumem.testing.allocators import Trial
+from gpumem.testing.allocators.check import Trial
 from gpumem.testing.strategies import Lifetimes, lifetimes, request_sizes, requests, traces
 from gpumem.trace import Trace
 

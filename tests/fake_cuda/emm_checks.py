@@ -25,7 +25,7 @@ from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
 from gpumem.live import emm, emm_streams
 from gpumem.live.joins import Events
-from gpumem.testing import allocators
+from gpumem.testing.allocators import check as allocators
 
 N = 64
 BYTES = 4 * N

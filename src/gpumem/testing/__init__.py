@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.testing.allocators import check_allocator as check_allocator
-    from gpumem.testing.calls import (
+    from gpumem.testing.allocators.check import check_allocator as check_allocator
+    from gpumem.testing.allocators.contract import (
+        OPTIONAL as OPTIONAL,
+        RULES as RULES,
+        ContractError as ContractError,
+        Witness as Witness,
+    )
+    from gpumem.testing.allocators.history import Player as Player, play as play
+    from gpumem.testing.allocators.state_machine import allocator_machine as allocator_machine
+    from gpumem.testing.devices.calls import (
         AnyDevice as AnyDevice,
         Compute as Compute,
         DeviceCall as DeviceCall,
@@ -25,17 +33,10 @@ if TYPE_CHECKING:
         Wrong as Wrong,
         perform as perform,
     )
-    from gpumem.testing.contract import (
-        OPTIONAL as OPTIONAL,
-        RULES as RULES,
-        ContractError as ContractError,
-        Witness as Witness,
-    )
-    from gpumem.testing.devices import DEVICE_RULES as DEVICE_RULES, check_device as check_device
-    from gpumem.testing.history import Player as Player, play as play
+    from gpumem.testing.devices.check import DEVICE_RULES as DEVICE_RULES, check_device as check_device
+    from gpumem.testing.devices.programs import LiveProgram as LiveProgram, live_program as live_program
     from gpumem.testing.planners import PLANNER_RULES as PLANNER_RULES, check_planner as check_planner
-    from gpumem.testing.programs import LiveProgram as LiveProgram, live_program as live_program
-    from gpumem.testing.request import (
+    from gpumem.testing.requests import (
         Allocate as Allocate,
         Free as Free,
         Request as Request,
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
         Use as Use,
         WrongFree as WrongFree,
     )
-    from gpumem.testing.stateful import allocator_machine as allocator_machine
     from gpumem.testing.strategies import lifetimes as lifetimes, requests as requests, traces as traces
-    from gpumem.testing.training import plans as plans, steps as steps
+    from gpumem.testing.training_steps import plans as plans, steps as steps
 
 face(__name__)

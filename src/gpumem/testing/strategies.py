@@ -13,8 +13,8 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("gpumem.testing.strategies needs Hypothesis: pip install 'gpumem[test]'") from missing
 
-from gpumem.testing.patterns import UNITS
-from gpumem.testing.request import Allocate, Free
+from gpumem.testing.allocators.patterns import UNITS
+from gpumem.testing.requests import Allocate, Free
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, UNKNOWN, Buffers, Ops, Trace
 
 SIZES = st.sampled_from([0, 1, 3, 4, 4, 7, 8, 16, 40])  # 4 twice: equal sizes are common, and hard

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, multiple, rule
 
 from gpumem.base.arguments import strict
-from gpumem.testing.allocators import Trial
-from gpumem.testing.contract import ContractError
-from gpumem.testing.history import Player
-from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
+from gpumem.testing.allocators.check import Trial
+from gpumem.testing.allocators.contract import ContractError
+from gpumem.testing.allocators.history import Player
+from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.protocol import Allocator
@@ -63,7 +63,7 @@ def allocator_machine(
     >>> run_state_machine_as_test(allocator_machine(Zero), settings=quiet)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    gpumem.testing.contract.ContractError: ...
+    gpumem.testing.allocators.contract.ContractError: ...
     """
     trial = Trial(factory, max_size=max_size, skip=skip)
     sizes, stream = request_sizes(trial.max_size), st.integers(0, streams - 1)

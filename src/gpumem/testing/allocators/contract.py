@@ -17,11 +17,11 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpumem.base.arguments import strict
-from gpumem.testing._streams import StreamOrder, Used
+from gpumem.testing.allocators._stream_order import StreamOrder, Used
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.protocol import Allocator
-    from gpumem.testing.request import Request
+    from gpumem.testing.requests import Request
 
 RULES = {
     "error": "a legal request raises nothing, or MemoryError where bytes are asked for",
@@ -119,7 +119,7 @@ class Witness:
     0
     >>> careless.allocate(1)
     Traceback (most recent call last):
-    gpumem.testing.contract.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
+    gpumem.testing.allocators.contract.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
     """
 
     @strict

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from gpumem.testing.history import Player
-from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
+from gpumem.testing.allocators.history import Player
+from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, WrongFree
 
 UNITS = (1, 2, 4, 8, 64, 256, 512, 4096, 2**20, 2 * 2**20, 10 * 2**20, 20 * 2**20)  # to which allocators round
 

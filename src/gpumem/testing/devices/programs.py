@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gpumem.base.arguments import strict
-from gpumem.testing.calls import AFTER, BEFORE, Compute, DeviceCall, Drop, Look, Malloc, Put, Wrong
+from gpumem.testing.devices.calls import AFTER, BEFORE, Compute, DeviceCall, Drop, Look, Malloc, Put, Wrong
 
 SIZES = (0, 8, 100, 256, 256, 512, 1000, 1024, 1024, 2048, 4096)  # equal ones are common, and hard
 STEADY = 6  # iterations, more or less, of what repeats

@@ -7,7 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from gpumem.base.arguments import strict
-from gpumem.testing.calls import (
+from gpumem.testing.allocators.contract import ContractError
+from gpumem.testing.devices.calls import (
     AnyDevice,
     Bytes,
     Compute,
@@ -21,8 +22,7 @@ from gpumem.testing.calls import (
     Wrong,
     perform,
 )
-from gpumem.testing.contract import ContractError
-from gpumem.testing.programs import live_program, widest
+from gpumem.testing.devices.programs import live_program, widest
 from gpumem.testing.shrink import shrink
 
 SMALL = 8  # bytes of a block that fails as well as a large one
@@ -77,7 +77,7 @@ def check_device(
     >>> check_device(lambda needs: Unmanaged(), examples=3)
     >>> check_device(lambda needs: Forgetful(), examples=3)
     Traceback (most recent call last):
-    gpumem.testing.contract.ContractError: bytes: look 0: byte 7 is 0, not 197
+    gpumem.testing.allocators.contract.ContractError: bytes: look 0: byte 7 is 0, not 197
         x5 = device.malloc(8)
         device.exec('layer 0', [], [x5])
         device.read(x5)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpumem.base.arguments import strict
-from gpumem.testing.contract import ContractError, Witness
-from gpumem.testing.request import Allocate, Free, Request, Sync, Use, WrongFree
+from gpumem.testing.allocators.contract import ContractError, Witness
+from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.protocol import Allocator

@@ -1,0 +1,1 @@
+"""The contract of allocators: streams of requests, and what is wrong with an answer."""
