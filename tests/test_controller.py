@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpumem.jobs import Event, Instructions, Job, Outcome, Policy, ewma, instructions, simulate_jobs
-from gpumem.jobs.runtime.controller import GlobalController
-from gpumem.jobs.runtime.executor import Executor
+from gpumem.jobs.scheduler.controller import GlobalController
+from gpumem.jobs.scheduler.executor import Executor
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan, Recompute, Swap

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.jobs import Job, roofline, simulate_jobs
-from gpumem.jobs.runtime.forecast import Forecast
+from gpumem.jobs.scheduler.forecast import Forecast
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.check import naive_clock
 from gpumem.jobs import Instructions, Job, Outcome, Policy, instructions, simulate_jobs
-from gpumem.jobs.runtime.memory import JobMemory
+from gpumem.jobs.scheduler.memory import JobMemory
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from gpumem import io
 from gpumem.execute.models import mlp
-from gpumem.jobs.runtime.instructions import instructions
+from gpumem.jobs.scheduler.instructions import instructions
 from gpumem.simulator.machine import Machine
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.trace import Buffers, Ops, Trace

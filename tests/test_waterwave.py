@@ -25,7 +25,7 @@ from gpumem.jobs.waterwave import (
     together,
 )
 from gpumem.jobs.waterwave.algorithm1 import Row, overlap
-from gpumem.jobs.waterwave.groups import between
+from gpumem.jobs.waterwave.node_groups import between
 from gpumem.jobs.waterwave.pipeline import _folded
 from gpumem.trace import Buffers, Csr, Ops, Trace
 

@@ -20,8 +20,8 @@ from gpumem.execute import Emulator, GenericOp, carried, in_issue_order, initial
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Policy, run_jobs
-from gpumem.jobs.worlds.running import prepared
-from gpumem.jobs.worlds.threads import Threads
+from gpumem.jobs.environments.backend_job import prepared
+from gpumem.jobs.environments.threads import Threads
 from gpumem.kernels import reference
 from gpumem.pool.smartpool.offline import first_fit
 from gpumem.simulator.machine import Link, Machine
@@ -356,7 +356,7 @@ def check_compiled_kernels_are_loaded_while_a_job_is_laid_out() -> None:
     options = {"place": best_fit, "enter": enter, "state": state}
     options["policy"] = Policy(fixed(AWAY, Plan(), trace=trace), threshold=0)
     control.reset_counts()
-    with patch("gpumem.jobs.worlds.threads.prepared", watched), planned_at_once():
+    with patch("gpumem.jobs.environments.threads.prepared", watched), planned_at_once():
         ran = run_jobs(jobs, FAKE, 2048, Backends(), lambda job: GenericOp(job.trace, device), **options)
     right(jobs, ran, state, 2048)
     assert sum(e.kind == "adopt" for e in ran.log) > 1

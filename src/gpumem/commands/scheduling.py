@@ -106,7 +106,7 @@ def _takers(name: str) -> str:
 def _side_by_side(args: argparse.Namespace) -> Run:
     """One of Waterwave's ways."""
     from gpumem.jobs.waterwave import WAYS, Together, simulate_together
-    from gpumem.jobs.waterwave.groups import ORDERS
+    from gpumem.jobs.waterwave.node_groups import ORDERS
     from gpumem.simulator.sharing import share
 
     way = WAYS[args.planner]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.jobs.environments.real import run_jobs as run_jobs
+    from gpumem.jobs.environments.simulated import simulate_jobs as simulate_jobs
     from gpumem.jobs.job import Job as Job
     from gpumem.jobs.metrics import (
         Saving as Saving,
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
     from gpumem.jobs.outcome import Event as Event, JobRun as JobRun, Outcome as Outcome
     from gpumem.jobs.planners import PLANNERS as PLANNERS, separately as separately, unmanaged as unmanaged
     from gpumem.jobs.policy import TENSILE as TENSILE, Estimate as Estimate, Planner as Planner, Policy as Policy
-    from gpumem.jobs.runtime.forecast import ewma as ewma, roofline as roofline
-    from gpumem.jobs.runtime.instructions import Instructions as Instructions, instructions as instructions
-    from gpumem.jobs.worlds.real import run_jobs as run_jobs
-    from gpumem.jobs.worlds.simulated import simulate_jobs as simulate_jobs
+    from gpumem.jobs.scheduler.forecast import ewma as ewma, roofline as roofline
+    from gpumem.jobs.scheduler.instructions import Instructions as Instructions, instructions as instructions
 
 face(__name__)

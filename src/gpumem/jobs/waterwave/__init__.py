@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from gpumem.jobs.waterwave.algorithm1 import algorithm1 as algorithm1
     from gpumem.jobs.waterwave.balanced import balanced as balanced, takes as takes
     from gpumem.jobs.waterwave.barrier import CounterBarrier as CounterBarrier
-    from gpumem.jobs.waterwave.groups import (
+    from gpumem.jobs.waterwave.co_run import run_together as run_together
+    from gpumem.jobs.waterwave.co_schedule import Together as Together, together as together
+    from gpumem.jobs.waterwave.node_groups import (
         NodeGroup as NodeGroup,
         Partition as Partition,
         atoms as atoms,
         partition as partition,
     )
-    from gpumem.jobs.waterwave.order import by_depth as by_depth, depth as depth, reordered as reordered
+    from gpumem.jobs.waterwave.op_order import by_depth as by_depth, depth as depth, reordered as reordered
     from gpumem.jobs.waterwave.pipeline import Pipeline as Pipeline, Turn as Turn, pipeline as pipeline
     from gpumem.jobs.waterwave.priorities import by_weight as by_weight
-    from gpumem.jobs.waterwave.real import run_together as run_together
-    from gpumem.jobs.waterwave.session import simulate_together as simulate_together
-    from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
-    from gpumem.jobs.waterwave.together import Together as Together, together as together
-    from gpumem.jobs.waterwave.ways import (
+    from gpumem.jobs.waterwave.rounds import simulate_together as simulate_together
+    from gpumem.jobs.waterwave.sharing_policies import (
         WAYS as WAYS,
         Way as Way,
         halves as halves,
@@ -38,5 +37,6 @@ if TYPE_CHECKING:
         waterwave as waterwave,
         waterwave_s as waterwave_s,
     )
+    from gpumem.jobs.waterwave.threads import PipelineExecutor as PipelineExecutor
 
 face(__name__)

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
-from gpumem.jobs.waterwave.groups import Partition
+from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, Turn, feasible
 from gpumem.simulator.machine import Machine
 from gpumem.trace import F64, I64

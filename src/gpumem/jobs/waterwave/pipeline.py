@@ -19,7 +19,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human
 from gpumem.jobs.waterwave.algorithm1 import Row
-from gpumem.jobs.waterwave.groups import Partition
+from gpumem.jobs.waterwave.node_groups import Partition
 from gpumem.trace import I64
 
 

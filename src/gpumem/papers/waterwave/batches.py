@@ -22,8 +22,8 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.waterwave import Pipeline, halves, partition, pipeline, reordered, round_ns, together
-from gpumem.jobs.waterwave.groups import ORDERS, Partition, between
-from gpumem.jobs.waterwave.ways import Way
+from gpumem.jobs.waterwave.node_groups import ORDERS, Partition, between
+from gpumem.jobs.waterwave.sharing_policies import Way
 from gpumem.papers.waterwave.quoted import MIXED, SEVERAL, SEVERAL_RATE, TABLE1, model_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -23,7 +23,7 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.jobs.waterwave import Partition, Pipeline, Turn, round_ns, together, waterwave
-from gpumem.jobs.waterwave.groups import between
+from gpumem.jobs.waterwave.node_groups import between
 from gpumem.papers.waterwave.batches import Sizing, at_batch, needed, solo, within
 from gpumem.papers.waterwave.quoted import GAINS, OVER_MPS, model_of
 from gpumem.simulator.machine import Machine

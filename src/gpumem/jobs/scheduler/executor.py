@@ -21,9 +21,9 @@ from typing import Protocol
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
-from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.jobs.runtime.memory import JobMemory, Request
-from gpumem.jobs.runtime.swaps import Swaps, Transfer
+from gpumem.jobs.scheduler.instructions import Instructions
+from gpumem.jobs.scheduler.memory import JobMemory, Request
+from gpumem.jobs.scheduler.swaps import Swaps, Transfer
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE
 
 WAIT, TURN = -1, -2

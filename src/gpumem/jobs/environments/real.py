@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
+from gpumem.jobs.environments.threads import State, Threads
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Outcome
 from gpumem.jobs.policy import TENSILE, Policy
-from gpumem.jobs.runtime.controller import GlobalController
-from gpumem.jobs.runtime.instructions import Place
-from gpumem.jobs.runtime.session import run_session
-from gpumem.jobs.worlds.threads import State, Threads
+from gpumem.jobs.scheduler.controller import GlobalController
+from gpumem.jobs.scheduler.instructions import Place
+from gpumem.jobs.scheduler.session import run_session
 from gpumem.simulator.machine import Machine
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch, run
-from gpumem.jobs.waterwave.together import Together
+from gpumem.jobs.waterwave.co_schedule import Together
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace.placement import Placement
 

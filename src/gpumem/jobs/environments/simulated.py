@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpumem.base.arguments import strict
+from gpumem.jobs.environments.engines import JobHost, Kernel, Kernels, Links
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, Outcome
 from gpumem.jobs.policy import TENSILE, Policy
-from gpumem.jobs.runtime.controller import GlobalController
-from gpumem.jobs.runtime.executor import TURN, WAIT, Executor, Walk
-from gpumem.jobs.runtime.instructions import Instructions
-from gpumem.jobs.runtime.session import run_session
-from gpumem.jobs.runtime.swaps import Transfer
-from gpumem.jobs.worlds.engines import JobHost, Kernel, Kernels, Links
+from gpumem.jobs.scheduler.controller import GlobalController
+from gpumem.jobs.scheduler.executor import TURN, WAIT, Executor, Walk
+from gpumem.jobs.scheduler.instructions import Instructions
+from gpumem.jobs.scheduler.session import run_session
+from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted
 

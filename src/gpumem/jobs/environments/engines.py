@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from gpumem.jobs.runtime.executor import Executor
-from gpumem.jobs.runtime.swaps import Transfer
+from gpumem.jobs.scheduler.executor import Executor
+from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import rates

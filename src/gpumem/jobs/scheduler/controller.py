@@ -17,9 +17,9 @@ from gpumem.base.arguments import expect
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
 from gpumem.jobs.policy import Policy
-from gpumem.jobs.runtime.executor import Executor, World
-from gpumem.jobs.runtime.forecast import Forecast, roofline
-from gpumem.jobs.runtime.instructions import Instructions, Place, instructions
+from gpumem.jobs.scheduler.executor import Executor, World
+from gpumem.jobs.scheduler.forecast import Forecast, roofline
+from gpumem.jobs.scheduler.instructions import Instructions, Place, instructions
 from gpumem.simulator.machine import Machine
 from gpumem.swap.tasks import Scheduled, Task
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Backend, Token
 from gpumem.execute.program import Launch, Program, prepare
-from gpumem.jobs.runtime.executor import Executor
-from gpumem.jobs.runtime.instructions import Instructions
+from gpumem.jobs.scheduler.executor import Executor
+from gpumem.jobs.scheduler.instructions import Instructions
 from gpumem.trace import I64, UNKNOWN, Trace
 
 

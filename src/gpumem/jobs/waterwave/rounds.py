@@ -11,9 +11,9 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
+from gpumem.jobs.waterwave.co_schedule import Together, together
 from gpumem.jobs.waterwave.priorities import by_weight
-from gpumem.jobs.waterwave.together import Together, together
-from gpumem.jobs.waterwave.ways import Way, waterwave
+from gpumem.jobs.waterwave.sharing_policies import Way, waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
 from gpumem.simulator.simulate import simulate

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from gpumem.execute.backend import Backend
 from gpumem.execute.program import Launch
+from gpumem.jobs.environments.backend_job import Running, prepared
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event
-from gpumem.jobs.runtime.controller import GlobalController
-from gpumem.jobs.runtime.executor import TURN, WAIT, Executor
-from gpumem.jobs.runtime.swaps import Transfer
-from gpumem.jobs.worlds.running import Running, prepared
+from gpumem.jobs.scheduler.controller import GlobalController
+from gpumem.jobs.scheduler.executor import TURN, WAIT, Executor
+from gpumem.jobs.scheduler.swaps import Transfer
 from gpumem.simulator.machine import Machine
 
 State = Mapping[str, MutableMapping[int, NDArray[Any]]]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpumem.jobs.runtime.memory import JobMemory, Request
+from gpumem.jobs.scheduler.memory import JobMemory, Request
 
 
 @dataclass(slots=True, eq=False)

@@ -13,9 +13,9 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.errors import NotReached
 from gpumem.jobs.waterwave.balanced import balanced
-from gpumem.jobs.waterwave.groups import Partition, atoms, between, partition
+from gpumem.jobs.waterwave.co_schedule import together
+from gpumem.jobs.waterwave.node_groups import Partition, atoms, between, partition
 from gpumem.jobs.waterwave.pipeline import Pipeline, pipeline
-from gpumem.jobs.waterwave.together import together
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
 from gpumem.simulator.simulate import simulate

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
-from gpumem.jobs.runtime.controller import GlobalController
-from gpumem.jobs.runtime.executor import WAITS, World
+from gpumem.jobs.scheduler.controller import GlobalController
+from gpumem.jobs.scheduler.executor import WAITS, World
 
 
 class RunnableWorld(World, Protocol):

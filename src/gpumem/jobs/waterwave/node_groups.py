@@ -11,7 +11,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.names import choice
 from gpumem.base.units import human
-from gpumem.jobs.waterwave.order import by_depth, reordered
+from gpumem.jobs.waterwave.op_order import by_depth, reordered
 from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Bool, Trace
 
