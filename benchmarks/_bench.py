@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpumem.report import header as lines
+from gpumem.pipeline.report import header as lines
 from gpumem.trace import Buffers, Csr, Ops, Trace
 
 SHARED = Path(os.environ.get("GPUMEM_SHARED") or Path(__file__).resolve().parents[2] / "shared" / "data")

@@ -11,12 +11,12 @@ from _jobs import side_by_side
 
 from gpumem import Machine, autoswap, best_fit
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate.combined import Combined, in_pool
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda
 from gpumem.execute.latency.measured import measured, measured_machine
 from gpumem.execute.models.graph import Model
 from gpumem.kernels import device as kernels
+from gpumem.pipeline.swap_and_place import Combined, in_pool
 from gpumem.simulator.simulate import simulate
 from gpumem.trace import Trace
 

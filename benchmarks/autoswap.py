@@ -15,8 +15,8 @@ from typing import Any
 from _bench import SHARED, header
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate import overhead_at
 from gpumem.io import bundled, read
+from gpumem.pipeline import overhead_at
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -12,7 +12,7 @@ from _bench import SHARED, header
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
-from gpumem.report import columns
+from gpumem.pipeline.report import columns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Plan, capuchin, checkpoint, heuristic, vdnn

@@ -14,7 +14,7 @@ from _bench import SHARED, header
 from baselines import lowest, overhead
 
 from gpumem.io import read
-from gpumem.report import columns
+from gpumem.pipeline.report import columns
 from gpumem.swap import checkpoint
 from gpumem.trace import Trace
 

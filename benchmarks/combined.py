@@ -16,9 +16,9 @@ from pathlib import Path
 from _bench import SHARED, header
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate.combined import in_pool, settle
-from gpumem.evaluate.footprint import replayed
 from gpumem.io import read
+from gpumem.pipeline.footprint import replayed
+from gpumem.pipeline.swap_and_place import in_pool, settle
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.search.planner import search as pack
 from gpumem.pool.smartpool.offline import best_fit

@@ -16,7 +16,7 @@ from baselines import overhead
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import percent
 from gpumem.io import read
-from gpumem.report import columns
+from gpumem.pipeline.report import columns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import Task, capuchin, schedule

@@ -9,11 +9,11 @@ from statistics import fmean
 
 from _bench import SHARED, header
 
-from gpumem.evaluate import by_allocators
 from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.papers.singa import as_singa, cnmem
+from gpumem.pipeline import by_allocators
+from gpumem.pipeline.report import columns
 from gpumem.pool import CnMem, best_fit
-from gpumem.report import columns
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -10,10 +10,10 @@ import pytest
 import gpumem
 from gpumem import Machine, Trace
 from gpumem.base.units import fraction
-from gpumem.evaluate import among, at_the_peak, least, need
-from gpumem.evaluate.need import CONTEXT, context_of
+from gpumem.pipeline import among, at_the_peak, least, need
+from gpumem.pipeline.report import by_module
+from gpumem.pipeline.requirement import CONTEXT, context_of
 from gpumem.pool import Caching, replay
-from gpumem.report import by_module
 from gpumem.simulator import workspaces
 from gpumem.swap import Plan, Recompute, Swap
 from gpumem.trace import Buffers, Ops

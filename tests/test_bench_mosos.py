@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumem import evaluate, io
+from gpumem import io, pipeline as evaluate
 from gpumem.papers import mosos
 from gpumem.papers.autoswap import Study
 from gpumem.simulator import workspaces

@@ -13,10 +13,10 @@ from hypothesis import given, strategies as st
 
 import gpumem
 from gpumem.evaluate.call_cost import costs
-from gpumem.evaluate.footprint import placed, replayed
 from gpumem.io import bundled, write
 from gpumem.papers import smartpool as pool_tables
 from gpumem.papers.quoted import BELOW_CNMEM
+from gpumem.pipeline.footprint import placed, replayed
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.native import Native

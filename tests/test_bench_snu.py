@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumem import evaluate
+from gpumem import pipeline as evaluate
 from gpumem.io import bundled, load
 from gpumem.papers import snu
 from gpumem.papers.autoswap import Study

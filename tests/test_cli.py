@@ -259,7 +259,7 @@ def test_out_replaces_what_it_wrote_before_and_leaves_the_rest(cli: Cli, net_fil
 def test_without_matplotlib_there_are_no_pictures_and_a_line_says_so(
     cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.report.plot.available", lambda: False)
+    monkeypatch.setattr("gpumem.pipeline.report.plot.available", lambda: False)
     ran = cli("plan", net_file, "--limit", "75%", "--out", tmp_path)
     assert (ran.status, len(ran.err)) == (0, 1)
     assert "no pictures: matplotlib is not installed" in ran.err[0]

@@ -12,10 +12,10 @@ import pytest
 
 from gpumem import check, plot
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate.combined import Combined, at_load, in_pool, settle
 from gpumem.io import bundled, chrome
+from gpumem.pipeline.report import Report, Run, human, human_ns
+from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, settle
 from gpumem.pool import best_fit, search as pack
-from gpumem.report import Report, Run, human, human_ns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline

@@ -197,7 +197,7 @@ def test_parts_of_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pool_is_approached_in_larger_steps_where_the_time_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try takes a second; a hundred steps would take ten times as long as there is."""
-    from gpumem.evaluate import in_pool
+    from gpumem.pipeline import in_pool
     from gpumem.trace.placement import Placement
 
     trace, tried, moment = hill(100 * MIB, 100 * MIB), list[int](), 0.0

@@ -10,7 +10,21 @@ import numpy as np
 import pytest
 
 import gpumem
-from gpumem import Machine, Plan, Recorder, Swap, Trace, check, evaluate, execute, io, jobs, pool, swap, testing
+from gpumem import (
+    Machine,
+    Plan,
+    Recorder,
+    Swap,
+    Trace,
+    check,
+    execute,
+    io,
+    jobs,
+    pipeline as evaluate,
+    pool,
+    swap,
+    testing,
+)
 from gpumem.execute import latency, models
 from gpumem.jobs import Job
 from gpumem.kernels import reference

@@ -88,7 +88,7 @@ def test_nothing_is_loaded_unasked() -> None:
     used = fresh(
         "import gpumem; print(gpumem.check.budget.__name__, gpumem.simulator.simulate.__name__, gpumem.plot.__name__)"
     )
-    assert used.split() == ["budget", "simulate", "gpumem.report.plot"]
+    assert used.split() == ["budget", "simulate", "gpumem.pipeline.report.plot"]
 
 
 def test_planners_are_loaded_one_by_one() -> None:

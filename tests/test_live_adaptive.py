@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gpumem import Machine
-from gpumem.evaluate import Among
 from gpumem.live import Adaptive, InMemory, LimitError, LiveBlock, OnClock
+from gpumem.pipeline import Among
 from gpumem.simulator.machine import Link
 from gpumem.swap.plan import Plan
 from gpumem.testing import Unmanaged

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from gpumem.cli import main
 from gpumem.commands import doctor
 from gpumem.live import InMemory, Iteration, LiveBlock, LogEntry
-from gpumem.report import first_iterations
+from gpumem.pipeline.report import first_iterations
 
 from . import fake_cuda
 from .on_fake_driver import needs_kernels

@@ -8,8 +8,8 @@ import pytest
 
 import gpumem
 from gpumem.base.errors import NotReached
-from gpumem.evaluate import knee, overhead_at
 from gpumem.evaluate.knee import knee_of
+from gpumem.pipeline import knee, overhead_at
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.judge import Judge

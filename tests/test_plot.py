@@ -15,7 +15,7 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Placement, Plan, Trace, plot
-from gpumem.report import Figure, Series
+from gpumem.pipeline.report import Figure, Series
 from gpumem.swap import Recompute
 from gpumem.trace import Buffers, Ops
 

@@ -10,13 +10,13 @@ import pytest
 from gpumem import autoswap
 from gpumem.cli import main
 from gpumem.commands import doctor
-from gpumem.evaluate.comparison import compare
 from gpumem.execute import Emulator
 from gpumem.execute.models import MODELS, mlp
 from gpumem.io import bundled_path
 from gpumem.kernels import reference
+from gpumem.pipeline.planned_vs_unmanaged import compare
+from gpumem.pipeline.report import Report, Run
 from gpumem.pool.smartpool.offline import best_fit
-from gpumem.report import Report, Run
 from gpumem.simulator.simulate import simulate
 
 from .conftest import tiny_machine

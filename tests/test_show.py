@@ -17,12 +17,12 @@ import gpumem
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
 from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import Face
-from gpumem.evaluate import Case, in_pool, knee
 from gpumem.execute import Emulator, GenericOp, prepare
 from gpumem.execute.latency import LatencyTable, Measurement, Sample
 from gpumem.execute.models import mlp
 from gpumem.io import bundled_path, load
 from gpumem.jobs import Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
+from gpumem.pipeline import Case, in_pool, knee
 from gpumem.simulator.hazards import hazards
 from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates

@@ -17,7 +17,7 @@ from gpumem import check
 from gpumem.base.arguments import CLASSES, strict
 from gpumem.base.exports import Face
 from gpumem.jobs import Job
-from gpumem.report import Run
+from gpumem.pipeline.report import Run
 from gpumem.swap import Scheduled, Task
 from gpumem.trace.record.recording import Recording
 

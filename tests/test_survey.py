@@ -13,7 +13,8 @@ import pytest
 
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate import BOUNDS, Ledger, Question, against, best_of_others, means, questions, standings, survey
+from gpumem.evaluate import standings
+from gpumem.pipeline import BOUNDS, Ledger, Question, against, best_of_others, means, questions, survey
 from gpumem.simulator.machine import Machine
 from gpumem.swap import Plan, Swap
 from gpumem.trace import Buffers, Ops, Trace

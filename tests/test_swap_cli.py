@@ -20,11 +20,11 @@ from gpumem.base.units import exact, human
 from gpumem.commands.bench.swap import _rebatched
 from gpumem.io import bundled_path, load, write
 from gpumem.papers.autoswap import batch_table, limit_table, profile_table
+from gpumem.pipeline.report import Figure, Series
+from gpumem.pipeline.report.plot import recorded
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.allocators.protocol import replay
 from gpumem.pool.smartpool.offline import best_fit
-from gpumem.report import Figure, Series
-from gpumem.report.plot import recorded
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -203,7 +203,7 @@ def test_nobody_gets_there(cli: Cli, file: Path, table: object, tmp_path: Path) 
 def test_without_matplotlib_a_line_says_so_once(
     cli: Cli, file: Path, table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.report.plot.available", lambda: False)
+    monkeypatch.setattr("gpumem.pipeline.report.plot.available", lambda: False)
     ran = cli("swap", file, "--load-limit", "75%", "--planner", "autoswap,seeded", "--out", tmp_path)
     assert (ran.status, len(ran.err)) == (0, 1)
     assert "no pictures: matplotlib is not installed" in ran.err[0]

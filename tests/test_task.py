@@ -15,8 +15,8 @@ from hypothesis import given
 import gpumem
 from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, check, simulate
 from gpumem.base.units import amount
-from gpumem.evaluate import Case, Checked, Planned
 from gpumem.evaluate.options import name_of
+from gpumem.pipeline import Case, Checked, Planned
 from gpumem.swap import autoswap
 
 from .conftest import Cli, tiny_machine

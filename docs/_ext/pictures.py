@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import gpumem
 import gpumem.papers.waterwave
-from gpumem.report import first_iterations, plot
+from gpumem.pipeline.report import first_iterations, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,10 +17,10 @@ from gpumem.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from gpumem import check as check
     from gpumem.base.errors import CheckError as CheckError, Infeasible as Infeasible, NotReached as NotReached
-    from gpumem.evaluate import Planned as Planned, plan as plan
     from gpumem.io import bundled as bundled, read as read, write as write
+    from gpumem.pipeline import Planned as Planned, plan as plan
+    from gpumem.pipeline.report import plot as plot
     from gpumem.pool import best_fit as best_fit, first_fit as first_fit
-    from gpumem.report import plot as plot
     from gpumem.simulator import workspaces as workspaces
     from gpumem.simulator.machine import Machine as Machine
     from gpumem.simulator.simulate import simulate as simulate

@@ -31,7 +31,7 @@ CLASSES = {
     "Timeline": ("gpumem.simulator.timeline", "gpumem.simulator.simulate(trace, machine) returns one"),
     "Span": ("gpumem.simulator.timeline", "gpumem.simulator.timeline.Span(op, start, end) makes one"),
     "Recording": ("gpumem.trace.record.recording", "gpumem.Recorder().recording() returns one"),
-    "Run": ("gpumem.report", "gpumem.plan(...).before and .after are two"),
+    "Run": ("gpumem.pipeline.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
     "Job": ("gpumem.jobs", "gpumem.jobs.Job(name, trace) makes one"),
     "Buffers": ("gpumem.trace", "gpumem.trace.Buffers.make(size, start, end) makes one"),

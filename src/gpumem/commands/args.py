@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import gpumem
-from gpumem import io, report
+from gpumem import io
 from gpumem.base.names import one_of, unknown
 from gpumem.base.units import amount, human
 from gpumem.commands.parser import Group
 from gpumem.commands.progress import tell
+from gpumem.pipeline import report
 
 T = TypeVar("T")
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _written(captured: Captured, args: argparse.Namespace) -> dict[str, Any]:
     """Write the recording; return what there is to say about it, in bytes."""
     from gpumem import io
-    from gpumem.evaluate import at_the_peak
+    from gpumem.pipeline import at_the_peak
 
     trace, buffers = captured.trace, captured.trace.buffers
     io.write_recording(args.out, captured.recording, captured.bounds[args.warmup :], name=trace.name)

@@ -6,9 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from gpumem import evaluate, io, report
+from gpumem import io, pipeline as evaluate
 from gpumem.commands.files import FILE, source_of
 from gpumem.commands.parser import Commands
+from gpumem.pipeline import report
 
 
 def add(commands: Commands) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
-from gpumem import io, papers, report
+from gpumem import io, papers
 from gpumem.base.units import amount, moment
 from gpumem.commands.args import add_machine, count_of, each, finite, target_of
 from gpumem.commands.files import FILE, read_with_ops, source_of
@@ -16,6 +16,7 @@ from gpumem.commands.parser import Commands, Group
 from gpumem.commands.planning import SIZE
 from gpumem.commands.progress import Progress, complain
 from gpumem.commands.scheduling import add_scheduling, scheduler
+from gpumem.pipeline import report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

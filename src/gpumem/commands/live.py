@@ -23,7 +23,7 @@ from gpumem.commands.progress import Progress, complain, tell
 from gpumem.execute import models
 from gpumem.live.log import spent
 from gpumem.live.programs import OverArrays, TracePlayer
-from gpumem.report import columns, human, human_ns, percent
+from gpumem.pipeline.report import columns, human, human_ns, percent
 from gpumem.swap import PLANNERS
 
 SECONDS = 30.0  # of planning, as a device has them

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import gpumem
-from gpumem import evaluate, io, pool
+from gpumem import io, pipeline as evaluate, pool
 from gpumem.base.names import chosen
 from gpumem.base.units import amount, exact
 from gpumem.commands.args import check_file

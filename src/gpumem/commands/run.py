@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gpumem
-from gpumem import evaluate, execute, pool, report
+from gpumem import execute, pipeline as evaluate, pool
 from gpumem.base.names import choice
 from gpumem.commands import doctor, live
 from gpumem.commands.args import one_word, target_of
@@ -19,6 +19,7 @@ from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_options, make
 from gpumem.commands.progress import Progress, complain, tell
 from gpumem.execute import models
+from gpumem.pipeline import report
 
 DEVICES = ("auto", "emulate", "cuda")
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners: the models are small

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem import evaluate, io, pool
+from gpumem import io, pipeline as evaluate, pool
 from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
 from gpumem.commands.args import check_file, count_of, each, finite, one_word

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 import gpumem
-from gpumem import evaluate, io, report, swap
+from gpumem import io, pipeline as evaluate, swap
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import chosen
 from gpumem.commands.args import check_folder, out_folder, target_of
@@ -18,6 +18,7 @@ from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.commands.parser import Commands
 from gpumem.commands.planning import add_limits, add_own, goals, own_options
 from gpumem.commands.progress import Progress, tell
+from gpumem.pipeline import report
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 STARTED = ("ilp", "mosos")  # programs that begin with the best plan so far; others stand for what a paper allows

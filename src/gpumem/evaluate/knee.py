@@ -13,7 +13,7 @@ from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import human, percent
 from gpumem.evaluate.options import name_of
-from gpumem.report import columns
+from gpumem.pipeline.report import columns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline

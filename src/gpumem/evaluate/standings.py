@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumem.base.units import percent
 from gpumem.evaluate.ledger import Row
-from gpumem.report import Figure, Series, columns, human, human_ns
+from gpumem.pipeline.report import Figure, Series, columns, human, human_ns
 
 BEST = "best of others"
 SAME_NS = 5_000  # one op launch: times nearer than that are the same

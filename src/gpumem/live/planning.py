@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpumem.evaluate import Planned, among
 from gpumem.io import read
+from gpumem.pipeline import Planned, among
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace

@@ -10,15 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate import Case, Planned
-from gpumem.evaluate.combined import at_load
-from gpumem.evaluate.footprint import Allocators, by_allocators
 from gpumem.evaluate.knee import Knee, table as knees_table
 from gpumem.papers import quoted, singa
+from gpumem.pipeline import Case, Planned
+from gpumem.pipeline.footprint import Allocators, by_allocators
+from gpumem.pipeline.report import Figure, Series, columns, human
+from gpumem.pipeline.report.plot import recorded
+from gpumem.pipeline.swap_and_place import at_load
 from gpumem.pool import best_fit
 from gpumem.pool.allocators.cnmem import CnMem
-from gpumem.report import Figure, Series, columns, human
-from gpumem.report.plot import recorded
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import candidates
 from gpumem.swap.autoswap.scores import SCORES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gpumem.report import Series
+from gpumem.pipeline.report import Series
 
 BELOW_CNMEM = {"vgg11": 0.133}  # Table I (VI-A)
 PEAKS = {"vgg16": 647.0, "resnet50": 4418.0}  # MB at batch 100 (VI-B4)

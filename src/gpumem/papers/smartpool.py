@@ -11,10 +11,10 @@ from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.evaluate.call_cost import costs
-from gpumem.evaluate.footprint import Allocators, Footprint, by_allocators, by_planners
 from gpumem.papers import quoted, singa
+from gpumem.pipeline.footprint import Allocators, Footprint, by_allocators, by_planners
+from gpumem.pipeline.report import columns
 from gpumem.pool import Allocator, CnMem, Native, SmartPool, best_fit
-from gpumem.report import columns
 from gpumem.trace import Trace
 
 MIB = 2**20

@@ -16,9 +16,9 @@ from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.check import verdict as verify
-from gpumem.evaluate.need import context_of
 from gpumem.papers.autoswap import Planners, Study
-from gpumem.report import Figure, Series, columns, human, human_ns
+from gpumem.pipeline.report import Figure, Series, columns, human, human_ns
+from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import GIB, Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline

@@ -14,7 +14,7 @@ from gpumem.base.errors import Infeasible
 from gpumem.check import verdict as verify
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
-from gpumem.report import Figure, Series, columns, human_ns
+from gpumem.pipeline.report import Figure, Series, columns, human_ns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, schedule, zero_stall_limit

@@ -10,10 +10,10 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, fraction, human
-from gpumem.evaluate import Among, Need, Planned, among, least, need
-from gpumem.evaluate.among import QUICK, SEVERAL
-from gpumem.evaluate.need import context_of
-from gpumem.evaluate.task import Progress, silent
+from gpumem.pipeline import Among, Need, Planned, among, least, need
+from gpumem.pipeline.compare_planners import QUICK, SEVERAL
+from gpumem.pipeline.pipeline import Progress, silent
+from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving

@@ -12,10 +12,10 @@ from typing import Any
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import exact
-from gpumem.evaluate import Need, Planned, Tried
 from gpumem.io import staged, write, write_text
-from gpumem.report import by_module, columns, decided, human, human_ns, percent
-from gpumem.report.modules import rows_of
+from gpumem.pipeline import Need, Planned, Tried
+from gpumem.pipeline.report import by_module, columns, decided, human, human_ns, percent
+from gpumem.pipeline.report.by_module import rows_of
 from gpumem.simulator.machine import PRESETS, Machine
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.batch import MOST, step_at

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from gpumem import evaluate, papers, report, swap
+from gpumem import papers, pipeline as evaluate, swap
 from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options
 from gpumem.commands.progress import Progress, tell
+from gpumem.pipeline import report
 
 PARTS = {
     "operators": "Figure 2: what each implementation of a convolution takes, and what has to be freed for it",

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gpumem import evaluate, report, swap
+from gpumem import pipeline as evaluate, swap
 from gpumem.base.names import choices
 from gpumem.base.units import fraction
 from gpumem.commands.args import add_machine, check_file, target_of
@@ -17,6 +17,7 @@ from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
+from gpumem.pipeline import report
 
 if TYPE_CHECKING:
     from gpumem.evaluate.ledger import Row

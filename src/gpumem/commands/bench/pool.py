@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpumem import evaluate, io, papers, pool
+from gpumem import io, papers, pipeline as evaluate, pool
 from gpumem.base.names import chosen
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import each_way, source_of

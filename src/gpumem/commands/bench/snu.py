@@ -6,13 +6,14 @@ import argparse
 from functools import partial
 
 import gpumem
-from gpumem import evaluate, io, papers, report
+from gpumem import io, papers, pipeline as evaluate
 from gpumem.commands.args import add_machine, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import each_way, traces_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_search, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
+from gpumem.pipeline import report
 
 PARTS = {
     "ways": "Figures 7 and 8: computation and stall of an iteration within the card's memory, capacity clock",

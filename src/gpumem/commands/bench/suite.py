@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpumem import io, report
+from gpumem import io
 from gpumem.base.names import choices
 from gpumem.commands.args import check_folder, out_folder
 from gpumem.commands.files import add_workspaces
 from gpumem.commands.parser import Commands, Parser
 from gpumem.commands.progress import Progress
+from gpumem.pipeline import report
 
 Results = dict[str, list[Any]]
 

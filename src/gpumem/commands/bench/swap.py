@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import gpumem
-from gpumem import evaluate, papers, report, swap
+from gpumem import papers, pipeline as evaluate, swap
 from gpumem.base.names import chosen
 from gpumem.base.units import amount
 from gpumem.commands.args import add_machine, target_of
@@ -19,6 +19,7 @@ from gpumem.commands.parser import Parser
 from gpumem.commands.planning import add_own, own_options, tell_bound
 from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
+from gpumem.pipeline import report
 
 if TYPE_CHECKING:
     from gpumem.evaluate.knee import Knee

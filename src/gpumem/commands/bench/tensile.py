@@ -8,12 +8,13 @@ from functools import cache, partial
 from typing import Any
 
 import gpumem
-from gpumem import papers, report
+from gpumem import papers
 from gpumem.commands.args import add_machine, finite, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.progress import Progress, tell
+from gpumem.pipeline import report
 
 PARTS = {
     "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR. Not the paper's experiment",

@@ -8,13 +8,14 @@ from itertools import combinations
 from typing import Any
 
 import gpumem
-from gpumem import papers, report
+from gpumem import papers
 from gpumem.base.names import choices
 from gpumem.commands.args import add_machine, finite, target_of
 from gpumem.commands.bench.suite import Results, Suite
 from gpumem.commands.files import traces_of
 from gpumem.commands.parser import Parser
 from gpumem.commands.progress import Progress
+from gpumem.pipeline import report
 
 PARTS = {
     "table1": "Table 1: the largest batch of one job, and of each of two that share the GPU",

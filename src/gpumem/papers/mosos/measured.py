@@ -19,7 +19,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.evaluate.options import taken
 from gpumem.papers.autoswap import Study
-from gpumem.report import Run
+from gpumem.pipeline.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import convolutions
 from gpumem.swap.facts.operators import operators

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from gpumem.papers.mosos.measured import EQUAL, LOOSE, NO_LIMIT, OURS, REDUCTIONS, SEARCH, Row
-from gpumem.report import Figure, Series, columns, human, human_ns, percent
+from gpumem.pipeline.report import Figure, Series, columns, human, human_ns, percent
 from gpumem.simulator.machine import GIB
 
 

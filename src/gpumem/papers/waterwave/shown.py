@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.papers.waterwave.both import SHARING
 from gpumem.papers.waterwave.quoted import BAND, FREED
-from gpumem.report import Figure, Series, columns, human_ns, percent
+from gpumem.pipeline.report import Figure, Series, columns, human_ns, percent
 from gpumem.simulator.machine import GIB
 
 Row = dict[str, Any]

@@ -14,10 +14,10 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, exact, human
-from gpumem.evaluate import Planned
 from gpumem.live.planning import SEVERAL, Planning, given
 from gpumem.live.report import ManagedReport
 from gpumem.live.residency import UNLIMITED, LimitError
+from gpumem.pipeline import Planned
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan

@@ -16,18 +16,8 @@ if TYPE_CHECKING:
     from gpumem.check import verdict as verify
     from gpumem.check.verdict import Checked as Checked
     from gpumem.evaluate import standings as standings
-    from gpumem.evaluate.among import Among as Among, Tried as Tried, among as among, least as least
-    from gpumem.evaluate.combined import Combined as Combined, in_pool as in_pool, settle as settle
-    from gpumem.evaluate.comparison import Comparison as Comparison, Side as Side, compare as compare
-    from gpumem.evaluate.footprint import (
-        Footprint as Footprint,
-        by_allocators as by_allocators,
-        by_planners as by_planners,
-    )
     from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
     from gpumem.evaluate.ledger import Ledger as Ledger
-    from gpumem.evaluate.need import Need as Need, at_the_peak as at_the_peak, need as need
-    from gpumem.evaluate.planned import Planned as Planned
     from gpumem.evaluate.standings import (
         against as against,
         best_of_others as best_of_others,
@@ -39,6 +29,16 @@ if TYPE_CHECKING:
         questions as questions,
         survey as survey,
     )
-    from gpumem.evaluate.task import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
+    from gpumem.pipeline.compare_planners import Among as Among, Tried as Tried, among as among, least as least
+    from gpumem.pipeline.footprint import (
+        Footprint as Footprint,
+        by_allocators as by_allocators,
+        by_planners as by_planners,
+    )
+    from gpumem.pipeline.pipeline import PLANNING as PLANNING, QUICK as QUICK, Case as Case, plan as plan
+    from gpumem.pipeline.planned import Planned as Planned
+    from gpumem.pipeline.planned_vs_unmanaged import Comparison as Comparison, Side as Side, compare as compare
+    from gpumem.pipeline.requirement import Need as Need, at_the_peak as at_the_peak, need as need
+    from gpumem.pipeline.swap_and_place import Combined as Combined, in_pool as in_pool, settle as settle
 
 face(__name__)

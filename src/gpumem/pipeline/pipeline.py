@@ -15,10 +15,10 @@ from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.names import choices, meant
 from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
-from gpumem.evaluate.combined import Combined, at_load, cheapest, in_pool, settle
 from gpumem.evaluate.options import function_of, name_of, taken
-from gpumem.evaluate.planned import Planned
-from gpumem.report import Run
+from gpumem.pipeline.planned import Planned
+from gpumem.pipeline.report import Run
+from gpumem.pipeline.swap_and_place import Combined, at_load, cheapest, in_pool, settle
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline

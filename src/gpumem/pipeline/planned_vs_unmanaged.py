@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpumem.base.display import Shown
 from gpumem.execute import Backend, GenericOp, Launch, Program, carried, prepare
 from gpumem.execute.backend import Bytes
-from gpumem.report import Report, Run, decided, human, human_ns, versus
+from gpumem.pipeline.report import Report, Run, decided, human, human_ns, versus
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, UNKNOWN, Trace
 from gpumem.trace.placement import Placement

@@ -14,8 +14,8 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import choice
 from gpumem.base.units import human, percent
 from gpumem.evaluate.options import taken
-from gpumem.evaluate.planned import Planned
-from gpumem.evaluate.task import Progress, plan, silent
+from gpumem.pipeline.pipeline import Progress, plan, silent
+from gpumem.pipeline.planned import Planned
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.trace import Trace

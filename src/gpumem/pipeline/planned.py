@@ -14,7 +14,7 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
 from gpumem.check.verdict import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, staged, write, write_text
-from gpumem.report import Report, Run, human, human_ns, percent, plot
+from gpumem.pipeline.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline
 from gpumem.simulator.timeline import Timeline

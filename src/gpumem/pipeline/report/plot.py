@@ -16,7 +16,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.base.units import amount
 from gpumem.io import replacing
-from gpumem.report.plan import Run
+from gpumem.pipeline.report.plan import Run
 from gpumem.simulator.timeline import FREED, Timeline
 from gpumem.trace import I64, RECOMPUTE, ROLES, Trace
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS

@@ -9,7 +9,7 @@ from typing import Any
 from gpumem.base.arguments import strict_fields
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.units import human, human_ns, percent
-from gpumem.report.text import decided, unswapped, versus
+from gpumem.pipeline.report.text import decided, unswapped, versus
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, Trace

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.units import human
-from gpumem.report import plot
+from gpumem.pipeline.report import plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
