@@ -16,7 +16,7 @@ from gpumem.cli import main as command_line
 from gpumem.execute.models import cnn, mlp
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
 from gpumem.jobs.waterwave import halves, partition, pipeline, together
-from gpumem.live import Adaptive, ManagedReport, OnClock, play
+from gpumem.runtime import Adaptive, ManagedReport, OnClock, play
 from gpumem.simulator import workspaces
 from gpumem.swap import PLANNERS
 from gpumem.swap.mosos import solve_mosos

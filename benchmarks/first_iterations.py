@@ -18,7 +18,7 @@ from pathlib import Path
 from _bench import SHARED, header
 
 from gpumem import Machine, bundled, io, simulate
-from gpumem.live import Adaptive, LimitError, ManagedReport, OnClock, play
+from gpumem.runtime import Adaptive, LimitError, ManagedReport, OnClock, play
 from gpumem.trace import Trace
 
 PLANNERS = ("on-demand", "heuristic", "autoswap", "tensile", "capuchin")

@@ -19,10 +19,10 @@ from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from gpumem.io import bundled
-from gpumem.live import emm
 from gpumem.pool.allocators import CnMem
 from gpumem.pool.allocators.protocol import stepwise
 from gpumem.pool.smartpool import SmartPool
+from gpumem.runtime.emm import manager as emm
 
 WARM, ROUNDS = 6, 41
 SMALLER = 4096

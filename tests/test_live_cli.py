@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from gpumem.cli import main
 from gpumem.commands import doctor
-from gpumem.live import InMemory, Iteration, LiveBlock, LogEntry
 from gpumem.pipeline.report import first_iterations
+from gpumem.runtime import InMemory, Iteration, LiveBlock, LogEntry
 
 from . import fake_cuda
 from .on_fake_driver import needs_kernels

@@ -13,9 +13,9 @@ import pytest
 from gpumem.execute import in_units, initial
 from gpumem.execute.models import MODELS
 from gpumem.io import bundled
-from gpumem.live import Adaptive, Clocked, InMemory, OnClock
-from gpumem.live.log import LogEntry
-from gpumem.live.programs import play
+from gpumem.runtime import Adaptive, Clocked, InMemory, OnClock
+from gpumem.runtime.log import LogEntry
+from gpumem.runtime.trace_player import play
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap.snu.on_demand import follow
 from gpumem.testing import DeviceCall, Unmanaged, live_program, perform

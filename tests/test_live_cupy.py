@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpumem.live import cupy_allocator
 from gpumem.pool import MultiStream, Native, SmartPool
+from gpumem.runtime import cupy_allocator
 
 from . import cupy_double
 from .test_served import BASE, in_thread, served

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.live import Adaptive, InMemory
+from gpumem.runtime import Adaptive, InMemory
 from gpumem.testing import (
     DEVICE_RULES,
     Compute,

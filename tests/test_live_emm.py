@@ -12,7 +12,7 @@ pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
 ROOT = fake_cuda.HERE.parent.parent
 CHECKS = checks_of(fake_cuda.HERE / "emm_checks.py")
-OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.live.emm", "PYTHONPATH": str(ROOT)}
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm.manager", "PYTHONPATH": str(ROOT)}
 PROGRAM = f"""
 import runpy
 runpy.run_path({str(ROOT / "tests" / "numba_training.py")!r}, run_name="__main__")
@@ -20,7 +20,7 @@ from fake_cuda import control
 print(control.count("allocations") + control.count("creates"))
 """
 SERVED = """
-from gpumem.live import emm
+from gpumem.runtime import emm
 print(emm.statistics().share, emm.statistics())
 """
 
@@ -57,7 +57,7 @@ def test_an_unmodified_program_computes_the_same_and_is_served_from_the_plan() -
 def test_a_device_that_cannot_map_memory_gives_most_of_it_at_once() -> None:
     code = """
 from numba import cuda
-from gpumem.live import emm
+from gpumem.runtime import emm
 total = cuda.current_context().get_memory_info().total
 x = cuda.device_array(1000)
 print(emm.statistics().held_bytes / total)

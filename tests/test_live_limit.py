@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.jit, pytest.mark.thorough]  # no loop of gpumem's is c
 ROOT = fake_cuda.HERE.parent.parent
 CHECKS = checks_of(fake_cuda.HERE / "limit_checks.py")
 DEVICE = 80 * 1024
-OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.live.emm"}
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm.manager"}
 EACH = """
 import json
 from hashlib import sha256
@@ -36,7 +36,7 @@ import runpy
 runpy.run_path({str(ROOT / "tests" / "numba_training.py")!r}, run_name="__main__")
 """
 TOLD = """
-from gpumem.live import emm
+from gpumem.runtime import emm
 for row in emm.report().iterations:
     print(row.state, row.misses, row.evictions, row.peak)
 """

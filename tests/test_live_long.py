@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.live import Adaptive, InMemory, LimitError, OnClock
+from gpumem.runtime import Adaptive, InMemory, LimitError, OnClock
 from gpumem.simulator.machine import Machine
 
 MACHINE = Machine.named("rtx4090")

@@ -25,7 +25,7 @@ def test_a_backing_is_what_the_device_can_do(mapping: str, kind: str) -> None:
     code = """
 from cuda.bindings import driver
 from fake_cuda import control
-from gpumem.live.backing import VirtualMemory, backing
+from gpumem.runtime.pooled.backing import VirtualMemory, backing
 made = backing(0, 1 << 20)
 made.grow(1 << 20)
 made.close()

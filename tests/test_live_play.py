@@ -10,8 +10,8 @@ from gpumem.execute import Emulator, GenericOp, carried, in_units, initial, run
 from gpumem.execute.models import MODELS
 from gpumem.io import bundled
 from gpumem.kernels import reference
-from gpumem.live.programs import OverArrays, play
 from gpumem.pool.smartpool.offline import best_fit
+from gpumem.runtime.trace_player import OverArrays, play
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.testing import Unmanaged, steps

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumem.live import Adaptive, InMemory, LiveBlock
+from gpumem.runtime import Adaptive, InMemory, LiveBlock
 from gpumem.simulator.machine import Machine
 from gpumem.testing import Compute, LiveProgram, Look, Put, Unmanaged, live_program, perform
 

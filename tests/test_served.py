@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from gpumem.live import Served
-from gpumem.live.joins import known
 from gpumem.pool import ALLOCATORS, MultiStream, Native, SmartPool
+from gpumem.runtime import Served
+from gpumem.runtime.pooled.stream_joins import known
 from gpumem.testing import Witness, allocator_machine, check_allocator
 
 BASE = 2**40

@@ -23,8 +23,8 @@ from numba.cuda.cudadrv import driver as numba_driver
 
 from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
-from gpumem.live import emm, emm_streams
-from gpumem.live.joins import Events
+from gpumem.runtime.emm import manager as emm, streams as emm_streams
+from gpumem.runtime.pooled.stream_joins import Events
 from gpumem.testing.allocators import check as allocators
 
 N = 64

@@ -22,11 +22,12 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from fake_cuda import control
 from fake_cuda.backend_checks import report
 from fake_cuda.live_checks.mapping import raises
-from gpumem.live import LimitError, emm, emm_limit
-from gpumem.live.backing import VirtualMemory
-from gpumem.live.copies import Beside
-from gpumem.live.paged import Marks, OnPages
-from gpumem.live.worlds import LiveBlock
+from gpumem.runtime import LimitError
+from gpumem.runtime.devices.in_memory import LiveBlock
+from gpumem.runtime.emm import limit as emm_limit, manager as emm
+from gpumem.runtime.paged.on_pages import Marks, OnPages
+from gpumem.runtime.pooled.backing import VirtualMemory
+from gpumem.runtime.residency.copy_engine import Beside
 from tests import numba_programs as programs
 from tests.numba_programs import GRID, N, mix, turn
 

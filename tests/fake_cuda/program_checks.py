@@ -11,8 +11,8 @@ import numpy as np
 from fake_cuda import control
 from fake_cuda.backend_checks import held
 from gpumem.kernels import device as kernels
-from gpumem.live import Adaptive, LiveBlock
-from gpumem.live.streams import OnStreams
+from gpumem.runtime import Adaptive, LiveBlock
+from gpumem.runtime.devices.on_streams import OnStreams
 from gpumem.testing import Mixing, Unmanaged, live_program, perform
 
 PARTS = (0, 1, 1 / 3, 2 / 3)  # of the way from what one op needs to what the program has at once

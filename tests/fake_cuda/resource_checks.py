@@ -19,10 +19,10 @@ from cuda.core import PER_THREAD_DEFAULT_STREAM, Buffer, Device, LegacyPinnedMem
 from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
 from gpumem import best_fit
-from gpumem.live import Events, PoolMemoryResource, Served, cupy_allocator
-from gpumem.live.backing import backing
-from gpumem.live.memory import _tells
 from gpumem.pool import BFC, Buddy, Caching, CnMem, MultiStream, Native, SmartPool
+from gpumem.runtime import Events, PoolMemoryResource, Served, cupy_allocator
+from gpumem.runtime.cuda_core import _tells
+from gpumem.runtime.pooled.backing import backing
 from gpumem.trace import Trace
 from tests import cupy_double
 
@@ -371,7 +371,7 @@ def check_buffers_go_back_on_their_stream() -> None:
         assert control.count("waits") == (0 if _tells() else 2)
         resource.allocate(1024, stream=b).close()
         assert control.count("waits") >= 2
-    with small(1024) as resource, patch("gpumem.live.memory.Buffer", None):
+    with small(1024) as resource, patch("gpumem.runtime.cuda_core.Buffer", None):
         raised(AttributeError, lambda: resource.allocate(8, stream=a))
         assert resource.statistics.blocks.current == 0
 

@@ -9,7 +9,7 @@ from cuda.core import Device
 
 from fake_cuda import checks, control
 from gpumem.kernels import device as kernels
-from gpumem.live import Adaptive, OnStreams
+from gpumem.runtime import Adaptive, OnStreams
 from gpumem.testing import Mixing, Unmanaged, live_program, perform
 
 LIVE = ("live_device", "live_pinned", "live_streams", "live_events", "device_bytes", "pinned_bytes")

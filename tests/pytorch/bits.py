@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpumem.live.residency import LimitError
+from gpumem.runtime.residency.limited_memory import LimitError
 from tests.pytorch import managing
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpumem.live.residency import LimitError
+from gpumem.runtime.residency.limited_memory import LimitError
 from gpumem.torch import managed
 from tests.pytorch.bits import Nothing, at_least, bits
 from tests.pytorch.managing import Left, Manage

@@ -441,7 +441,14 @@ def test_what_cannot_come_back_is_a_tensor_of_the_host(monkeypatch: pytest.Monke
     assert x.sum().item() == 192 and y.sum().item() == 256 and there(x.untyped_storage())
 
 
-MOVES = ("live/residency.py", "run/engines.py", "run/memory.py", "run/again.py", "run/mode.py", "live/follow.py")
+MOVES = (
+    "runtime/residency/limited_memory.py",
+    "run/engines.py",
+    "run/memory.py",
+    "run/again.py",
+    "run/mode.py",
+    "runtime/residency/follower.py",
+)
 
 
 class Interrupt:

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem import Machine
-from gpumem.live.planning import Planning
+from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed, record
 from gpumem.torch.ops import call_of, tensors
@@ -384,7 +384,7 @@ def test_planning_that_fails_leaves_the_run_on_demand(monkeypatch: pytest.Monkey
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("a planner's defect")
 
-    monkeypatch.setattr("gpumem.live.planning.among", broken)
+    monkeypatch.setattr("gpumem.runtime.residency.background_planning.among", broken)
     trace, _ = _pair()
     job = Planning(trace, Machine.named("rtx4090"), 1000)
     job.run()

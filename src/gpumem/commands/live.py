@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpumem
-from gpumem import execute, io, live
+from gpumem import execute, io, runtime as live
 from gpumem.base.errors import Infeasible
 from gpumem.base.names import choices
 from gpumem.base.units import amount
@@ -21,9 +21,9 @@ from gpumem.commands.parser import Group
 from gpumem.commands.planning import own_options
 from gpumem.commands.progress import Progress, complain, tell
 from gpumem.execute import models
-from gpumem.live.log import spent
-from gpumem.live.programs import OverArrays, TracePlayer
 from gpumem.pipeline.report import columns, human, human_ns, percent
+from gpumem.runtime.log import spent
+from gpumem.runtime.trace_player import OverArrays, TracePlayer
 from gpumem.swap import PLANNERS
 
 SECONDS = 30.0  # of planning, as a device has them
@@ -54,7 +54,7 @@ class _Room:
         if device == "cuda":
             from gpumem.execute.cuda import devices
             from gpumem.kernels import device as kernels
-            from gpumem.live.streams import OnStreams
+            from gpumem.runtime.devices.on_streams import OnStreams
 
             return cls(devices()[0], OnStreams, kernels, True)
         from gpumem.kernels import reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld, OnClock
+from gpumem.runtime.devices.in_memory import Bytes, LiveBlock, LiveCall, LiveWorld, OnClock
 
 
 class Clocked:
@@ -22,7 +22,7 @@ class Clocked:
     Examples
     --------
     >>> from gpumem import Machine
-    >>> from gpumem.live import Adaptive, Clocked, InMemory, OnClock
+    >>> from gpumem.runtime import Adaptive, Clocked, InMemory, OnClock
     >>> device = Adaptive(Clocked(InMemory(), OnClock(Machine.named("rtx4090"))), "1MiB")
     >>> x = device.malloc(3)
     >>> device.write(x, b"abc")

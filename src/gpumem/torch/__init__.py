@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.live.report import Iteration as Iteration, ManagedReport as ManagedReport
-    from gpumem.live.residency import LimitError as LimitError
+    from gpumem.runtime.residency.limited_memory import LimitError as LimitError
+    from gpumem.runtime.residency.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.torch._torch import NoSolver as NoSolver
     from gpumem.torch.capture import capture as capture, record as record
     from gpumem.torch.captured import Captured as Captured

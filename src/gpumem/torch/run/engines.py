@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpumem.live.residency import Mover
+from gpumem.runtime.residency.limited_memory import Mover
 from gpumem.torch._torch import torch
 
 

@@ -1,12 +1,12 @@
-"""Where in a plan a run stands, and what it makes again there: `gpumem.live.follow`, and calls that run again."""
+"""Where in a plan a run stands, and what it makes again there: `gpumem.runtime.residency.follower`, and calls that run again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumem.live.follow import Follower
-from gpumem.live.hints import Hints, keys_of
-from gpumem.live.residency import LimitError
+from gpumem.runtime.residency.follower import Follower
+from gpumem.runtime.residency.hints import Hints, keys_of
+from gpumem.runtime.residency.limited_memory import LimitError
 from gpumem.swap.plan.replay import Replay
 from gpumem.torch.ops import WRITTEN_AS, out_of_place
 from gpumem.torch.run.again import Kept, Making, NotKept, remake

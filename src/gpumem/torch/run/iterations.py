@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpumem.live.follow import LOST
-from gpumem.live.hints import LEAVE, Hints
-from gpumem.live.planning import Planning
-from gpumem.live.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
+from gpumem.runtime.residency.background_planning import Planning
+from gpumem.runtime.residency.follower import LOST
+from gpumem.runtime.residency.hints import LEAVE, Hints
+from gpumem.runtime.residency.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.swap.plan import Plan
 from gpumem.torch._torch import torch
 from gpumem.torch.captured import cut

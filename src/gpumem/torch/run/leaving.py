@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.live.residency import UNLIMITED
+from gpumem.runtime.residency.limited_memory import UNLIMITED
 from gpumem.torch._torch import torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import pointer

@@ -14,10 +14,10 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, exact, human
-from gpumem.live.planning import SEVERAL, Planning, given
-from gpumem.live.report import ManagedReport
-from gpumem.live.residency import UNLIMITED, LimitError
 from gpumem.pipeline import Planned
+from gpumem.runtime.residency.background_planning import SEVERAL, Planning, given
+from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
+from gpumem.runtime.residency.report import ManagedReport
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan

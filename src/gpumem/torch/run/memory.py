@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from gpumem.live.residency import UNLIMITED, LimitedMemory
+from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
 from gpumem.torch._torch import _disable_current_modes, torch
 from gpumem.torch.run.cells import Cell, Cells
 from gpumem.torch.run.engines import Engine, Pointers, has_memory

@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gpumem.live.follow import LOST
-from gpumem.live.hints import LEAVE, looks
-from gpumem.live.residency import UNLIMITED, LimitError
+from gpumem.runtime.residency.follower import LOST
+from gpumem.runtime.residency.hints import LEAVE, looks
+from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.torch._torch import torch
 from gpumem.torch.dispatch import OpMode
 from gpumem.torch.ops import THERE, Call, kind_of, tensors

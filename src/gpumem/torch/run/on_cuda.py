@@ -1,4 +1,4 @@
-"""A card of `torch.cuda`, and copies beside its kernels; `gpumem.live.copies` has the picture and every wait.
+"""A card of `torch.cuda`, and copies beside its kernels; `gpumem.runtime.residency.copy_engine` has the picture and every wait.
 
 In a backward pass PyTorch makes the stream of the forward op current, in a thread of its own, so joining streams that
 compute costs no more there.
@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Protocol
 
-from gpumem.live.copies import Beside, Card, Slab
+from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
 from gpumem.torch._torch import torch
 from gpumem.torch.run.memory import quietly

@@ -23,10 +23,10 @@ from typing import Any
 from cuda.bindings import driver as api
 from cuda.core import Stream
 
-from gpumem.live.copies import Slab
-from gpumem.live.pages import Pages, Range
-from gpumem.live.streams import CudaCard, CudaEvent, CudaStream, OnStreams
-from gpumem.live.worlds import LiveBlock, LiveCall
+from gpumem.runtime.devices.in_memory import LiveBlock, LiveCall
+from gpumem.runtime.devices.on_streams import CudaCard, CudaEvent, CudaStream, OnStreams
+from gpumem.runtime.paged.pages import Pages, Range
+from gpumem.runtime.residency.copy_engine import Slab
 
 MARKS = 512  # of ops that may be under way; more are thinned out
 

@@ -17,14 +17,14 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
-from gpumem.live.hints import looks
-from gpumem.live.learner import Learner
-from gpumem.live.log import LOGGED, LogEntry, Logged
-from gpumem.live.notebook import PERIOD, WRITES
-from gpumem.live.planning import Planning
-from gpumem.live.report import ManagedReport
-from gpumem.live.residency import UNLIMITED, LimitedMemory
-from gpumem.live.worlds import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.runtime.devices.in_memory import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.runtime.log import LOGGED, LogEntry, Logged
+from gpumem.runtime.residency.background_planning import Planning
+from gpumem.runtime.residency.hints import looks
+from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
+from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
+from gpumem.runtime.residency.report import ManagedReport
+from gpumem.runtime.residency.run_loop import Learner
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.trace import MAX_BYTES, THE_HOST, UNKNOWN, Trace, dimensions
@@ -92,7 +92,7 @@ class Adaptive:
 
     Examples
     --------
-    >>> from gpumem.live import Adaptive, InMemory
+    >>> from gpumem.runtime import Adaptive, InMemory
     >>> def twice(stream, x, y):
     ...     y[:] = 2 * x + 1
     >>> def program(device):

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import amount
-from gpumem.live.adaptive import NEVER_PLANNED
-from gpumem.live.notebook import PERIOD, WRITES
 from gpumem.pool.planners import PLANNERS
+from gpumem.runtime.adaptive import NEVER_PLANNED
+from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
 from gpumem.swap import PLANNERS as SWAP_PLANNERS
 
 WAITS = {"0": False, "1": True, "False": False, "True": True}

@@ -24,9 +24,9 @@ from cuda.core import Buffer, MemoryResource
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv import devicearray, driver as numba_driver
 
-from gpumem.live.arrays import Extent, LimitedArrays
-from gpumem.live.backing import Backing
-from gpumem.live.paged import OnPages
+from gpumem.runtime.paged.arrays import Extent, LimitedArrays
+from gpumem.runtime.paged.on_pages import OnPages
+from gpumem.runtime.pooled.backing import Backing
 
 _all: list[LimitedArrays] = []  # of contexts that are in use
 

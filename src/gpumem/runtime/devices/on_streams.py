@@ -18,9 +18,9 @@ from numpy.typing import DTypeLike
 
 from gpumem.execute.cuda import DeviceArray, for_numba
 from gpumem.execute.cuda.memory import host_bytes
-from gpumem.live.backing import done
-from gpumem.live.copies import Beside, Slab
-from gpumem.live.worlds import Bytes, LiveBlock, LiveCall
+from gpumem.runtime.devices.in_memory import Bytes, LiveBlock, LiveCall
+from gpumem.runtime.pooled.backing import done
+from gpumem.runtime.residency.copy_engine import Beside, Slab
 
 UNTIMED = -1, -1
 

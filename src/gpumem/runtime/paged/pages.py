@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.live.backing import VirtualMemory
+from gpumem.runtime.pooled.backing import VirtualMemory
 
 
 @dataclass(frozen=True, slots=True)

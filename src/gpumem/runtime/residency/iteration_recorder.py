@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.live.worlds import LiveBlock
+from gpumem.runtime.devices.in_memory import LiveBlock
 from gpumem.swap.snu import PatternStream
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.record.period import BlockEvent, Detector

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpumem.live.follow import LOST, Follower
-from gpumem.live.hints import Hints
-from gpumem.live.notebook import Notebook, OpTimes, timed
-from gpumem.live.planning import Planning
-from gpumem.live.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
-from gpumem.live.residency import LimitedMemory, LimitError
-from gpumem.live.worlds import LiveBlock
+from gpumem.runtime.devices.in_memory import LiveBlock
+from gpumem.runtime.residency.background_planning import Planning
+from gpumem.runtime.residency.follower import LOST, Follower
+from gpumem.runtime.residency.hints import Hints
+from gpumem.runtime.residency.iteration_recorder import Notebook, OpTimes, timed
+from gpumem.runtime.residency.limited_memory import LimitedMemory, LimitError
+from gpumem.runtime.residency.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.lifetimes import tails, without_idle

@@ -6,7 +6,7 @@
     run(name, stream, call, ...)                        an op of the device; its arrays are there before it begins
     free(address)                                       a note, at any moment, in any thread; carried out by the next op
 
-This knows nothing of CUDA: `gpumem.live.paged` does, and `emm_limit` tells it what Numba does.
+This knows nothing of CUDA: `gpumem.runtime.paged.on_pages` does, and `emm_limit` tells it what Numba does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpumem.live.adaptive import Adaptive
-from gpumem.live.pages import Range
-from gpumem.live.report import ManagedReport
-from gpumem.live.worlds import LiveWorld
+from gpumem.runtime.adaptive import Adaptive
+from gpumem.runtime.devices.in_memory import LiveWorld
+from gpumem.runtime.paged.pages import Range
+from gpumem.runtime.residency.report import ManagedReport
 
 
 class PagedWorld(LiveWorld, Protocol):

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gpumem.live.backing import Backing, backing as on_device
-from gpumem.live.joins import OF_A_THREAD, Events, Joiner, known
 from gpumem.pool.allocators.protocol import Allocator
 from gpumem.pool.allocators.streams import MultiStream
 from gpumem.pool.smartpool.online import SmartPool
+from gpumem.runtime.pooled.backing import Backing, backing as on_device
+from gpumem.runtime.pooled.stream_joins import OF_A_THREAD, Events, Joiner, known
 
 SHORTEST = 4  # requests of an iteration: small programs have few
 
@@ -97,7 +97,7 @@ class Served:
         """Return memory of a GPU, `capacity` bytes at most; of a `SmartPool` that keeps to them, where none is given.
 
         Its fallback puts blocks as low as they fit, in one range of addresses, so that few bytes are ever needed behind
-        them. Errors are those of `gpumem.live.backing`.
+        them. Errors are those of `gpumem.runtime.pooled.backing`.
         """
         memory = on_device(device, capacity)
         try:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic
 
-from gpumem.live.hints import At, Hints
-from gpumem.live.residency import LimitedMemory, R
+from gpumem.runtime.residency.hints import At, Hints
+from gpumem.runtime.residency.limited_memory import LimitedMemory, R
 from gpumem.swap.plan import Hold, Recompute, Swap
 from gpumem.swap.plan.replay import Replay
 

@@ -17,9 +17,9 @@ from cuda.bindings import driver
 from cuda.core import Buffer, Device, MemoryResource, Stream
 
 from gpumem.base.units import amount
-from gpumem.live.joins import Events
-from gpumem.live.served import Served
 from gpumem.pool.allocators.protocol import Allocator
+from gpumem.runtime.pooled.served import Served
+from gpumem.runtime.pooled.stream_joins import Events
 
 DEFAULT = (1, 2)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from numba.cuda.cudadrv import devices, driver as numba_driver
 
-from gpumem.live.joins import OF_A_THREAD, Events
+from gpumem.runtime.pooled.stream_joins import OF_A_THREAD, Events
 
 LEGACY = 1  # CU_STREAM_LEGACY: the default stream by another name
 ANY_THREADS = -(2**62)  # a thread's own default stream, we cannot know whose: no thread has this number

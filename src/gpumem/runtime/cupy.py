@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpumem.live.joins import OF_A_THREAD
-from gpumem.live.served import Served
+from gpumem.runtime.pooled.served import Served
+from gpumem.runtime.pooled.stream_joins import OF_A_THREAD
 
 if TYPE_CHECKING:
-    from gpumem.live.memory import PoolMemoryResource
+    from gpumem.runtime.cuda_core import PoolMemoryResource
 
 
 def cupy_allocator(memory: PoolMemoryResource | Served, device: int = 0) -> Callable[[int], Any]:

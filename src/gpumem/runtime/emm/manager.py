@@ -1,6 +1,6 @@
 """Numba's memory manager: the device arrays of a program that is not changed, served from a plan of its iteration.
 
-`NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm python program.py`, or `numba.cuda.set_memory_manager` with the class here.
+`NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager python program.py`, or `numba.cuda.set_memory_manager` with the class here.
 
 ::
 
@@ -9,7 +9,7 @@
 
 To say more than the environment can, and to ask what came of it::
 
-    from gpumem.live import emm
+    from gpumem.runtime import emm
     emm.configure(capacity="2GiB")  # before the first device array
     print(emm.statistics())
 
@@ -35,15 +35,15 @@ from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from gpumem.base.units import amount
-from gpumem.live.backing import backing, can_map
-from gpumem.live.emm_options import Options, checked, names
-from gpumem.live.emm_streams import AllStreams, watch
-from gpumem.live.joins import Events
-from gpumem.live.report import ManagedReport
-from gpumem.live.served import Served
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
 from gpumem.pool.smartpool.online import SmartPool
+from gpumem.runtime.emm.options import Options, checked, names
+from gpumem.runtime.emm.streams import AllStreams, watch
+from gpumem.runtime.pooled.backing import backing, can_map
+from gpumem.runtime.pooled.served import Served
+from gpumem.runtime.pooled.stream_joins import Events
+from gpumem.runtime.residency.report import ManagedReport
 
 _Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
 _HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)
@@ -103,7 +103,7 @@ def statistics() -> ManagerStatistics:
     """Return what came of the current context's requests, since its first or its last reset."""
     manager = cuda.current_context().memory_manager
     if not isinstance(manager, MemoryManager):
-        raise RuntimeError("Numba has another memory manager: set NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm")
+        raise RuntimeError("Numba has another memory manager: set NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager")
     return manager.statistics()
 
 
@@ -144,7 +144,7 @@ class ContextPool:
 
     def _limited(self, context: Any, options: Options) -> Any:
         """Have arrays move within a limit, all but those that are small, and the pool for these be within it too."""
-        from gpumem.live.emm_limit import ContextLimit  # which needs what Numba's simulator has not got
+        from gpumem.runtime.emm.limit import ContextLimit  # which needs what Numba's simulator has not got
 
         told: dict[str, Any] = {"planner": names(options.swap), "detect": options.detect, "wait": options.wait}
         try:
@@ -286,7 +286,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         """Refuse: the bytes of an array are part of a mapping that other processes cannot open."""
         raise NotImplementedError(
             "an array in gpumem's pool cannot be shared with another process: copy it through the host, or run without "
-            "NUMBA_CUDA_MEMORY_MANAGER=gpumem.live.emm"
+            "NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager"
         )
 
     def reset(self) -> None:

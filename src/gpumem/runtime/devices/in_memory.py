@@ -1,6 +1,6 @@
 """Where a transparent device runs: what moves the bytes of blocks, and runs ops on them. One class for each world.
 
-`InMemory` has bytes, `OnClock` has time; `gpumem.live.cuda` has both, on a GPU.
+`InMemory` has bytes, `OnClock` has time; `gpumem.runtime.cuda` has both, on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.live.residency import Emptier, Movable, Mover
+from gpumem.runtime.residency.limited_memory import Emptier, Movable, Mover
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Shape
 
@@ -153,7 +153,7 @@ class _Copy:
 
 
 class OnClock:
-    """No bytes, only time: ops on one stream, copies on the machine's links, and waits as `gpumem.live.cuda` has them.
+    """No bytes, only time: ops on one stream, copies on the machine's links, and waits as `gpumem.runtime.cuda` has them.
 
     A copy out starts once the op before it has ended, and nobody waits for it but who gives the memory away or touches
     it. A copy in starts once the ops before it have ended, and the next op that touches it waits. So on demand, where

@@ -1,0 +1,1 @@
+"""Numba's external memory manager."""

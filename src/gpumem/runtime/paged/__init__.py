@@ -1,0 +1,1 @@
+"""Arrays that keep their address while their bytes go and come."""

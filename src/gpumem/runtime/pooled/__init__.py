@@ -1,0 +1,1 @@
+"""An allocator's blocks as real memory."""

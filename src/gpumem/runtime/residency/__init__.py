@@ -1,0 +1,1 @@
+"""What is on the device within a limit, under a plan or none; knows neither PyTorch nor CUDA nor a planner."""
