@@ -29,9 +29,9 @@ from _training import NETS, Net, Training
 from gpumem import Machine, Trace, simulate
 from gpumem.base.units import human, human_ns, percent
 from gpumem.torch import LimitError, ManagedReport, managed, record
-from gpumem.torch.captured import cut
-from gpumem.torch.scene import Scene
-from gpumem.torch.watch import Watch
+from gpumem.torch.capture.captured import cut
+from gpumem.torch.capture.recorder_mode import Watch
+from gpumem.torch.step.step_context import Scene
 from gpumem.trace import Buffers, Ops
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import gpumem.torch.observing
+import gpumem.torch.step.observing
 
-gpumem.torch.observing.STRICT = True  # what the observer does wrong is a defect of ours: here it is raised
+gpumem.torch.step.observing.STRICT = True  # what the observer does wrong is a defect of ours: here it is raised
 
 
 @pytest.fixture(autouse=True)

@@ -210,7 +210,7 @@ class Foreign:
 def _told(raised: list[str]) -> None:
     """Let the manager's own exceptions be noted, though the test catches them."""
     from gpumem.runtime.residency.limited_memory import LimitError
-    from gpumem.torch.workload import WorkloadError
+    from gpumem.torch.step.workload import WorkloadError
 
     for kind in (LimitError, WorkloadError):
 

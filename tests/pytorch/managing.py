@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import managed, record
-from gpumem.torch.ops import WRITTEN_AS
+from gpumem.torch.step.ops import WRITTEN_AS
 from gpumem.trace import Trace
 from tests.pytorch.counting import WRAPPED, Mark, profiled
 from tests.pytorch.nets import NETS, OPTIMIZERS, data

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gpumem.torch import WorkloadError, autocast, capture, load
+from gpumem.torch import WorkloadError, capture, load
+from gpumem.torch.capture import autocast
 from tests.pytorch.fakes import Log, Seen, faked, on_meta
 
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"

@@ -16,7 +16,7 @@ from gpumem import Trace
 from gpumem.__main__ import main
 from gpumem.swap.facts.limits import floor
 from gpumem.torch import capture, fit, record
-from gpumem.torch.chunks import joined, pieces
+from gpumem.torch.step.foreach_chunks import joined, pieces
 
 aten = torch.ops.aten
 ROWS = 5

@@ -25,14 +25,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
-import gpumem.torch.observing as observing
 import gpumem.torch.run.leaving as leaving
+import gpumem.torch.step.observing as observing
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.torch import LimitError, WorkloadError, managed, record
+from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.run.extensions import extensions
 from gpumem.torch.run.managed import Managed
-from gpumem.torch.run.outside import LOOKS, READS, WRITES, Reach, methods, reach_of
-from gpumem.torch.watch import Watch
+from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, Reach, methods, reach_of
 from tests.pytorch.managing import differences, there, world
 from tests.pytorch.test_ops import LIBRARY as LIBRARY  # ops of somebody's own
 
@@ -619,7 +619,7 @@ def test_a_recorder_that_fails_is_left_out(method: str, monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("name", ["_shape", "_metas"])
 def test_a_prediction_that_fails_is_a_guess(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"gpumem.torch.run.predict.{name}", fails)
+    monkeypatch.setattr(f"gpumem.torch.run.output_sizes.{name}", fails)
     with managed("64KiB", **HOW):
         assert (torch.ones(64) + 1).sum().item() == 128
 
@@ -725,7 +725,7 @@ def test_predictions_are_remembered_by_shapes_and_no_more_than_so_many(monkeypat
         torch.full((3,), 1)
         torch.full((3,), True)
         assert predictions(run) == whole + 2
-        monkeypatch.setattr("gpumem.torch.run.predict.KNOWN", 10)
+        monkeypatch.setattr("gpumem.torch.run.output_sizes.KNOWN", 10)
         for k in range(40):
             torch.full((100 + k,), 1.0)
         assert predictions(run) <= whole + 3

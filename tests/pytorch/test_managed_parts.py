@@ -17,13 +17,13 @@ from gpumem import Machine
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed, record
-from gpumem.torch.ops import call_of, tensors
+from gpumem.torch.run.boundaries import Book, Segment
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import OnHost, Resized, Swapped
-from gpumem.torch.run.iterations import Book, Segment
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_cuda import advice
-from gpumem.torch.run.predict import Predicted
+from gpumem.torch.run.output_sizes import Predicted
+from gpumem.torch.step.ops import call_of, tensors
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
 
 KIB = 1024

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpumem.swap.plan import Hold, Recompute, Swap
 from gpumem.testing import plans
 from gpumem.torch import managed
-from gpumem.torch.ops import kind_of
+from gpumem.torch.step.ops import kind_of
 from tests.pytorch.managing import (
     HOW,
     Left,

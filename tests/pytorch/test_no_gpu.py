@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gpumem.torch import capture
-from gpumem.torch.as_cuda import as_cuda, there
+from gpumem.torch.capture.fake_cuda import as_cuda, there
 from tests.pytorch.nets import OPTIMIZERS
 
 cuda, accelerator = torch.cuda, torch.accelerator

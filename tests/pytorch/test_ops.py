@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpumem.torch import record
-from gpumem.torch.ops import LOOKS_AT_SHAPES, TOUCHES_NOTHING, call_of, kind_of
+from gpumem.torch.step.ops import LOOKS_AT_SHAPES, TOUCHES_NOTHING, call_of, kind_of
 
 X, Y = torch.ones(4, 4), torch.ones(2, 4)
 Calls = list[tuple[str, int, int]]

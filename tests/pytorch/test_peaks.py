@@ -11,7 +11,7 @@ from hypothesis import given
 from torch.nn import functional as F
 
 from gpumem.torch import record
-from gpumem.torch.captured import Captured
+from gpumem.torch.capture.captured import Captured
 from tests.pytorch.counting import Curve, allocator, references
 from tests.pytorch.nets import NETS, OPTIMIZERS, data
 from tests.pytorch.programs import STEPS, WHAT, Step

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from torch._functorch import config, partitioners
 from torch.profiler import ProfilerActivity, profile
 
-from gpumem.torch import Solver, _torch, solver
+from gpumem.torch import Solver, internals as _torch, solver
 from gpumem.torch.compiled.joint import Joint
 from gpumem.torch.compiled.mincut import FlowNetwork
 from tests.pytorch.compiled import Ran, compiled, eager

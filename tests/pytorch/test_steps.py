@@ -13,7 +13,7 @@ from torch import nn
 
 from gpumem import io
 from gpumem.torch import WorkloadError, record
-from gpumem.torch.captured import Captured
+from gpumem.torch.capture.captured import Captured
 from tests.pytorch.counting import allocator
 from tests.pytorch.test_capture import described
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from gpumem import Machine
 from gpumem.torch import capture, record
-from gpumem.torch.timing import Stopwatch, stopwatch
+from gpumem.torch.step.timing import Stopwatch, stopwatch
 from gpumem.trace import UNKNOWN
 from tests.pytorch.fakes import Log
 
@@ -76,7 +76,7 @@ def make() -> Callable[[], None]:
 def test_each_op_is_measured_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     monkeypatch.setattr(
-        import_module("gpumem.torch.capture"), "stopwatch", lambda kind: Stopwatch(device.event, device.wait)
+        import_module("gpumem.torch.capture.capture"), "stopwatch", lambda kind: Stopwatch(device.event, device.wait)
     )
     with Runs(device):
         found = record(make, "cpu", warmup=1, iterations=2)

@@ -10,7 +10,7 @@ import pytest
 from gpumem import Trace
 from gpumem.io import bundled, read
 from gpumem.torch.zoo import TRACES, ZOO, recipe
-from gpumem.torch.zoo.entry import main
+from gpumem.torch.zoo.cli import main
 from gpumem.trace.kinds import PARAM, STATISTICS
 from tests.conftest import SHARED
 from tests.pytorch.test_capture import described

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpumem.commands.parser import Group
 
 if TYPE_CHECKING:
-    from gpumem.torch.workload import Make
+    from gpumem.torch.step.workload import Make
 
 DEVICES = ("meta", "cpu", "cuda")
 WORKLOAD = "a Python file and in it make(batch=...), which builds a model and returns the step that trains it"

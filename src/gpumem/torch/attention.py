@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)

@@ -18,10 +18,10 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import PLANNERS
-from gpumem.torch.capture import record
-from gpumem.torch.chunks import in_bytes
-from gpumem.torch.fitted import Fit, Largest
-from gpumem.torch.workload import Make, WorkloadError, name_of
+from gpumem.torch.capture.capture import record
+from gpumem.torch.fit_report import Fit, Largest
+from gpumem.torch.step.foreach_chunks import in_bytes
+from gpumem.torch.step.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.trace.batch import largest as largest_of
 

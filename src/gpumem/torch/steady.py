@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import I64, Csr, first
 from gpumem.trace.record.recording import Recording
 

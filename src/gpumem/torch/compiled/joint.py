@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from gpumem.torch._torch import impure, partitioner, torch
 from gpumem.torch.compiled.nodes import runtime_of, storages_of
+from gpumem.torch.internals import impure, partitioner, torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpumem.torch._torch import flop_registry, functorch_config, partitioner, torch
+from gpumem.torch.internals import flop_registry, functorch_config, partitioner, torch
 
 
 def storages_of(node: Any) -> Iterator[tuple[int, int]]:

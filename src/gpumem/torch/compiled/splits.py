@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpumem.torch._torch import functorch_config, networks, partitioner, torch
 from gpumem.torch.compiled.joint import Joint, Split
 from gpumem.torch.compiled.mincut import FlowNetwork
+from gpumem.torch.internals import functorch_config, networks, partitioner, torch
 
 
 class Splits:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpumem.runtime.residency.limited_memory import Movable
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 FEW = 2**14  # bytes of numbers; a generator's state has 5,056
 _PARTS = {  # what tensors of other layouts are made of

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpumem.runtime.residency.limited_memory import Mover
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 
 class Engine(Mover, Protocol):

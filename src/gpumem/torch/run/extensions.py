@@ -15,7 +15,7 @@ from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
 PYTORCH = "torch."  # its own are ops, or known by name

@@ -8,10 +8,10 @@ from gpumem.runtime.residency.follower import Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
 from gpumem.runtime.residency.limited_memory import LimitError
 from gpumem.swap.plan.replay import Replay
-from gpumem.torch.ops import WRITTEN_AS, out_of_place
-from gpumem.torch.run.again import Kept, Making, NotKept, remake
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.recompute import Kept, Making, NotKept, remake
+from gpumem.torch.step.ops import WRITTEN_AS, out_of_place
 
 
 class Remaker(Follower[Cell]):

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import TorchDispatchMode, _disable_current_modes, _python_dispatch, python_kernels, torch
-from gpumem.torch.ops import OURS, call_of, tensors
+from gpumem.torch.internals import TorchDispatchMode, _disable_current_modes, _python_dispatch, python_kernels, torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.step.ops import OURS, call_of, tensors
 
 
 def runs_python(func: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumem.base.units import human
 from gpumem.runtime.residency.limited_memory import UNLIMITED
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import pointer
 from gpumem.torch.run.memory import Memory, quietly

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
-from gpumem.torch._torch import _disable_current_modes, torch
+from gpumem.torch.internals import _disable_current_modes, torch
 from gpumem.torch.run.cells import Cell, Cells
 from gpumem.torch.run.engines import Engine, Pointers, has_memory
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.step.workload import WorkloadError
 
 
 @contextmanager

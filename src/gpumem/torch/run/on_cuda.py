@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.run.memory import quietly
 
 LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memory and its link

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.zoo.libraries import library, module_of
 from gpumem.torch.zoo.recipe import Input, Net
 

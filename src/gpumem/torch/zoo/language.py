@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.zoo.libraries import library
 from gpumem.torch.zoo.recipe import Input, Net
 

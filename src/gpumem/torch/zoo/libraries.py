@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from gpumem.torch._torch import Library
+from gpumem.torch.internals import Library
 
 COMPILED = ("nms", "qnms")  # ops of torchvision's compiled half that its Python half asks for
 _KEPT: list[Any] = []  # ops go with the object that declares them

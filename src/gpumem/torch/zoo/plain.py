@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.zoo.recipe import Input, Net
 
 nn, F = torch.nn, torch.nn.functional

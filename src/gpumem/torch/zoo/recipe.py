@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpumem.torch._torch import torch
-from gpumem.torch.capture import record
-from gpumem.torch.captured import Captured
-from gpumem.torch.workload import Step, WorkloadError
+from gpumem.torch.capture.capture import record
+from gpumem.torch.capture.captured import Captured
+from gpumem.torch.internals import torch
+from gpumem.torch.step.workload import Step, WorkloadError
 
 OPTIMIZERS = ("sgd", "adam")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 from gpumem.torch.zoo.libraries import library
 from gpumem.torch.zoo.plain import CIFAR, cross_entropy
 from gpumem.torch.zoo.recipe import Input, Net

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import TorchFunctionMode, _device_constructors, torch
-from gpumem.torch.scene import Scene
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.internals import TorchFunctionMode, _device_constructors, torch
+from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.workload import WorkloadError
 
 
 @contextmanager

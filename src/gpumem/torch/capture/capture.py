@@ -9,16 +9,16 @@ from contextlib import ExitStack, contextmanager
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import one_of
-from gpumem.torch._torch import torch
-from gpumem.torch.as_cuda import as_cuda
-from gpumem.torch.captured import Captured, cut
-from gpumem.torch.chunks import in_bytes
-from gpumem.torch.elsewhere import elsewhere
-from gpumem.torch.refusals import alone, refusing, uncompiled
-from gpumem.torch.scene import Scene
-from gpumem.torch.timing import stopwatch
-from gpumem.torch.watch import Watch
-from gpumem.torch.workload import Make, Step, WorkloadError, blamed, made, name_of
+from gpumem.torch.capture.captured import Captured, cut
+from gpumem.torch.capture.fake_cuda import as_cuda
+from gpumem.torch.capture.recorder_mode import Watch
+from gpumem.torch.capture.redirect_device import elsewhere
+from gpumem.torch.internals import torch
+from gpumem.torch.step.foreach_chunks import in_bytes
+from gpumem.torch.step.refusals import alone, refusing, uncompiled
+from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.timing import stopwatch
+from gpumem.torch.step.workload import Make, Step, WorkloadError, blamed, made, name_of
 from gpumem.trace import Trace
 
 DEVICES = ("meta", "cpu", "cuda")

@@ -13,15 +13,15 @@ from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, Hints
 from gpumem.runtime.residency.report import IDLE, ON_DEMAND, PLANNED, RECORDED, Iteration
 from gpumem.swap.plan import Plan
-from gpumem.torch._torch import torch
-from gpumem.torch.captured import cut
-from gpumem.torch.observing import tolerable
-from gpumem.torch.ops import Call
+from gpumem.torch.capture.captured import cut
+from gpumem.torch.capture.recorder_mode import Begun, Watch
+from gpumem.torch.internals import torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.follow import Remaker
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.watch import Begun, Watch
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.step.observing import tolerable
+from gpumem.torch.step.ops import Call
+from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import Trace
 from gpumem.trace.record.period import BlockEvent, Detector
 

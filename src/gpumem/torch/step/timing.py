@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 
 class _Event(Protocol):

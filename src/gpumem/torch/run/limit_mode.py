@@ -10,17 +10,17 @@ from typing import Any
 from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, looks
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
-from gpumem.torch._torch import torch
-from gpumem.torch.dispatch import OpMode
-from gpumem.torch.ops import THERE, Call, kind_of, tensors
-from gpumem.torch.run.again import Kept, NotKept, keep
+from gpumem.torch.internals import torch
+from gpumem.torch.run.boundaries import Course
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.inside import Inside, runs_python
-from gpumem.torch.run.iterations import Course
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.run.predict import Predicted
-from gpumem.torch.scene import Scene
-from gpumem.torch.timing import stopwatch
+from gpumem.torch.run.output_sizes import Predicted
+from gpumem.torch.run.recompute import Kept, NotKept, keep
+from gpumem.torch.step.op_mode import OpMode
+from gpumem.torch.step.ops import THERE, Call, kind_of, tensors
+from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.timing import stopwatch
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"

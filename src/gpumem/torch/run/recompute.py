@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
-from gpumem.torch._torch import torch
-from gpumem.torch.ops import BATCH_NORMS, RUNNING, TRAINING, kind_of, results, tensors
+from gpumem.torch.internals import torch
 from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import hollow
 from gpumem.torch.run.memory import Memory, quietly
+from gpumem.torch.step.ops import BATCH_NORMS, RUNNING, TRAINING, kind_of, results, tensors
 
 SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size
 

@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumem.torch._torch import torch
-from gpumem.torch.observing import tolerable
-from gpumem.torch.ops import OURS, amount, kind_of, results, tensors
+from gpumem.torch.internals import torch
 from gpumem.torch.run.cells import parts
 from gpumem.torch.run.memory import quietly
+from gpumem.torch.step.observing import tolerable
+from gpumem.torch.step.ops import OURS, amount, kind_of, results, tensors
 
 PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets

@@ -20,10 +20,10 @@ from inspect import getattr_static
 from types import FrameType
 from typing import Any
 
-from gpumem.torch._torch import scripted_as, torch
-from gpumem.torch.ops import tensors
+from gpumem.torch.internals import scripted_as, torch
 from gpumem.torch.run.extensions import extensions
-from gpumem.torch.scene import unwrapped
+from gpumem.torch.step.ops import tensors
+from gpumem.torch.step.step_context import unwrapped
 
 
 class Reach(Enum):

@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import FakeTensorMode, _get_current_dispatch_mode_stack, torch
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.internals import FakeTensorMode, _get_current_dispatch_mode_stack, torch
+from gpumem.torch.step.workload import WorkloadError
 
 COMPILED = "what torch.compile made of it cannot be recorded, and would run uncompiled here; leave torch.compile out"
 GRAPHED = "a CUDA graph replays kernels that no recorder sees; record the step without it"

@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _write(folder: Path, recipe: Recipe) -> None:
     from gpumem import io
-    from gpumem.torch._torch import torch
+    from gpumem.torch.internals import torch
 
     begin = time.perf_counter()
     captured = recipe.record()

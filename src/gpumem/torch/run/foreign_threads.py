@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import TorchDispatchMode, torch
-from gpumem.torch.ops import tensors
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.internals import TorchDispatchMode, torch
+from gpumem.torch.step.ops import tensors
+from gpumem.torch.step.workload import WorkloadError
 
 START = "_bootstrap_inner"  # what every thread begins with, whatever its class makes of `run`
 ITEM = import_module("concurrent.futures.thread")._WorkItem  # what a pool's threads run, whenever they were started

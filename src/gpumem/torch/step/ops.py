@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumem.torch._torch import flop_registry, torch
+from gpumem.torch.internals import flop_registry, torch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.step.workload import WorkloadError
 
 F = TypeVar("F", bound=Callable[..., Any])
 STRICT = False  # our tests set it

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import Library, WeakIdKeyDictionary, torch
+from gpumem.torch.internals import Library, WeakIdKeyDictionary, torch
 
 
 def _these(names: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from itertools import chain, count
 from types import FrameType
 from typing import Any
 
-from gpumem.torch._torch import (
+from gpumem.torch.internals import (
     BackwardCFunction,
     TorchDispatchMode,
     WeakIdKeyDictionary,
@@ -21,9 +21,9 @@ from gpumem.torch._torch import (
     register_optimizer_step_pre_hook,
     torch,
 )
-from gpumem.torch.observing import forgets
-from gpumem.torch.ops import IN_PLACE
-from gpumem.torch.refusals import check_module
+from gpumem.torch.step.observing import forgets
+from gpumem.torch.step.ops import IN_PLACE
+from gpumem.torch.step.refusals import check_module
 from gpumem.trace.kinds import OPT_STATE, PARAM, STATISTICS
 
 ARRIVAL, FORWARD, BACKWARD, AGAIN, OPTIMIZER = "input", "forward", "backward", "recompute", "optimizer"

@@ -9,14 +9,14 @@ from functools import cache
 from inspect import unwrap
 from typing import Any
 
-from gpumem.torch._torch import torch
-from gpumem.torch.dispatch import OpMode
-from gpumem.torch.ops import Call, amount, results
-from gpumem.torch.refusals import check_layout, without_values
-from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
-from gpumem.torch.storages import NOTHING, Storages
-from gpumem.torch.timing import Timed
-from gpumem.torch.workload import line_of
+from gpumem.torch.internals import torch
+from gpumem.torch.step.op_mode import OpMode
+from gpumem.torch.step.ops import Call, amount, results
+from gpumem.torch.step.refusals import check_layout, without_values
+from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER, Scene, engine_references, seeds_gradients
+from gpumem.torch.step.storages import NOTHING, Storages
+from gpumem.torch.step.timing import Timed
+from gpumem.torch.step.workload import line_of
 from gpumem.trace import THE_HOST, UNKNOWN
 from gpumem.trace.kinds import GRADIENT
 from gpumem.trace.record.recorder import Exec, Recorder

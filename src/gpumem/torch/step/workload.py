@@ -57,9 +57,11 @@ def load(where: str, device: str = "meta") -> Make:
 def _top(device: str) -> Iterator[None]:
     """What the top of a file runs in."""
     with ExitStack() as world:
-        world.enter_context(import_module("gpumem.torch.autocast").left_enabled())  # imported here: needs PyTorch
+        world.enter_context(
+            import_module("gpumem.torch.capture.autocast").left_enabled()
+        )  # imported here: needs PyTorch
         if device == "meta":
-            world.enter_context(import_module("gpumem.torch.as_cuda").there())
+            world.enter_context(import_module("gpumem.torch.capture.fake_cuda").there())
         yield
 
 

@@ -19,9 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from gpumem.torch._torch import Library, torch
 from gpumem.torch.attention import attention
-from gpumem.torch.autocast import Autocast
+from gpumem.torch.capture.autocast import Autocast
+from gpumem.torch.internals import Library, torch
 
 aten = torch.ops.aten
 FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") for of in ("", ".tensor_lr")]

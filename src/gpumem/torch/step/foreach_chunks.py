@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from gpumem.base.units import amount
-from gpumem.torch._torch import torch
-from gpumem.torch.ops import ROWS
+from gpumem.torch.internals import torch
+from gpumem.torch.step.ops import ROWS
 
 ONE_PER_ROW = "scalars", "Tensor"  # the one tensor that has a number for each row
 

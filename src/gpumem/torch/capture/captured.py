@@ -10,10 +10,10 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.torch.scene import ARRIVAL, BACKWARD, OPTIMIZER
+from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.steady import ALIKE, carried, check_alike, split
-from gpumem.torch.watch import Watch
-from gpumem.torch.workload import WorkloadError
+from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER
+from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import I64, Csr, Trace
 from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, INPUT, OPT_TEMP, OTHER, TEMP
 from gpumem.trace.record.recording import BEFORE, NEVER, Recording

@@ -6,16 +6,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumem.torch._torch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
-    _pop_mode,
-    _push_mode,
-    torch,
-)
-from gpumem.torch.chunks import joined, pieces
-from gpumem.torch.ops import Call, call_of, kind_of
-from gpumem.torch.refusals import check_types
+from gpumem.torch.internals import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode, torch
+from gpumem.torch.step.foreach_chunks import joined, pieces
+from gpumem.torch.step.ops import Call, call_of, kind_of
+from gpumem.torch.step.refusals import check_types
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 WHOLE = frozenset({"linalg_svdvals.default", "linalg_eigvalsh.default"})  # under a mode they take another algorithm

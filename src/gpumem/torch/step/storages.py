@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 
-from gpumem.torch._torch import torch
+from gpumem.torch.internals import torch
 
 NOTHING = -1  # the block of a storage of no bytes: there is none
 

@@ -1,0 +1,1 @@
+"""Recording a training step, on no device too."""
