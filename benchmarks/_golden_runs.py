@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from unittest.mock import patch
 
 from gpumem import Machine, bundled
-from gpumem.cli import main as command_line
+from gpumem.cli.main import main as command_line
 from gpumem.execute.models import cnn, mlp
 from gpumem.jobs import Job, Policy, separately, simulate_jobs
 from gpumem.jobs.waterwave import halves, partition, pipeline, together

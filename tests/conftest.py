@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from gpumem.base.errors import CheckError
 from gpumem.check import RULES
-from gpumem.cli import main
+from gpumem.cli.main import main
 from gpumem.simulator.machine import Link, Machine
 
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -78,7 +78,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what tests of a GPU run on: a fake driver is no GPU."""
     if not asks_for_gpu(config.option.markexpr):
         return []
-    from gpumem.commands.doctor import why_no_cuda
+    from gpumem.cli.doctor import why_no_cuda
 
     if missing := why_no_cuda():
         return [f"gpu: none: {missing}"]
@@ -193,5 +193,5 @@ def patience() -> Iterator[None]:
     """What a command is at is not told, however slow this machine is, nor what it compiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpumem.base.jit.on_first_compile", lambda say: None)
-        patch.setattr("gpumem.commands.progress.Progress.__init__.__defaults__", (3600,))
+        patch.setattr("gpumem.cli.common.progress.Progress.__init__.__defaults__", (3600,))
         yield

@@ -26,7 +26,7 @@ def needs_kernels() -> None:
 
 @cache
 def _why_no_kernels() -> str:
-    return fake_cuda.run("from gpumem.commands.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip()
+    return fake_cuda.run("from gpumem.cli.doctor import why_no_cuda; print(why_no_cuda())").stdout.strip()
 
 
 def checks_of(*files: Path) -> list[str]:

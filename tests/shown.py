@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.cli import main
+from gpumem.cli.main import main
 
 COLUMNS = 100  # of the terminal
 

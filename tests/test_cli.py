@@ -21,8 +21,8 @@ from gpumem import check
 from gpumem.base.errors import CheckError, NotReached
 from gpumem.base.names import choices
 from gpumem.base.units import amount
-from gpumem.cli import main, parser
-from gpumem.commands.progress import Progress, tell, voice
+from gpumem.cli.common.progress import Progress, tell, voice
+from gpumem.cli.main import main, parser
 from gpumem.io import Loaded, bundled, bundled_path, load, write
 from gpumem.pool import ALLOCATORS, PLANNERS
 from gpumem.pool.allocators.native import Native
@@ -889,9 +889,9 @@ def test_a_long_command_says_what_it_is_at(
         return load(str(path))
 
     parser()  # which imports the commands: one that is imported later would keep what is patched here
-    monkeypatch.setattr("gpumem.commands.progress.tell", tell)
+    monkeypatch.setattr("gpumem.cli.common.progress.tell", tell)
     monkeypatch.setattr("gpumem.io.load", slow)
-    monkeypatch.setattr("gpumem.commands.progress.Progress.__init__.__defaults__", (0.001,))
+    monkeypatch.setattr("gpumem.cli.common.progress.Progress.__init__.__defaults__", (0.001,))
     assert cli(command, net_file).status == 0
     assert told[0] in ("working", f"{'reading' if command == 'plan' else 'placing'} {net_file}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpumem.commands import doctor
+from gpumem.cli import doctor
 
 from . import fake_cuda
 from .conftest import Cli, absent, needs
@@ -101,8 +101,8 @@ def test_where_the_toolkit_is_and_how_many_connections(monkeypatch: pytest.Monke
 def test_a_device_is_described_and_its_link_measured() -> None:
     needs(absent("numba_cuda", "cuda.core", "cuda.bindings") or fake_cuda.why_not())
     code = """
-from gpumem.cli import main
-from gpumem.commands import doctor
+from gpumem.cli.main import main
+from gpumem.cli import doctor
 from fake_cuda import control
 doctor.why_no_cuda = lambda rows: ""  # whether kernels can be compiled here is another question
 main(["doctor", "--json", "--no-measure"])

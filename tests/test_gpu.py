@@ -15,7 +15,7 @@ import pytest
 
 from gpumem import autoswap, best_fit, bundled
 from gpumem.base.errors import ExecutionError
-from gpumem.commands.doctor import why_no_cuda
+from gpumem.cli.doctor import why_no_cuda
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
 from gpumem.execute.models import MODELS, Model, measured
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from gpumem.cli import main
-from gpumem.commands import doctor
+from gpumem.cli import doctor
+from gpumem.cli.main import main
 from gpumem.pipeline.report import first_iterations
 from gpumem.runtime import InMemory, Iteration, LiveBlock, LogEntry
 
@@ -129,7 +129,7 @@ def test_on_the_fake_driver() -> None:
     """A model with its compiled kernels, and a trace whose ops need scratch arrays."""
     needs_kernels()
     code = """
-from gpumem.cli import main
+from gpumem.cli.main import main
 common = ["--live", "--device", "cuda", "--iterations", "6", "--planner", "heuristic", "--json"]
 for arguments in (["mlp", "--batch", "8", "--limit", "90%"], ["cnn-norm", "--batch", "2", "--limit", "90%"]):
     assert main(["run", *arguments, *common]) == 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.commands.args import machine_of
+from gpumem.cli.common.args import machine_of
 from gpumem.simulator.machine import GIB, PRESETS, Link, Machine
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Ops, Trace
 

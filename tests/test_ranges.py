@@ -74,7 +74,7 @@ def test_a_range_ends_where_the_op_cannot_be_started(nvtx: Any) -> None:
 
 def test_without_the_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(absent("cuda.core", "cuda.bindings"))
-    from gpumem.commands import doctor
+    from gpumem.cli import doctor
     from gpumem.execute.cuda.nvtx import ranged
 
     monkeypatch.setitem(sys.modules, "nvtx", None)
@@ -82,7 +82,7 @@ def test_without_the_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         ranged(lambda *given: None)
     assert "--ranges: it needs CUDA" in cli.refuses("run", "--ranges", "--device", "emulate")
     monkeypatch.setattr(doctor, "why_no_cuda", lambda: "")
-    monkeypatch.setattr("gpumem.commands.run.find_spec", lambda name: None)
+    monkeypatch.setattr("gpumem.cli.run.find_spec", lambda name: None)
     assert "--ranges: it needs the package nvtx: pip install" in cli.refuses("run", "--ranges")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpumem import autoswap
-from gpumem.cli import main
-from gpumem.commands import doctor
+from gpumem.cli import doctor
+from gpumem.cli.main import main
 from gpumem.execute import Emulator
 from gpumem.execute.models import MODELS, mlp
 from gpumem.io import bundled_path

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gpumem
-from gpumem.commands.stop import Stop
+from gpumem.cli.common.stop import Stop
 from gpumem.io import staged, write_text
 
 ENV = os.environ | {"PYTHONPATH": str(Path(gpumem.__file__).parents[1])}
@@ -23,7 +23,7 @@ WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # A command that is half through its files when it comes to what runs for long.
 SCRIPT = """
 import hashlib, sys, time
-from gpumem.commands import doctor, stop
+from gpumem.cli import doctor, stop
 from gpumem.io import files
 
 def compiled():
@@ -61,7 +61,7 @@ def work():
         run()
 
 doctor.examine, stop.GRACE, run = work, float(sys.argv.pop()), globals()[sys.argv.pop()]
-from gpumem.cli import main
+from gpumem.cli.main import main
 raise SystemExit(main())
 """
 

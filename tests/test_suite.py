@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.progress import Progress
 from gpumem.commands.bench import SUITES
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.parser import Parser
-from gpumem.commands.progress import Progress
 from gpumem.pipeline.report import Figure, Series
 
 FIGURE = Figure("fig1", "title", "x", "y", (Series("curve", [0.0, 1.0], [2.0, None]),))

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from gpumem import check, io, pool, swap
 from gpumem.base.errors import NotReached
-from gpumem.cli import main
+from gpumem.cli.main import main
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import TABLE, Algorithm, Convolution, add, convolutions, offers

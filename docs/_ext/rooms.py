@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 NOT_LIBRARY = {
     "gpumem.arcs",
+    "gpumem.cli.main",
     "gpumem.cli",
-    "gpumem.commands",
     "gpumem.base.names",
 }  # the command line, and what is inside
 NEEDS = {"gpumem.torch": "torch"}  # which is mocked where the pages are built

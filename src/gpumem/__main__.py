@@ -1,6 +1,6 @@
 """`python -m gpumem`."""
 
-from gpumem.cli import main
+from gpumem.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpumem.cli import main
+from gpumem.cli.main import main
 from gpumem.torch import WorkloadError, load, record
 
 SCRIPT = """

@@ -15,7 +15,7 @@ from typing import Any
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.check import verdict as verify
+from gpumem.check import verdict
 from gpumem.papers.autoswap import Planners, Study
 from gpumem.pipeline.report import Figure, Series, columns, human, human_ns
 from gpumem.pipeline.requirement import context_of
@@ -136,7 +136,7 @@ def _addressed(study: Study) -> Row:
         return _row(study, BASE, seen.iteration_ns, copies=copies, bytes=moved)
     swapped = seen.plan.apply(trace)
     if study.check:
-        verify.placed(swapped, seen.placement)
+        verdict.placed(swapped, seen.placement)
     return _of(study, BASE, swapped, simulate(swapped, machine, seen.placement))
 
 

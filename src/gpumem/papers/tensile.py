@@ -11,7 +11,7 @@ from typing import Any
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.check import verdict as verify
+from gpumem.check import verdict
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
 from gpumem.pipeline.report import Figure, Series, columns, human_ns
@@ -61,7 +61,7 @@ class Setting:
     def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
         """Hold an event log against the oracle, if asked to; `tell` hears where it is too long for that."""
         if self.check:
-            verify.jobs(outcome, jobs, self.machine, capacity, self.slowdown).told(self.tell)
+            verdict.jobs(outcome, jobs, self.machine, capacity, self.slowdown).told(self.tell)
         return outcome
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.check import verdict as verify
     from gpumem.check.verdict import Checked as Checked
     from gpumem.evaluate import standings as standings
     from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table

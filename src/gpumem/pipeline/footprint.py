@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.check import verdict as verify
+from gpumem.check import verdict
 from gpumem.evaluate.options import taken
 from gpumem.pool.allocators.protocol import Pool, replay
 from gpumem.trace import Trace
@@ -151,7 +151,7 @@ def by_planners(
         call(Trace.from_lifetimes([1], [0], [1]))
         told("placing")
         found.append(placed(trace, call, name=name))
-        verify.placed(trace, found[-1].placement)
+        verdict.placed(trace, found[-1].placement)
     least = max((f.bound for f in found), default=0)
     return [replace(f, bound=least) for f in found]
 
@@ -167,7 +167,7 @@ def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str]
         except (MemoryError, ValueError) as error:
             kind = MemoryError if isinstance(error, MemoryError) else ValueError
             raise kind(f"{trace.name}: {name}: {error}") from error
-        verify.placed(trace, found[-1].placement)
+        verdict.placed(trace, found[-1].placement)
     return found
 
 

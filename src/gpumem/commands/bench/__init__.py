@@ -6,8 +6,8 @@ from there.
 
 from __future__ import annotations
 
+from gpumem.cli.common.parser import Commands, Parser
 from gpumem.commands.bench import mosos, planners, pool, snu, swap, tensile, waterwave
-from gpumem.commands.parser import Commands, Parser
 
 SUITES = (swap.SUITE, pool.SUITE, tensile.SUITE, snu.SUITE, mosos.SUITE, waterwave.SUITE, planners.SUITE)
 

@@ -6,12 +6,12 @@ import argparse
 from functools import partial
 
 from gpumem import papers, pipeline as evaluate, swap
-from gpumem.commands.args import add_machine, target_of
+from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.files import traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import traces_of
-from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_search, own_options
-from gpumem.commands.progress import Progress, tell
 from gpumem.pipeline import report
 
 PARTS = {

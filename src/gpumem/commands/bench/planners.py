@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from gpumem import pipeline as evaluate, swap
 from gpumem.base.names import choices
 from gpumem.base.units import fraction
-from gpumem.commands.args import add_machine, check_file, target_of
+from gpumem.cli.common.args import add_machine, check_file, target_of
+from gpumem.cli.common.files import traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_search, own_options, tell_bound
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import traces_of
-from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_search, own_options, tell_bound
-from gpumem.commands.progress import Progress, tell
 from gpumem.pipeline import report
 
 if TYPE_CHECKING:

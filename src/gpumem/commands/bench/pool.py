@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpumem import io, papers, pipeline as evaluate, pool
 from gpumem.base.names import chosen
+from gpumem.cli.common.files import each_way, source_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.progress import Progress
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import each_way, source_of
-from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_search, own_options
-from gpumem.commands.progress import Progress
 
 PARTS = {
     "table1": "Table I: competitive ratios without swapping, and how far SmartPool is below CnMem",

@@ -7,12 +7,12 @@ from functools import partial
 
 import gpumem
 from gpumem import io, papers, pipeline as evaluate
-from gpumem.commands.args import add_machine, target_of
+from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.files import each_way, traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_search, own_options, tell_bound
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import each_way, traces_of
-from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_search, own_options, tell_bound
-from gpumem.commands.progress import Progress, tell
 from gpumem.pipeline import report
 
 PARTS = {

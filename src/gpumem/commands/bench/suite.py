@@ -13,10 +13,10 @@ from typing import Any
 
 from gpumem import io
 from gpumem.base.names import choices
-from gpumem.commands.args import check_folder, out_folder
-from gpumem.commands.files import add_workspaces
-from gpumem.commands.parser import Commands, Parser
-from gpumem.commands.progress import Progress
+from gpumem.cli.common.args import check_folder, out_folder
+from gpumem.cli.common.files import add_workspaces
+from gpumem.cli.common.parser import Commands, Parser
+from gpumem.cli.common.progress import Progress
 from gpumem.pipeline import report
 
 Results = dict[str, list[Any]]

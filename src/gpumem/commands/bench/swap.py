@@ -12,12 +12,12 @@ import gpumem
 from gpumem import papers, pipeline as evaluate, swap
 from gpumem.base.names import chosen
 from gpumem.base.units import amount
-from gpumem.commands.args import add_machine, target_of
+from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.files import each_way, traces_of, with_workspaces
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_own, own_options, tell_bound
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import each_way, traces_of, with_workspaces
-from gpumem.commands.parser import Parser
-from gpumem.commands.planning import add_own, own_options, tell_bound
-from gpumem.commands.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.pipeline import report
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import gpumem
 from gpumem import papers
-from gpumem.commands.args import add_machine, finite, target_of
+from gpumem.cli.common.args import add_machine, finite, target_of
+from gpumem.cli.common.files import traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.commands.bench.suite import Results, Suite
-from gpumem.commands.files import traces_of
-from gpumem.commands.parser import Parser
-from gpumem.commands.progress import Progress, tell
 from gpumem.pipeline import report
 
 PARTS = {

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gpumem
 from gpumem import io, papers
 from gpumem.base.units import amount, moment
-from gpumem.commands.args import add_machine, count_of, each, finite, target_of
-from gpumem.commands.files import FILE, read_with_ops, source_of
-from gpumem.commands.parser import Commands, Group
-from gpumem.commands.planning import SIZE
-from gpumem.commands.progress import Progress, complain
-from gpumem.commands.scheduling import add_scheduling, scheduler
+from gpumem.cli.common.args import add_machine, count_of, each, finite, target_of
+from gpumem.cli.common.files import FILE, read_with_ops, source_of
+from gpumem.cli.common.parser import Commands, Group
+from gpumem.cli.common.planning import SIZE
+from gpumem.cli.common.progress import Progress, complain
+from gpumem.cli.job_scheduler import add_scheduling, scheduler
 from gpumem.pipeline import report
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from gpumem.commands.args import check_file, one_word
-from gpumem.commands.parser import Commands
-from gpumem.commands.progress import Progress, tell
-from gpumem.commands.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.cli.common.args import check_file, one_word
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
 
 if TYPE_CHECKING:
     from gpumem.torch import Captured

@@ -12,12 +12,12 @@ from typing import Any
 import gpumem
 from gpumem import execute, pipeline as evaluate, pool
 from gpumem.base.names import choice
-from gpumem.commands import doctor, live
-from gpumem.commands.args import one_word, target_of
-from gpumem.commands.files import FILE
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_options, make
-from gpumem.commands.progress import Progress, complain, tell
+from gpumem.cli import doctor, run_live as live
+from gpumem.cli.common.args import one_word, target_of
+from gpumem.cli.common.files import FILE
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import add_options, make
+from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.execute import models
 from gpumem.pipeline import report
 

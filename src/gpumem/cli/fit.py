@@ -9,12 +9,12 @@ from typing import Any
 
 from gpumem.base.names import choices
 from gpumem.base.units import fraction
-from gpumem.commands.args import add_machine, check_folder, one_word, out_folder, target_of
-from gpumem.commands.files import add_workspaces
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import SIZE
-from gpumem.commands.progress import Progress, complain, tell
-from gpumem.commands.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
+from gpumem.cli.common.args import add_machine, check_folder, one_word, out_folder, target_of
+from gpumem.cli.common.files import add_workspaces
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import SIZE
+from gpumem.cli.common.progress import Progress, complain, tell
+from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
 
 
 def add(commands: Commands) -> None:

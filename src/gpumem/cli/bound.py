@@ -10,11 +10,11 @@ from typing import Any
 import gpumem
 from gpumem import swap
 from gpumem.base.units import amount
-from gpumem.commands.args import add_machine, target_of
-from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import SIZE, tell_bound
-from gpumem.commands.progress import Progress
+from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import SIZE, tell_bound
+from gpumem.cli.common.progress import Progress
 from gpumem.pipeline import report
 
 

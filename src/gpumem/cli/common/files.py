@@ -11,8 +11,8 @@ import gpumem
 from gpumem import io
 from gpumem.base.names import meant, nearest
 from gpumem.base.units import amount, human
-from gpumem.commands.parser import Group
-from gpumem.commands.progress import Progress, tell
+from gpumem.cli.common.parser import Group
+from gpumem.cli.common.progress import Progress, tell
 
 FILE = "trace file, or vgg16, resnet18, mlp3, which are bundled"
 

@@ -14,8 +14,8 @@ import gpumem
 from gpumem import io
 from gpumem.base.names import one_of, unknown
 from gpumem.base.units import amount, human
-from gpumem.commands.parser import Group
-from gpumem.commands.progress import tell
+from gpumem.cli.common.parser import Group
+from gpumem.cli.common.progress import tell
 from gpumem.pipeline import report
 
 T = TypeVar("T")

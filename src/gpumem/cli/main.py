@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpumem.commands.progress import complain
-from gpumem.commands.stop import Stop
+from gpumem.cli.common.progress import complain
+from gpumem.cli.common.stop import Stop
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from gpumem.commands.parser import Parser
+    from gpumem.cli.common.parser import Parser
 
 EXAMPLES = [
     "gpumem fit train.py:make --largest       will it fit? what would it take? (needs PyTorch)",
@@ -49,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     """Return the parser of the whole command line."""
     from gpumem.base.version import __version__
-    from gpumem.commands import bench, bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
-    from gpumem.commands.parser import Parser
+    from gpumem.cli import bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
+    from gpumem.cli.common.parser import Parser
+    from gpumem.commands import bench
 
     about = "GPU memory in deep-learning training: place, swap, simulate."
     whole = Parser(prog="gpumem", description=about, examples=EXAMPLES, after=DOCS)
@@ -68,7 +69,7 @@ def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     import shlex
     import sys
 
-    from gpumem.commands.progress import voice
+    from gpumem.cli.common.progress import voice
 
     given = list(sys.argv[1:] if argv is None else argv)
     known = argparse.Namespace(command=shlex.join(["gpumem", *given]), quiet=False, traceback=False)
@@ -84,7 +85,7 @@ def _told(given: list[str], args: Namespace) -> tuple[int, str]:
     import sys
 
     from gpumem.base.errors import ExecutionError, Infeasible, NotReached
-    from gpumem.commands.progress import voice
+    from gpumem.cli.common.progress import voice
 
     try:
         try:

@@ -10,11 +10,11 @@ import gpumem
 from gpumem import io, pipeline as evaluate, pool
 from gpumem.base.names import chosen
 from gpumem.base.units import amount, exact
-from gpumem.commands.args import check_file
-from gpumem.commands.files import FILE, add_workspaces, source_of, with_workspaces
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_search, own_options
-from gpumem.commands.progress import Progress, complain
+from gpumem.cli.common.args import check_file
+from gpumem.cli.common.files import FILE, add_workspaces, source_of, with_workspaces
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import add_search, own_options
+from gpumem.cli.common.progress import Progress, complain
 
 
 def add(commands: Commands) -> None:

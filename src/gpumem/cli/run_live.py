@@ -16,10 +16,10 @@ from gpumem import execute, io, runtime as live
 from gpumem.base.errors import Infeasible
 from gpumem.base.names import choices
 from gpumem.base.units import amount
-from gpumem.commands.files import source_of
-from gpumem.commands.parser import Group
-from gpumem.commands.planning import own_options
-from gpumem.commands.progress import Progress, complain, tell
+from gpumem.cli.common.files import source_of
+from gpumem.cli.common.parser import Group
+from gpumem.cli.common.planning import own_options
+from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.execute import models
 from gpumem.pipeline.report import columns, human, human_ns, percent
 from gpumem.runtime.log import spent

@@ -11,7 +11,7 @@ import platform
 import shutil
 from typing import Any
 
-from gpumem.commands.parser import Commands
+from gpumem.cli.common.parser import Commands
 
 CUDA = "pip install 'gpumem[cu13]' (or [cu12], by the driver)"
 DRIVER = "install the NVIDIA driver of your system (https://www.nvidia.com/drivers)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from gpumem.commands.parser import Group
+from gpumem.cli.common.parser import Group
 
 if TYPE_CHECKING:
     from gpumem.torch.step.workload import Make

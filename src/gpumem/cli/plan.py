@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumem.commands.args import check_folder, out_folder, target_of
-from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_options, make
-from gpumem.commands.progress import Progress
+from gpumem.cli.common.args import check_folder, out_folder, target_of
+from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import add_options, make
+from gpumem.cli.common.progress import Progress
 
 
 def add(commands: Commands) -> None:

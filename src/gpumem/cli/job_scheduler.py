@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem import io, pipeline as evaluate, pool
+from gpumem import io, pool
 from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
-from gpumem.commands.args import check_file, count_of, each, finite, one_word
-from gpumem.commands.parser import Group, Parser
-from gpumem.commands.planning import of_use
-from gpumem.commands.progress import Progress, tell
+from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
+from gpumem.cli.common.parser import Group, Parser
+from gpumem.cli.common.planning import of_use
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.evaluate.options import taken
 from gpumem.execute import latency
 
@@ -130,7 +130,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
             names = " + ".join(job.name for job in members)
             tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:
-                evaluate.verify.together([job.trace for job in members], both, capacity).told(tell)
+                verdict.together([job.trace for job in members], both, capacity).told(tell)
             if not largest or len(members) > len(largest[-1].ops):
                 largest.append(both)
 
@@ -163,7 +163,7 @@ def _swapping(args: argparse.Namespace) -> Run:
         found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown)
         if not args.no_check:
             progress("checking the event log")
-            evaluate.verify.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
+            verdict.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
         return found
 
     return run

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from gpumem import io, pipeline as evaluate
-from gpumem.commands.files import FILE, source_of
-from gpumem.commands.parser import Commands
+from gpumem.cli.common.files import FILE, source_of
+from gpumem.cli.common.parser import Commands
 from gpumem.pipeline import report
 
 

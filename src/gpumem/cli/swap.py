@@ -13,11 +13,11 @@ import gpumem
 from gpumem import io, pipeline as evaluate, swap
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import chosen
-from gpumem.commands.args import check_folder, out_folder, target_of
-from gpumem.commands.files import FILE, add_workspaces, read_with_ops, source_of
-from gpumem.commands.parser import Commands
-from gpumem.commands.planning import add_limits, add_own, goals, own_options
-from gpumem.commands.progress import Progress, tell
+from gpumem.cli.common.args import check_folder, out_folder, target_of
+from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
+from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planning import add_limits, add_own, goals, own_options
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")

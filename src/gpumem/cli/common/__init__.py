@@ -1,0 +1,1 @@
+"""What several commands say: arguments, files, planners, progress, how a run is stopped."""
