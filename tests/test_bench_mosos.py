@@ -1,4 +1,4 @@
-"""`gpumem bench mosos`: operators and what they need, a step by each program, where its time goes, the reductions."""
+"""`python -m benchmarks mosos`: operators and what they need, a step by each program, where its time goes, the reductions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpumem import io, pipeline as evaluate
-from gpumem.papers import mosos
-from gpumem.papers.autoswap import Study
+from benchmarks.papers import mosos
+from benchmarks.papers.autoswap import Study
+from gpumem import io, pipeline
 from gpumem.simulator import workspaces
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.variants import own_workspaces
@@ -51,7 +51,7 @@ def convolutional() -> Trace:
 
 
 def study(trace: Trace) -> Study:
-    case = evaluate.Case.of(trace, CARD, load=trace.peak_load)
+    case = pipeline.Case.of(trace, CARD, load=trace.peak_load)
     return Study(case, {"seconds": 2.0, "effort": 0.01}, lambda text: None, lambda text: None, lambda factor: trace)
 
 

@@ -1,4 +1,4 @@
-"""`gpumem bench pool`, and the measures behind it: footprints, Table I, what calls cost."""
+"""`python -m benchmarks pool`, and the measures behind it: footprints, Table I, what calls cost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 import gpumem
+from benchmarks.papers import smartpool as pool_tables
+from benchmarks.papers.published import BELOW_CNMEM
 from gpumem.evaluate.call_cost import costs
 from gpumem.io import bundled, write
-from gpumem.papers import smartpool as pool_tables
-from gpumem.papers.quoted import BELOW_CNMEM
 from gpumem.pipeline.footprint import placed, replayed
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit
 from gpumem.pool.allocators.cnmem import CnMem
@@ -248,7 +248,7 @@ def test_all_parts_of_the_bundled_traces(cli: Cli, few: None) -> None:
     assert (ran.status, ran.err) == (0, [])
     lines = ran.out.splitlines()
     assert lines[0].startswith("# machine: ") and lines[2] == "# seed: each planner's own"
-    assert lines[3] == "# command: gpumem bench pool --quick"
+    assert lines[3] == "# command: python -m benchmarks pool --quick"
     names = list(gpumem.io.BUNDLED.values())  # type: ignore[attr-defined]
     for title, first in (("Table I", "net"), ("Pool planners", "instance"), ("A malloc and its free", "trace")):
         (at,) = [k for k, line in enumerate(lines) if line.startswith(title)]

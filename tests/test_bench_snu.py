@@ -1,4 +1,4 @@
-"""`gpumem bench snu`: the ways of the SNU thesis beside each other, its figures, and what would give them."""
+"""`python -m benchmarks snu`: the ways of the SNU thesis beside each other, its figures, and what would give them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpumem import pipeline as evaluate
+from benchmarks.papers import snu
+from benchmarks.papers.autoswap import Study
+from gpumem import pipeline
 from gpumem.io import bundled, load
-from gpumem.papers import snu
-from gpumem.papers.autoswap import Study
 from gpumem.simulator.machine import GIB, Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import PLANNERS, Plan, least_stall
@@ -27,7 +27,7 @@ from .conftest import Cli, shared
 def study(factor: float, reserved: int = GIB // 2) -> Study:
     """The stand-in at a batch size, on the thesis' card."""
     trace, card = rebatch(bundled("resnet18"), factor), Machine.named("rx5700xt").with_(reserved=reserved)
-    case = evaluate.Case.of(trace, card, load=card.available)
+    case = pipeline.Case.of(trace, card, load=card.available)
     return Study(case, {"effort": 0.01}, lambda text: None, lambda text: None, partial(rebatch, trace))
 
 
@@ -51,7 +51,7 @@ def test_bench(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_stand_in_takes_what_the_thesis_net_takes(cli: Cli) -> None:
-    from gpumem.commands.bench import snu as suite
+    from benchmarks.suites import snu as suite
 
     for factor, batch in zip(suite.FACTORS, snu.SIZES, strict=True):
         trace = rebatch(bundled(suite.STAND_IN), factor)
@@ -80,7 +80,7 @@ def test_a_program_is_handed_the_best_plan_and_the_certified_least() -> None:
         handed.update(start=start, bound=bound)
         return start
 
-    case = evaluate.Case.of(large.case.trace, slow, load=slow.available)
+    case = pipeline.Case.of(large.case.trace, slow, load=slow.available)
     planners = {"heuristic": PLANNERS["heuristic"], "ilp": program}
     rows = {r["way"]: r for r in snu.ways(replace(large, case=case, check=False), planners, rounds=1)}
     assert handed["start"] == PLANNERS["heuristic"](case.trace, slow, slow.available)

@@ -1,4 +1,4 @@
-"""`gpumem bench waterwave`, and the measures behind it: largest batches, what misses move, what a host changes."""
+"""`python -m benchmarks waterwave`, and the measures behind it: largest batches, what misses move, what a host changes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.papers import waterwave as paper
+from benchmarks.papers.waterwave import batches, hosts, published
+from benchmarks.papers.waterwave.throughput import FAULTED, processes, switch_ns
 from gpumem.io import bundled, read
 from gpumem.jobs.waterwave import halves, together
-from gpumem.papers import waterwave as paper
-from gpumem.papers.waterwave import batches, hosts, quoted
-from gpumem.papers.waterwave.throughput import FAULTED, processes, switch_ns
 from gpumem.simulator.machine import GIB, Machine
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import largest, recorded_batch
@@ -95,7 +95,7 @@ def test_the_largest_batch_does_not_depend_on_the_recording(net: str, sizes: tup
 def test_two_resnet50_share_a_v100() -> None:
     row = batches.several(setting(), recorded("resnet50_224_b64"))
     assert row["waterwave"] >= 0.9 * row["solo"] and row["waterwave"] >= 1.3 * row["coarse"]
-    assert row["paper"] == quoted.Batches(406, 384, 266, 370) and row["paper several"] == 370
+    assert row["paper"] == published.Batches(406, 384, 266, 370) and row["paper several"] == 370
 
 
 def test_two_models_have_the_same_part_of_what_each_has_alone() -> None:
@@ -176,8 +176,8 @@ def test_memory_freed_late_is_no_memory_for_another_job() -> None:
 
 def test_figures_2_and_3_by_one_host_cost() -> None:
     rows = hosts.freed(recorded("resnet50_224_b64"), P100)
-    low, high = quoted.BAND
-    assert low <= rows[0]["ratio"] <= high and rows[0]["scheduled"] / GIB == pytest.approx(quoted.FREED[0], abs=0.1)
+    low, high = published.BAND
+    assert low <= rows[0]["ratio"] <= high and rows[0]["scheduled"] / GIB == pytest.approx(published.FREED[0], abs=0.1)
     for net in ("resnet50_224_b64", "bert_base_s128_b32"):
         row = hosts.sequential(recorded(net), P100)
         assert row["lost"] == pytest.approx(row["paper"], abs=0.05)
@@ -191,9 +191,11 @@ def test_a_launch_bound_pair_gains_from_a_host_a_stream() -> None:
 
 
 def test_the_models_of_the_paper_are_known_by_their_traces() -> None:
-    assert quoted.model_of("inceptionv3_299_b2_adam") == "inceptionv3" and quoted.model_of("mlp3") == "mlp3"
+    assert published.model_of("inceptionv3_299_b2_adam") == "inceptionv3" and published.model_of("mlp3") == "mlp3"
     assert paper.loops(bundled("mlp3")) == []
-    assert np.mean([row.waterwave / row.solo for (_, model), row in quoted.TABLE1.items() if model == "nasnet"]) > 0.94
+    assert (
+        np.mean([row.waterwave / row.solo for (_, model), row in published.TABLE1.items() if model == "nasnet"]) > 0.94
+    )
 
 
 # --- beyond the paper -------------------------------------------------------------------------------------

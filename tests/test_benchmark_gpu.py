@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py` on the fake driver: that every section runs, not what it measures."""
+"""`benchmarks/gpu/__main__.py` on the fake driver: that every section runs, not what it measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpumem jobs` and `gpumem bench tensile` as a user calls them."""
+"""`gpumem jobs` and `python -m benchmarks tensile` as a user calls them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers import tensile
+from benchmarks.papers.tensile import bound_table, figure6, table
 from gpumem.base.units import moment
 from gpumem.io import bundled
-from gpumem.papers import tensile
-from gpumem.papers.tensile import bound_table, figure6, table
 from gpumem.simulator.machine import Machine
 
 from .conftest import Cli

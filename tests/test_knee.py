@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from benchmarks.papers.zero_overhead_limit import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate.knee import FREE, Knee, Planner, achieved, knee, knee_of, overhead_at, table
 from gpumem.io import bundled, load
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
 ROOT = fake_cuda.HERE.parent.parent
 CHECKS = checks_of(fake_cuda.HERE / "emm_checks.py")
-OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm.manager", "PYTHONPATH": str(ROOT)}
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm", "PYTHONPATH": str(ROOT)}
 PROGRAM = f"""
 import runpy
 runpy.run_path({str(ROOT / "tests" / "numba_training.py")!r}, run_name="__main__")

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.jit, pytest.mark.thorough]  # no loop of gpumem's is c
 ROOT = fake_cuda.HERE.parent.parent
 CHECKS = checks_of(fake_cuda.HERE / "limit_checks.py")
 DEVICE = 80 * 1024
-OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm.manager"}
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.runtime.emm"}
 EACH = """
 import json
 from hashlib import sha256

@@ -322,7 +322,7 @@ def test_shared_traces(path: Path, percent: int, victim: str) -> None:
 def test_the_heuristic_beats_on_demand_as_in_the_thesis(
     path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figure 8 of the thesis has 0.62 and 0.60; see `gpumem.papers.snu`."""
+    """Figure 8 of the thesis has 0.62 and 0.60; see `benchmarks.papers.snu`."""
     trace, card = load(path).trace, Machine.named("rx5700xt").with_(reserved=GIB // 2)
     limit, most = card.available, 0.93 if "b256" in path.name else 0.74
     planned = simulate(heuristic(trace, card, limit).apply(trace), card, capacity=limit).makespan

@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 
 import gpumem
+from benchmarks.papers.zero_overhead_limit import knee, knee_of, overhead_at
 from gpumem.base.errors import NotReached
-from gpumem.evaluate.knee import knee_of
-from gpumem.pipeline import knee, overhead_at
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.judge import Judge

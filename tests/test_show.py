@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpumem
+from benchmarks.papers.zero_overhead_limit import knee
 from gpumem import Machine, Placement, Plan, Recorder, Recording, Timeline, Trace
 from gpumem.base.display import LONG, Shown
 from gpumem.base.exports import Face
@@ -22,7 +23,7 @@ from gpumem.execute.latency import LatencyTable, Measurement, Sample
 from gpumem.execute.models import mlp
 from gpumem.io import bundled_path, load
 from gpumem.jobs import Job, Outcome, Policy, instructions, simulate_jobs, unmanaged
-from gpumem.pipeline import Case, in_pool, knee
+from gpumem.pipeline import Case, in_pool
 from gpumem.simulator.hazards import hazards
 from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.papers.singa import CNMEM_POOL, as_singa, cnmem
 from gpumem import io
-from gpumem.papers.singa import CNMEM_POOL, as_singa, cnmem
 from gpumem.simulator import workspaces
 from gpumem.trace import Buffers, Ops, Trace
 

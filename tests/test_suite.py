@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.suites import SUITES
+from benchmarks.suites.suite import Results, Suite
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.progress import Progress
-from gpumem.commands.bench import SUITES
-from gpumem.commands.bench.suite import Results, Suite
 from gpumem.pipeline.report import Figure, Series
 
 FIGURE = Figure("fig1", "title", "x", "y", (Series("curve", [0.0, 1.0], [2.0, None]),))
@@ -39,14 +39,14 @@ def ran(capsys: pytest.CaptureFixture[str], *given: object) -> str:
     mine = Suite("mine", "made up", titles, options, measure, lambda: tables, lambda results: [("extra 1", FIGURE)])
     parser = Parser(prog="bench")
     mine.add(parser.add_subparsers(parser_class=Parser))
-    args = parser.parse_args(["mine", *map(str, given)], argparse.Namespace(command="gpumem bench mine"))
+    args = parser.parse_args(["mine", *map(str, given)], argparse.Namespace(command="python -m benchmarks mine"))
     assert args.run(args) == 0
     return capsys.readouterr().out
 
 
 def test_text_has_the_parts_in_the_order_of_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = ran(capsys, "--what", "speed,fig1,last").rstrip("\n").split("\n\n")
-    assert blocks[0].splitlines()[-2:] == ["# seed: none, nothing is random", "# command: gpumem bench mine"]
+    assert blocks[0].splitlines()[-2:] == ["# seed: none, nothing is random", "# command: python -m benchmarks mine"]
     assert blocks[1:] == ["The speed", "speed of 1", *["Figure 1: a/b", "fig1: title"] * 2, "The last", "last of 0"]
 
 

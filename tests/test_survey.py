@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.leaderboard import standings
+from benchmarks.leaderboard.ledger import Ledger
+from benchmarks.leaderboard.standings import against, best_of_others, means
+from benchmarks.leaderboard.survey import BOUNDS, Question, questions, survey
 from gpumem import swap
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate import standings
-from gpumem.pipeline import BOUNDS, Ledger, Question, against, best_of_others, means, questions, survey
 from gpumem.simulator.machine import Machine
 from gpumem.swap import Plan, Swap
 from gpumem.trace import Buffers, Ops, Trace

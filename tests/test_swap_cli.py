@@ -1,4 +1,4 @@
-"""`gpumem swap`, `gpumem bound` and `gpumem bench swap`: rows, files, one-line errors."""
+"""`gpumem swap`, `gpumem bound` and `python -m benchmarks swap`: rows, files, one-line errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import gpumem
+from benchmarks.papers.autoswap import batch_table, limit_table, profile_table
+from benchmarks.suites.swap import _rebatched
 from gpumem import check
 from gpumem.base.errors import NotReached
 from gpumem.base.units import exact, human
-from gpumem.commands.bench.swap import _rebatched
 from gpumem.io import bundled_path, load, write
-from gpumem.papers.autoswap import batch_table, limit_table, profile_table
 from gpumem.pipeline.report import Figure, Series
 from gpumem.pipeline.report.plot import recorded
 from gpumem.pool.allocators.cnmem import CnMem
@@ -424,7 +424,7 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, file: Path, table: object,
     assert (ran.status, ran.err) == (0, [])
     lines = ran.out.splitlines()
     assert lines[0].startswith("# machine: ") and lines[1].startswith("# gpumem 0.1.0, python ")
-    assert lines[2:4] == ["# seed: 4", f"# command: gpumem bench swap {file} --quick --seed 4"]
+    assert lines[2:4] == ["# seed: 4", f"# command: python -m benchmarks swap {file} --quick --seed 4"]
     for title in ("Lowest load limit", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table II"):
         assert sum(line.startswith(title) for line in lines) == 1
     ten = next(k for k, line in enumerate(lines) if line.startswith("Figure 10"))

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
+from benchmarks.papers.waterwave import sharing_and_swapping as both
+from benchmarks.papers.waterwave.throughput import side_by_side
 from gpumem import Machine, best_fit, bundled, check, simulate
 from gpumem.execute import Emulator, run
 from gpumem.jobs.waterwave import Pipeline, Together, atoms, balanced, partition, pipeline, temporal, together
 from gpumem.kernels import reference
-from gpumem.papers.waterwave import both
-from gpumem.papers.waterwave.throughput import side_by_side
 from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan
 from gpumem.trace import Trace

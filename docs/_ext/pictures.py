@@ -20,8 +20,8 @@ import numpy as np
 from lifetimes import forward_values, lifetimes
 from matplotlib.figure import Figure
 
+import benchmarks.papers.waterwave
 import gpumem
-import gpumem.papers.waterwave
 from gpumem.pipeline.report import first_iterations, plot
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def waterwave_sharing(ax: Axes) -> None:
     text = (DOCS.parent / "benchmarks/results/bench_waterwave_sharing.txt").read_text()
     rows = [line.split() for line in text.splitlines() if line.startswith("resnet50_224_b64 + resnet50_224_b64")]
     memory = [float(row[6]) for row in rows]
-    for k, way in enumerate(gpumem.papers.waterwave.SHARING):
+    for k, way in enumerate(benchmarks.papers.waterwave.SHARING):
         gains = [float(row[7 + k]) if row[7 + k] != "-" else float("nan") for row in rows]
         ax.plot(memory, gains, marker="o", markersize=3, label=way)
     ax.set(xlabel="memory, GiB", ylabel="times as much as in turn", ylim=(0.5, 1.4))

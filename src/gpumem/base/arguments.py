@@ -28,8 +28,8 @@ CLASSES = {
     "Machine": ("gpumem.simulator.machine", "gpumem.Machine.named(name) and gpumem.io.read_machine(path) return one"),
     "Placement": ("gpumem.trace.placement", "gpumem.best_fit(trace) and gpumem.Placement.at return one"),
     "Plan": ("gpumem.swap.plan", "gpumem.autoswap and gpumem.Plan.of(trace, swaps) return one"),
-    "Timeline": ("gpumem.simulator.timeline", "gpumem.simulator.simulate(trace, machine) returns one"),
-    "Span": ("gpumem.simulator.timeline", "gpumem.simulator.timeline.Span(op, start, end) makes one"),
+    "Timeline": ("gpumem.simulator.timeline", "gpumem.simulate(trace, machine) returns one"),
+    "Span": ("gpumem.simulator.timeline", "gpumem.simulator.Span(op, start, end) makes one"),
     "Recording": ("gpumem.trace.record.recording", "gpumem.Recorder().recording() returns one"),
     "Run": ("gpumem.pipeline.report", "gpumem.plan(...).before and .after are two"),
     "Outcome": ("gpumem.jobs", "gpumem.jobs.simulate_jobs returns one"),
@@ -45,7 +45,7 @@ CLASSES = {
     "LatencyTable": ("gpumem.execute.latency", "gpumem.execute.latency.read_table(path) returns one"),
     "Allocator": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
     "Pool": ("gpumem.pool.allocators.protocol", "gpumem.pool.BFC() makes one"),
-    "Link": ("gpumem.simulator.machine", "gpumem.simulator.machine.Link(latency_ns, ns_per_byte) makes one"),
+    "Link": ("gpumem.simulator.machine", "gpumem.simulator.Link(latency_ns, ns_per_byte) makes one"),
 }
 PLAIN: dict[str, Test] = {
     "int": lambda value: type(value) is int or (hasattr(value, "__index__") and not isinstance(value, bool)),

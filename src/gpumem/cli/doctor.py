@@ -33,7 +33,6 @@ EXTRAS = {  # as in pyproject.toml: extra -> its packages, with the major versio
     "torch": ("torch",),
     "zoo": ("torch", "torchvision", "timm", "transformers", "diffusers", "torchaudio"),
     "latency": ("scikit-learn",),
-    "sat": ("ortools",),
     "dask": ("distributed",),
     "nvtx": ("nvtx",),
     "docs": (

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from gpumem import io, pipeline as evaluate
+from gpumem import io, pipeline
 from gpumem.cli.common.files import FILE, source_of
 from gpumem.cli.common.parser import Commands
 from gpumem.pipeline import report
@@ -51,7 +51,7 @@ def describe(path: str) -> dict[str, Any]:
         "largest_buffer": int(b.size.max(initial=0)),
         "peak_load": peak,
         "peak_op": op,
-        "at_the_peak": dict(evaluate.at_the_peak(trace)),
+        "at_the_peak": dict(pipeline.at_the_peak(trace)),
         "flops": float(trace.ops.flops.sum()),
     }
     if len(trace.ops.hosts) > 1 or trace.ops.blocking.any():

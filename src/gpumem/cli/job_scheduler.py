@@ -11,6 +11,7 @@ import gpumem
 from gpumem import io, pool
 from gpumem.base.names import unknown
 from gpumem.base.units import amount, human
+from gpumem.check import verdict
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planning import of_use
@@ -46,7 +47,7 @@ def add_scheduling(p: Parser) -> None:
 def add_runtime(p: Group) -> None:
     """Add by what times jobs are planned, and when again."""
     p.add_argument("--ratio", metavar="R[,R]", help="part of a job's tensors to swap at most; smaller goes first")
-    table = "predict times from a table of measurements (benchmarks/gpu.py --latency writes one)"
+    table = "predict times from a table of measurements (benchmarks/gpu/__main__.py --latency writes one)"
     p.add_argument("--latency", metavar="TABLE", help=table)
     p.add_argument(
         "--drain", action="store_true", default=None, help="wait for all copies at the end of an iteration, as printed"

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
-from gpumem import io, papers
+from gpumem import io
 from gpumem.base.units import amount, moment
 from gpumem.cli.common.args import add_machine, count_of, each, finite, target_of
 from gpumem.cli.common.files import FILE, read_with_ops, source_of
@@ -16,6 +16,7 @@ from gpumem.cli.common.parser import Commands, Group
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain
 from gpumem.cli.job_scheduler import add_scheduling, scheduler
+from gpumem.jobs.metrics import cells
 from gpumem.pipeline import report
 
 if TYPE_CHECKING:
@@ -168,11 +169,11 @@ def _table(row: dict[str, Any]) -> str:
         sizes = [report.human(r[key]) for key in ("peak_load", "budget", "peak")]
         waited = r["launch"] - r["arrive"]
         times = [report.human_ns(round(ns)) for ns in (waited, r["iteration_ns_unmanaged"], r["iteration_ns"])]
-        lines.append([r["job"], *sizes, *times, str(r["passive"]), *papers.tensile.cells(r, 2)])
+        lines.append([r["job"], *sizes, *times, str(r["passive"]), *cells(r, 2)])
     t = row["together"]
     whole = [report.human_ns(t[key]) for key in ("makespan_ns_unmanaged", "makespan_ns")]
     before, after = (report.human(t[key]) for key in ("peak_unmanaged", "peak"))
-    lines.append(["together", before, "", after, "", *whole, "", *papers.tensile.cells(t, 2)])
+    lines.append(["together", before, "", after, "", *whole, "", *cells(t, 2)])
     about = f"{len(row['jobs'])} jobs by {row['planner']} on {row['machine']}, limit of {report.human(row['capacity'])}"
     saved = "of that peak" if row["planner"] in WAYS else "of the peaks added up"
     told = f"`together`: the peaks of one moment, the time until the last job has left, the MSR {saved}."

@@ -1,4 +1,4 @@
-"""The command line: `gpumem fit`, `capture`, `plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `bench`, `info`, `doctor`.
+"""The command line: `gpumem fit`, `capture`, `plan`, `swap`, `bound`, `pool`, `jobs`, `run`, `info`, `doctor`.
 
 Exit status: 0 done, 1 something failed while running, 2 bad input, 3 infeasible or not reached; 130 and 143 where it
 was interrupted or told to end, 141 where whoever read its output has gone. `gpumem` alone prints the help, and that is
@@ -7,7 +7,7 @@ no error (as `cargo` and `gh` do). Modules are imported late, so that an interru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpumem.cli.common.progress import complain
@@ -30,12 +30,12 @@ EXAMPLES = [
 DOCS = "documentation: docs/ of the source tree; begin with docs/start/tutorial.md"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line on `argv` (default: the program's arguments); return the exit status."""
+def main(argv: Sequence[str] | None = None, of: Callable[[], Parser] | None = None) -> int:
+    """Run a command line on `argv` (default: the program's arguments), that of `gpumem` or `of` another; return the exit status."""
     stop = Stop(real=argv is None)
     try:
         stop.begin()
-        status, wrong = _run(argv)
+        status, wrong = _run(argv, of or parser)
         if wrong and not stop.status:  # an interrupt may come back as another error
             complain(" ".join(wrong.split()))
         stop.end()
@@ -48,40 +48,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Return the parser of the whole command line."""
+
     from gpumem.base.version import __version__
     from gpumem.cli import bound, capture, doctor, fit, info, jobs, plan, pool, run, swap
     from gpumem.cli.common.parser import Parser
-    from gpumem.commands import bench
 
     about = "GPU memory in deep-learning training: place, swap, simulate."
     whole = Parser(prog="gpumem", description=about, examples=EXAMPLES, after=DOCS)
     whole.add_argument("--version", action="version", version=f"gpumem {__version__}")
     commands = whole.add_subparsers(title="commands", dest="word", metavar="COMMAND", parser_class=Parser)
     commands.required = True
-    for command in (fit, capture, plan, swap, bound, pool, jobs, run, bench, info, doctor):
+    for command in (fit, capture, plan, swap, bound, pool, jobs, run, info, doctor):
         command.add(commands)
     return whole
 
 
-def _run(argv: Sequence[str] | None) -> tuple[int, str]:
+def _run(argv: Sequence[str] | None, of: Callable[[], Parser]) -> tuple[int, str]:
     """Run a command line; return its exit status, and in one line what went wrong."""
     import argparse
-    import shlex
     import sys
 
     from gpumem.cli.common.progress import voice
 
     given = list(sys.argv[1:] if argv is None else argv)
-    known = argparse.Namespace(command=shlex.join(["gpumem", *given]), quiet=False, traceback=False)
+    known = argparse.Namespace(quiet=False, traceback=False)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     try:
-        return _told(given or ["--help"], known)
+        return _told(given or ["--help"], known, of)
     finally:
         voice.quiet = False
 
 
-def _told(given: list[str], args: Namespace) -> tuple[int, str]:
+def _told(given: list[str], args: Namespace, of: Callable[[], Parser]) -> tuple[int, str]:
+    import shlex
     import sys
 
     from gpumem.base.errors import ExecutionError, Infeasible, NotReached
@@ -89,7 +89,9 @@ def _told(given: list[str], args: Namespace) -> tuple[int, str]:
 
     try:
         try:
-            parser().parse_args(given, args)
+            whole = of()
+            args.command = f"{whole.prog} {shlex.join(given)}"
+            whole.parse_args(given, args)
             voice.quiet = args.quiet
             return args.run(args), ""
         finally:  # also of a page of help

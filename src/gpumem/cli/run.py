@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gpumem
-from gpumem import execute, pipeline as evaluate, pool
+from gpumem import execute, pipeline, pool
 from gpumem.base.names import choice
 from gpumem.cli import doctor, run_live as live
 from gpumem.cli.common.args import one_word, target_of
@@ -116,13 +116,13 @@ class _Room:
 
 def _compared(
     args: argparse.Namespace, device: str, machine: gpumem.Machine, progress: Progress
-) -> evaluate.Comparison:
+) -> pipeline.Comparison:
     placer = choice(args.pool or "best-fit", pool.PLANNERS, "--pool")
     room = _Room(device, args)
     program = (_model if args.model in models.MODELS else _trace)(args, room, machine, progress)
     progress("running")
     host = partial(placer, alignment=args.alignment // program.get("unit", 1))
-    return evaluate.compare(make=room, where=room.name, iterations=args.iterations, host=host, **program)
+    return pipeline.compare(make=room, where=room.name, iterations=args.iterations, host=host, **program)
 
 
 def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progress: Progress) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpumem
-from gpumem import execute, io, runtime as live
+from gpumem import execute, io, runtime
 from gpumem.base.errors import Infeasible
 from gpumem.base.names import choices
 from gpumem.base.units import amount
@@ -59,7 +59,7 @@ class _Room:
             return cls(devices()[0], OnStreams, kernels, True)
         from gpumem.kernels import reference
 
-        return cls("the emulator", live.InMemory, reference, False)
+        return cls("the emulator", runtime.InMemory, reference, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,15 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     room = _Room.of(device)
     with Progress() as progress:
         program = _model(args, room) if args.model in models.MODELS else _trace(args, room, progress)
-        clock = live.OnClock(_of_units(machine, program.unit))
+        clock = runtime.OnClock(_of_units(machine, program.unit))
         limit = amount(args.limit, program.trace.peak_load * program.unit, "--limit") // program.unit
         _check_limit(program.trace, limit)
         progress("running natively")
-        native = _play(program, room, live.Adaptive(room.world(), 2**60, planner="on-demand"), args.iterations)
+        native = _play(program, room, runtime.Adaptive(room.world(), 2**60, planner="on-demand"), args.iterations)
         progress("running within the limit")
         seconds = own.pop("seconds", SECONDS)
-        limited = live.Adaptive(
-            live.Clocked(room.world(), clock),
+        limited = runtime.Adaptive(
+            runtime.Clocked(room.world(), clock),
             limit,
             planner=planners,
             seconds=seconds,
@@ -156,7 +156,7 @@ class _Played:
     """What came of a program: its state, what the device tells of it, what each iteration took, and its ops alone."""
 
     state: State
-    report: live.ManagedReport
+    report: runtime.ManagedReport
     times: list[tuple[int, int]]
 
     @property
@@ -164,7 +164,7 @@ class _Played:
         return max((row.peak for row in self.report.iterations), default=0)
 
 
-def _play(program: _Program, room: _Room, device: live.Adaptive, iterations: int) -> _Played:
+def _play(program: _Program, room: _Room, device: runtime.Adaptive, iterations: int) -> _Played:
     world: Any = getattr(device.world, "world", device.world)
     outside = OverArrays(world.scratch) if room.cuda else None
     state = program.state()

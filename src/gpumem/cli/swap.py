@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 import gpumem
-from gpumem import io, pipeline as evaluate, swap
+from gpumem import io, pipeline, swap
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import chosen
 from gpumem.cli.common.args import check_folder, out_folder, target_of
@@ -59,16 +59,16 @@ def run(args: argparse.Namespace) -> int:
         trace = read_with_ops(source, target, progress, args.workspaces)
         options = own_options(args, planners, trace.peak_load)
         until = Deadline.within(options.pop("seconds", None))
-        case = evaluate.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
+        case = pipeline.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
         seconds = until.seconds  # of each planner
         rows: list[dict[str, Any]] = []
-        found: dict[str, evaluate.Planned] = {}
+        found: dict[str, pipeline.Planned] = {}
         proved: dict[str, dict[str, Any]] = {}
         for name, planner in progress.over(planners.items()):
             until = Deadline.within(seconds)
             if name in swap.PROGRAMS and seconds is None:
                 until = Deadline.within(PROGRAM)
-            own = options | {"seconds": until.part(evaluate.PLANNING).seconds}
+            own = options | {"seconds": until.part(pipeline.PLANNING).seconds}
             if name in swap.PROGRAMS and case.pool is None:
                 if name in STARTED:
                     own |= {"start": _start(found.values(), swaps_only=name == "ilp")}
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found else 3
 
 
-def _start(found: Collection[evaluate.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
+def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
     """The plan of least overhead, which an integer program begins with."""
     able = [one for one in found if not swaps_only or len(one.plan.swaps) == len(one.plan.decisions)]
     return min(able, key=lambda one: one.overhead).plan if able else None
@@ -112,8 +112,8 @@ def _noting(
 
 
 def _try(
-    case: evaluate.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any], progress: Progress
-) -> tuple[dict[str, Any], evaluate.Planned | None]:
+    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any], progress: Progress
+) -> tuple[dict[str, Any], pipeline.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
     progress(f"{name}: planning")
     row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
@@ -131,7 +131,7 @@ def _try(
     return row | known | {"feasible": True, "seconds": seconds}, planned
 
 
-def _table(case: evaluate.Case, rows: list[dict[str, Any]]) -> str:
+def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
     trace, pool = case.trace, case.pool is not None
     goal = f"pool of {report.human(case.pool or 0)}" if pool else f"load limit of {report.human(case.load or 0)}"
     clock = "placed" if pool else "capacity"

@@ -70,7 +70,7 @@ def costs(
     Notes
     -----
     The allocators of this package are Python, so times compare their algorithms and nothing else: `Native` calls no
-    driver. `benchmarks/gpu.py` measures what does.
+    driver. `benchmarks/gpu/__main__.py` measures what does.
 
     Examples
     --------

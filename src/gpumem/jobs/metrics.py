@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.jobs.outcome import JobRun, Outcome
@@ -106,3 +108,8 @@ def makespan(outcome: Outcome) -> int:
     """Return the ns from the first arrival to the last departure of a job that ran, 0 where none did."""
     arrivals = [event.ns for event in outcome.log if event.kind == "arrive"]
     return max((job.leave - min(arrivals) for job in outcome.jobs if job.end), default=0)
+
+
+def cells(r: Mapping[str, Any], digits: int) -> list[str]:
+    """MSR, EOR and CBR, the last with some digits."""
+    return [f"{r['msr']:.4f}", f"{r['eor']:.4f}", "infinite" if r["cbr"] is None else f"{r['cbr']:.{digits}f}"]

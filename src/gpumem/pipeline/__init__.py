@@ -14,20 +14,6 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.check.verdict import Checked as Checked
-    from gpumem.evaluate import standings as standings
-    from gpumem.evaluate.knee import Knee as Knee, knee as knee, overhead_at as overhead_at, table as table
-    from gpumem.evaluate.ledger import Ledger as Ledger
-    from gpumem.evaluate.standings import (
-        against as against,
-        best_of_others as best_of_others,
-        means as means,
-    )
-    from gpumem.evaluate.survey import (
-        BOUNDS as BOUNDS,
-        Question as Question,
-        questions as questions,
-        survey as survey,
-    )
     from gpumem.pipeline.compare_planners import Among as Among, Tried as Tried, among as among, least as least
     from gpumem.pipeline.footprint import (
         Footprint as Footprint,

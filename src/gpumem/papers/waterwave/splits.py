@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.waterwave.batches import NEEDS, Sizing, about, at_batch, most_of, ordered, rate, solo, undelayed
+from benchmarks.papers.waterwave.published import SPLITS, model_of
 from gpumem.base.arguments import strict
-from gpumem.papers.waterwave.batches import NEEDS, Sizing, about, at_batch, most_of, ordered, rate, solo, undelayed
-from gpumem.papers.waterwave.quoted import SPLITS, model_of
 from gpumem.simulator.machine import GIB
 from gpumem.trace import Trace
 

@@ -1,6 +1,6 @@
 """Numba's memory manager: the device arrays of a program that is not changed, served from a plan of its iteration.
 
-`NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager python program.py`, or `numba.cuda.set_memory_manager` with the class here.
+`NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm python program.py`, or `numba.cuda.set_memory_manager` with the class here.
 
 ::
 
@@ -103,7 +103,7 @@ def statistics() -> ManagerStatistics:
     """Return what came of the current context's requests, since its first or its last reset."""
     manager = cuda.current_context().memory_manager
     if not isinstance(manager, MemoryManager):
-        raise RuntimeError("Numba has another memory manager: set NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager")
+        raise RuntimeError("Numba has another memory manager: set NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm")
     return manager.statistics()
 
 
@@ -286,7 +286,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         """Refuse: the bytes of an array are part of a mapping that other processes cannot open."""
         raise NotImplementedError(
             "an array in gpumem's pool cannot be shared with another process: copy it through the host, or run without "
-            "NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm.manager"
+            "NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm"
         )
 
     def reset(self) -> None:
@@ -343,6 +343,3 @@ def _streams_of(context: Any) -> AllStreams | None:
     """Return the streams of a context, where they are of interest."""
     manager = context.memory_manager
     return manager._streams if isinstance(manager, MemoryManager) else None
-
-
-_numba_memory_manager = MemoryManager

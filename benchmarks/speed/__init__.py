@@ -1,0 +1,1 @@
+"""How fast, how large, how far from the best: one file a question."""

@@ -1,0 +1,130 @@
+"""`python -m benchmarks planners`: every planner beside both bounds, on many traces at several limits."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.leaderboard import standings
+from benchmarks.leaderboard.ledger import Ledger
+from benchmarks.leaderboard.survey import BOUNDS, questions, survey
+from benchmarks.suites.suite import Results, Suite
+from gpumem import swap
+from gpumem.base.names import choices
+from gpumem.base.units import fraction
+from gpumem.cli.common.args import add_machine, check_file, target_of
+from gpumem.cli.common.files import traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_search, own_options, tell_bound
+from gpumem.cli.common.progress import Progress, tell
+from gpumem.pipeline import report
+
+if TYPE_CHECKING:
+    from benchmarks.leaderboard.ledger import Row
+
+PARTS = {
+    "rows": "What each planner costs at each limit, a part of the peak load; capacity clock",
+    "means": "Geometric mean of (1 + overhead), minus 1; (traces that it gets there on / that one could)",
+    "against": "The search against each other planner, where both get there; ratio of their (1 + mean)",
+    "gaps": "The search above each bound, in points of overhead",
+}
+SEARCH = "search"
+LIMITS, FEW = "80%,60%,50%,40%,30%", "80%,60%"
+LITTLE = {"effort": 0.02, "evaluations": 6, "rounds": 3}
+QUICK = f"limits {FEW}, effort {LITTLE['effort']}, {LITTLE['rounds']} rounds of the bounds, no integer programs"
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    bounds = ", ".join(BOUNDS)
+    p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
+    known = f"swap planners, and {bounds}: what none of them can beat (default: %(default)s)"
+    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help=known)
+    p.add_argument("--only", metavar="NAME[,NAME]", help="plan with these only; rows of others come from --results")
+    add_machine(p, "gtx1080ti")
+    p.add_argument("--limits", metavar="L[,L]", help=f"parts of the peak load (default: {LIMITS})".replace("%", "%%"))
+    p.add_argument(
+        "--results", metavar="FILE", help="a line a row: rows that it has are not made again, new ones added"
+    )
+    p.add_argument("--again", action="store_true", help="of --results: plan anew all the same")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="plan in so many processes (default: %(default)s)")
+    add_search(p, "1 takes up to half a minute a plan")
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print what every planner costs beside both bounds: overhead, bytes moved, time run again, seconds."""
+    table: Mapping[str, Callable[..., Any]] = {**swap.PLANNERS, **BOUNDS}
+    named = choices(args.planner, table, "--planner")
+    if args.quick and args.planner == "all":
+        named = [name for name in named if name not in swap.PROGRAMS]
+    only = named if args.only is None else choices(args.only, table, "--only")
+    named += [name for name in only if name not in named]
+    limits, executor = _limits(args), _executor(args.jobs)
+    if args.results is not None:
+        check_file(args.results, (".jsonl",), "--results")
+    machine = target_of(args)
+    own = (LITTLE if args.quick else {}) | own_options(args, {name: table[name] for name in named})
+    ledger = Ledger(args.results, only if args.again else (), tell)
+    traces = traces_of(args.trace, machine, progress, args.workspaces)
+    tell_bound(machine)
+    asked = questions(traces, machine, {name: table[name] for name in named}, limits, own)
+    mine = [one for one in asked if one.name in only or ledger.get(one.asked())]
+    with executor as pool:
+        rows = survey(mine, executor=pool, ledger=ledger, progress=progress)
+    _tell(rows, len(asked) - len(mine), args.results)
+    against = standings.against(rows, SEARCH, swap.PROGRAMS)
+    curves = standings.figures(rows, SEARCH)
+    summed = {"means": standings.means(rows), "against": against, "gaps": standings.gaps(rows, SEARCH)}
+    return {"rows": rows, **summed, "curves": curves}
+
+
+def _limits(args: argparse.Namespace) -> list[float]:
+    text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
+    limits = [fraction(part, "--limits") for part in text.split(",")]
+    for limit in limits:
+        if not 0 < limit <= 1:
+            raise ValueError(f"--limits: {limit:.4g} of the peak load is not in (0, 100%]")
+    return list(dict.fromkeys(limits))
+
+
+def _executor(jobs: int) -> AbstractContextManager[Executor | None]:
+    """Processes that start from nothing: threads of this one, and compiled code in them, do not fork."""
+    if not 1 <= jobs <= 1000:
+        raise ValueError(f"--jobs: {jobs} is not in 1..1000")
+    if jobs == 1:
+        return nullcontext()
+    import multiprocessing
+    import signal
+    from concurrent.futures import ProcessPoolExecutor
+
+    ignoring = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which ends them
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), *ignoring)
+
+
+def _tell(rows: list[Row], absent: int, results: str | None) -> None:
+    broken = [row for row in rows if row["status"] == "failed"]
+    if broken:
+        again = "" if results is None else "; the same command asks them again"
+        tell(f"{len(broken)} of {len(rows)} rows failed, the first: {broken[0]['planner']}: {broken[0]['why']}{again}")
+    if absent:
+        tell(f"{absent} rows are left out: --only plans nothing else, and --results has none of them")
+
+
+def pictures(results: Results) -> list[tuple[str, report.Figure | list[report.Figure]]]:
+    """Overhead over the limit, a small picture for each trace."""
+    return [("overhead", results["curves"])] if results["curves"] else []
+
+
+SUITE = Suite(
+    "planners",
+    "every planner beside the bounds",
+    PARTS,
+    options,
+    measure,
+    lambda: standings.TABLES,
+    pictures,
+    QUICK,
+)

@@ -1,0 +1,155 @@
+"""`python -m benchmarks swap`: how good the swap planners are, next to the bound and to the AutoSwap paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import gpumem
+from benchmarks import papers
+from benchmarks.suites.suite import Results, Suite
+from gpumem import pipeline, swap
+from gpumem.base.names import chosen
+from gpumem.base.units import amount
+from gpumem.cli.common.args import add_machine, target_of
+from gpumem.cli.common.files import each_way, traces_of, with_workspaces
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planning import add_own, own_options, tell_bound
+from gpumem.cli.common.progress import Progress, tell
+from gpumem.evaluate.options import taken
+from gpumem.pipeline import report
+
+if TYPE_CHECKING:
+    from benchmarks.papers.autoswap import Study
+    from benchmarks.papers.zero_overhead_limit import Knee
+    from gpumem.swap.plan import Plan
+
+    Planners = Mapping[str, Callable[..., Plan]]
+
+PARTS = {
+    "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
+    "fig8": "Figure 8: the load in MiB, the largest of each stretch of ops",
+    "fig9": "Figure 9: overhead in % by load limit, capacity clock; `1 target` is the paper's rule, the rest ours",
+    "fig10": "Figure 10: footprint in MiB by batch size, next to CnMem's; AutoSwap up to an overhead, placed clock",
+    "fig11": "Figure 11: overhead in % by reduction of the placed footprint in %, placed clock; or quoted",
+    "table2": "Table II: the largest reduction of the load in % at no more than 0.5 % overhead",
+}
+LIMITS = ",".join(f"{p}%" for p in range(90, 25, -5))
+FEW = "90%,75%,60%"
+BATCHES, TWO = "0.25,0.5,1,2,4", "0.5,1"
+FINE, COARSE = 0.005, 0.1  # parts of the peak load
+LITTLE = {"effort": 0.02, "evaluations": 6}  # of the planners that search
+ROUNDS, SOME = 20, 3  # of the bound
+QUICK = f"limits {COARSE:.0%} apart, {SOME} rounds of the bound, effort {LITTLE['effort']}, two batch sizes"
+QUICK += ", no integer programs"
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
+    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    add_machine(p, "gtx1080ti")
+    p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
+    p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
+    p.add_argument("--step", type=float, help="between the limits of a knee, part of the peak load (default: 0.005)")
+    p.add_argument("--no-check", action="store_true", help="do not hold the plans against the naive oracles")
+    add_own(p)
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
+    if args.step is not None and not 0 < args.step <= 1:
+        raise ValueError(f"--step: {args.step} is not in (0, 1]")
+    planners = chosen(args.planner, swap.PLANNERS, "--planner")
+    if args.quick and args.planner == "all":
+        planners = {name: planner for name, planner in planners.items() if name not in swap.PROGRAMS}
+    machine, factors = target_of(args), _factors(args)
+    step = args.step if args.step is not None else COARSE if args.quick else FINE
+    traces = traces_of(args.trace, machine, progress)
+    ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
+    results: Results = {part: [] for part in PARTS}
+    if "knees" in parts or "table2" in parts:
+        tell_bound(machine)
+    for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
+        own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
+        case = pipeline.Case.of(trace, machine, load=trace.peak_load)
+        study = papers.autoswap.Study(case, own, progress, tell, partial(_rebatched, bare, rule), not args.no_check)
+        if "knees" in parts or "table2" in parts:
+            results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
+        shown = args.trace or trace.name.startswith("vgg16")
+        for part in [part for part in parts if shown and part.startswith("fig")]:
+            figure = _figure(part, study, limits, factors, planners)
+            results[part] += [] if figure is None else [(trace.name, figure)]
+    return results | {"table2": papers.autoswap.depths(results["knees"])}
+
+
+def _rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
+    """The trace at another batch, by whose shapes it is given workspaces."""
+    from gpumem.trace.batch import rebatch
+
+    return with_workspaces(rebatch(bare, factor), rule)
+
+
+def _figure(
+    part: str, study: Study, limits: list[int], factors: list[float], planners: Planners
+) -> report.Figure | None:
+    """Measure one figure for one trace; None where there is nothing to show."""
+    from gpumem.trace.kinds import PER_SAMPLE
+
+    autoswap, trace = swap.PLANNERS["autoswap"], study.case.trace
+    if part == "fig8":
+        return papers.autoswap.profiles(study, autoswap)
+    if part == "fig9":
+        return papers.autoswap.scores(study, limits, autoswap, swap.PLANNERS.get("bayes"))
+    if part == "fig11":
+        return papers.autoswap.reductions(study, limits, planners)
+    if PER_SAMPLE.isdisjoint(trace.buffers.kind):
+        tell(f"{trace.name}: no figure 10: no buffer is of a kind that depends on the batch")
+        return None
+    return papers.autoswap.batches(study, limits, factors, autoswap)
+
+
+def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[Knee]:
+    """The knee of each planner, next to the bound, checked."""
+    from benchmarks.papers.zero_overhead_limit import knee, knee_of
+    from gpumem.swap.search.planner import lowest
+
+    def told(who: str, text: str) -> None:
+        study.progress(f"{trace.name}: {who}: {text}")
+
+    trace, machine, found = study.case.trace, study.case.machine, []
+    bound = swap.zero_stall_limit(trace, machine, rounds=rounds, progress=partial(told, "bound")).limit
+    for name, planner in planners.items():
+        progress = partial(told, name)
+        options = {**study.options, "progress": progress}
+        if name == "search":  # it looks for the lowest limit itself
+            own = partial(lowest, **taken(lowest, options))
+            found.append(knee_of(trace, machine, own, name=name, bound=bound))
+        else:
+            call = partial(planner, **taken(planner, options))
+            found.append(knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress))
+        study.verify(found[-1])
+    return found
+
+
+def _limits(args: argparse.Namespace, trace: gpumem.Trace) -> list[int]:
+    text = args.limits if args.limits is not None else FEW if args.quick else LIMITS
+    return [amount(part, trace.peak_load, "--limits") for part in text.split(",")]
+
+
+def _factors(args: argparse.Namespace) -> list[float]:
+    text = args.batches if args.batches is not None else TWO if args.quick else BATCHES
+    try:
+        factors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--batches: {text!r} is no list of numbers") from None
+    for factor in factors:
+        if not 0 < factor < math.inf:
+            raise ValueError(f"--batches: {factor} is not positive and finite")
+    return factors
+
+
+SUITE = Suite("swap", "swap planners", PARTS, options, measure, lambda: papers.autoswap.TABLES, quick=QUICK)

@@ -1,0 +1,98 @@
+"""`python -m benchmarks tensile`: TENSILE next to vDNN, Capuchin and the paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import gpumem
+from benchmarks import papers
+from benchmarks.suites.suite import Results, Suite
+from gpumem.cli.common.args import add_machine, finite, target_of
+from gpumem.cli.common.files import traces_of
+from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.progress import Progress, tell
+from gpumem.pipeline import report
+
+PARTS = {
+    "table1": "Table 1: one task. MSR of the peak load, EOR of the time, CBR = MSR / EOR. Not the paper's experiment",
+    "bounds": "What no swap plan of these traces can beat on this machine (certified; for several tasks as for one)",
+    "table2": "Table 2, figure 6: tasks side by side; MSR of the peaks added up, mean EOR. Not the paper's experiment",
+    "mlp": "Section 4.1: 33.5 % of the peak of an MLP without extra time",
+    "arrivals": "Jobs that arrive under a limit: how soon there is room",
+}
+ITERATIONS, FEW = 20, 5
+TASKS, TWO = 3, 2
+ROUNDS, SOME = 20, 3  # of the bound
+QUICKLY = ("vgg16", "mlp3")
+QUICK = f"{FEW} iterations, {TWO} tasks, {SOME} rounds of the bound, only {' and '.join(QUICKLY)} if none is named"
+
+
+def options(p: Parser) -> None:
+    """Add the suite's own arguments."""
+    p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
+    add_machine(p, "rtx2080ti")
+    p.add_argument("--tasks", type=int, help=f"of table2: up to so many copies (default: {TASKS})")
+    p.add_argument("--launch-ns", type=float, help="what an op costs to launch, instead of the machine's")
+    p.add_argument("--half-duplex", action="store_true", help="one copy engine for both directions, as in the paper")
+    p.add_argument(
+        "--slowdown", type=float, default=1.0, metavar="S", help="of k kernels each runs at 1 / (1 + S (k - 1))"
+    )
+    p.add_argument(
+        "--framework",
+        action="store_true",
+        help="also as in the paper's framework: Python hands over op by op in 1 ms, and waits for each; no launch cost",
+    )
+    p.add_argument("--no-check", action="store_true", help="do not hold the event logs against the naive oracle")
+
+
+def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
+    """Print Tables 1 and 2 and figure 6 of the TENSILE paper, its claim on MLPs, and how fast newcomers get room."""
+    tasks = args.tasks if args.tasks is not None else TWO if args.quick else TASKS
+    if not 1 <= tasks <= 100:
+        raise ValueError(f"--tasks: {tasks} is not in 1..100")
+    finite(args, "slowdown")
+    machine = target_of(args)
+    machine = machine.with_(duplex=machine.duplex and not args.half_duplex)
+    if args.launch_ns is not None:
+        machine = machine.with_(launch_ns=args.launch_ns)
+    turns, rounds = (FEW, SOME) if args.quick else (ITERATIONS, ROUNDS)
+    paper = papers.tensile
+    setting = paper.Setting(machine, args.slowdown, turns, not args.no_check, progress, tell, rounds)
+    traces = traces_of(args.trace or (QUICKLY if args.quick else []), machine, progress, args.workspaces)
+
+    def ways(those: list[gpumem.Trace]) -> list[tuple[gpumem.Trace, papers.tensile.Setting]]:
+        """As they are, and in the paper's framework if asked for."""
+        both = [((trace, setting), paper.in_framework(trace, setting)) for trace in those]
+        return [way for pair in both for way in pair[: 1 + args.framework]]
+
+    runs = ways(traces)
+
+    @cache  # one task is in both tables
+    def methods(which: int, count: int) -> list[dict[str, Any]]:
+        return paper.methods(runs[which][0], count, runs[which][1])
+
+    def beside(most: int, table: Mapping[tuple[int, str], tuple[float, float]]) -> list[dict[str, Any]]:
+        copies = [row for i in range(len(runs)) for k in range(1, most + 1) for row in methods(i, k)]
+        return paper.beside(copies, table)
+
+    rows: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "table1": partial(beside, 1, paper.TABLE1),
+        "bounds": lambda: [paper.bounds(trace, setting) for trace in traces],
+        "table2": partial(beside, tasks, paper.TABLE2),
+        "mlp": lambda: [paper.mlp_row(*way) for way in ways([t for t in traces if "mlp" in t.name] + paper.mlps())],
+        "arrivals": lambda: [row for way in runs for row in paper.arrivals(*way)],
+    }
+    return {part: rows[part]() for part in progress.over(parts)}
+
+
+def pictures(results: Results) -> list[tuple[str, report.Figure]]:
+    """Figure 6: three for each trace."""
+    return [(f"{f.name}-{k // 3 + 1}", f) for k, f in enumerate(papers.tensile.figure6(results.get("table2", [])))]
+
+
+SUITE = Suite(
+    "tensile", "several jobs on one GPU", PARTS, options, measure, lambda: papers.tensile.TABLES, pictures, QUICK
+)
