@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from gpumem import check
 from gpumem.execute import in_issue_order
-from gpumem.execute.orders import shuffled
+from gpumem.execute.emulator import shuffled
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap

@@ -15,10 +15,9 @@ from gpumem.io import bundled, load
 from gpumem.pool import PLANNERS as POOLS
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min, select, without
 from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
-from gpumem.swap.autoswap.selection import select, without
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.facts.pinned import Pinned

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 import gpumem
 from benchmarks.papers import smartpool as pool_tables
 from benchmarks.papers.published import BELOW_CNMEM
-from gpumem.evaluate.call_cost import costs
+from benchmarks.papers.smartpool import costs
 from gpumem.io import bundled, write
 from gpumem.pipeline.footprint import placed, replayed
 from gpumem.pool import ALLOCATORS, PLANNERS, best_fit, first_fit

@@ -14,8 +14,7 @@ from gpumem.io import bundled, load
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines.capuchin import capuchin
-from gpumem.swap.baselines.capuchin_policy import AccessPattern
-from gpumem.swap.baselines.msps import Chains
+from gpumem.swap.baselines.capuchin_policy import AccessPattern, Chains
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.facts.recompute import recomputable
 from gpumem.swap.plan import Plan, Recompute

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gpumem import check
-from gpumem.arcs import meet
 from gpumem.pool import best_fit
-from gpumem.pool.search._eject import OUT, STUCK, eject, neighbours
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.ejection import EjectionWalk
+from gpumem.pool.search.ejection import OUT, STUCK, EjectionWalk, eject, neighbours
 from gpumem.trace import Trace
+from gpumem.trace.lifetimes import meet
 
 from .strategies import traces
 

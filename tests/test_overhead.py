@@ -11,7 +11,7 @@ from benchmarks.papers.zero_overhead_limit import knee, knee_of, overhead_at
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap.judge import Judge
+from gpumem.swap.facts.limits import Judge
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Buffers, Ops, Trace
 

@@ -17,7 +17,7 @@ from gpumem.swap.facts.limits import floor
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import states
 from gpumem.swap.plan import Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.plan.gaps import gaps, windows
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.swap.search._copy_orders import toggle
@@ -26,7 +26,6 @@ from gpumem.swap.search._recompute_state import Drops
 from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule
-from gpumem.swap.windows import windows
 from gpumem.trace import Buffers, Ops, Trace
 
 from .conftest import tiny_machine

@@ -14,7 +14,7 @@ from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import planner
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search._reorder import meetings, refit
+from gpumem.pool.search.annealing import meetings, refit
 from gpumem.pool.smartpool.offline import _fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap

@@ -15,7 +15,7 @@ from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.menu import Menu
+from gpumem.swap.facts.operators import Menu
 from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Hold, Plan, Recompute, Variant
 from gpumem.swap.plan.replay import Device, replays

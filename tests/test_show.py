@@ -27,7 +27,7 @@ from gpumem.pipeline import Case, in_pool
 from gpumem.simulator.hazards import hazards
 from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_stall_limit
 from gpumem.swap.autoswap import candidates
-from gpumem.swap.windows import windows
+from gpumem.swap.plan.gaps import windows
 from gpumem.trace import Buffers, Csr, Ops
 
 from .test_strict import rooms

@@ -14,8 +14,8 @@ from hypothesis import given
 
 import gpumem
 from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, check, simulate
+from gpumem.base.names import name_of
 from gpumem.base.units import amount
-from gpumem.evaluate.options import name_of
 from gpumem.pipeline import Case, Checked, Planned
 from gpumem.swap import autoswap
 

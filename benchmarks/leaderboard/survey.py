@@ -22,8 +22,8 @@ from gpumem import check as oracles, swap
 from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
+from gpumem.base.names import taken
 from gpumem.base.version import __version__
-from gpumem.evaluate.options import taken
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan

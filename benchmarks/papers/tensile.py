@@ -21,8 +21,8 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, schedule, zero_stall_limit
 from gpumem.swap.facts.times import Times
 from gpumem.swap.tasks import Task
-from gpumem.swap.tensile.activity import released
 from gpumem.trace import Trace
+from gpumem.trace.lifetimes import released
 
 Row = dict[str, Any]
 TABLE1 = {  # VGG: tasks, method -> MSR, EOR

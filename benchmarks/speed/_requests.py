@@ -8,8 +8,8 @@ from typing import Any
 
 from cuda.bindings import driver as api
 
+from benchmarks.papers.smartpool import costs
 from gpumem import best_fit
-from gpumem.evaluate.call_cost import costs
 from gpumem.io import bundled
 from gpumem.pool.allocators.caching import Caching
 from gpumem.pool.allocators.cnmem import CnMem

@@ -12,14 +12,13 @@ import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem import pipeline, swap
-from gpumem.base.names import chosen
+from gpumem.base.names import chosen, taken
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
 from gpumem.cli.common.files import each_way, traces_of, with_workspaces
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.planning import add_own, own_options, tell_bound
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.evaluate.options import taken
 from gpumem.pipeline import report
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 NOT_LIBRARY = {
-    "gpumem.arcs",
+    "gpumem.trace.lifetimes",
     "gpumem.cli.main",
     "gpumem.cli",
     "gpumem.base.names",

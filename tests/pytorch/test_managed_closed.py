@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
-import gpumem.torch.run.leaving as leaving
+import gpumem.torch.run.memory as leaving
 import gpumem.torch.step.observing as observing
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.torch import LimitError, WorkloadError, managed, record

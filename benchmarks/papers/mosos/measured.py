@@ -18,12 +18,11 @@ from benchmarks.papers.autoswap import Study
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.evaluate.options import taken
+from gpumem.base.names import taken
 from gpumem.pipeline.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import convolutions
-from gpumem.swap.facts.operators import operators
-from gpumem.swap.menu import menu_of
+from gpumem.swap.facts.operators import menu_of, operators
 from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, without

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from benchmarks.papers.waterwave.group_sizes import (
         OF_NEED as OF_NEED,
         WEIGHTS as WEIGHTS,
+        grouped as grouped,
         lengths as lengths,
+        loops as loops,
+        splits as splits,
         weighted as weighted,
     )
     from benchmarks.papers.waterwave.hosts import (
@@ -48,6 +51,5 @@ if TYPE_CHECKING:
         slowed as slowed,
         throughput as throughput,
     )
-    from gpumem.papers.waterwave.splits import grouped as grouped, loops as loops, splits as splits
 
 face(__name__)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -64,3 +65,27 @@ def choices(text: str, table: Mapping[str, object], what: str) -> list[str]:
 def chosen(text: str, table: Mapping[str, T], what: str) -> dict[str, T]:
     """Return the part of a table that a list of names, or `all`, asks for."""
     return {name: table[name] for name in choices(text, table, what)}
+
+
+def function_of(given: str | Callable[..., T], table: Mapping[str, Callable[..., T]], what: str) -> Callable[..., T]:
+    """Look up a function by name; a function is what it is."""
+    if isinstance(given, str):
+        return choice(given, table, what)
+    return given
+
+
+def taken(planner: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the planner has a keyword for.
+
+    >>> taken(lambda trace, machine, limit, *, seed=0: None, {"seed": 3, "seconds": 2.0})
+    {'seed': 3}
+    """
+    known = inspect.signature(planner).parameters.values()
+    everything = any(p.kind is p.VAR_KEYWORD for p in known)
+    names = {p.name for p in known if p.kind is p.KEYWORD_ONLY}
+    return {name: value for name, value in options.items() if everything or name in names}
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function, that of the function inside a `functools.partial`, or `planner`."""
+    return str(getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", "planner"))

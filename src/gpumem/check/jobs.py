@@ -12,9 +12,44 @@ from gpumem.base.arguments import strict
 from gpumem.check.event_log import COPY, RUN, LoggedEvent, objection
 from gpumem.check.event_order import order
 from gpumem.check.event_values import values
-from gpumem.check.handing import handing_over
+from gpumem.check.hosts import NaiveHosts
 from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, Trace
+
+
+def handing_over(log: Sequence[LoggedEvent], traces: Mapping[str, Trace], handing: Mapping[str, I64]) -> None:
+    """Check that no kernel starts before its host can hand it over, and that none stands idle when it could start.
+
+    Parameters
+    ----------
+    handing : mapping from job to int64[n]
+        Nanoseconds that a host needs to hand over each op; of jobs that are not in it the host is off.
+
+    Raises
+    ------
+    CheckError
+        A kernel starts before its host has come to it; or later, and at that instant nothing happens to its job that
+        it can have waited for.
+    """
+    for name, costs in handing.items():
+        if len(costs) != traces[name].n:
+            raise ValueError(f"handing: {len(costs)} costs for the {traces[name].n} ops of job {name!r}")
+    hosts: dict[str, NaiveHosts] = {}
+    happened: dict[str, int] = {}  # when something happened to each job last
+    for i, e in enumerate(log):
+        if e.kind == "launch" and e.job in handing:
+            hosts[e.job] = NaiveHosts(traces[e.job], handing[e.job], True, e.ns)
+        mine = hosts.get(e.job)
+        if mine is not None and e.kind in RUN:
+            ns = mine.issue(e.op)
+            if e.ns < ns:
+                raise objection("handing", f"op {e.op} starts, but its host hands it over at {ns} ns", i, e)
+            if e.ns > ns and e.ns > happened.get(e.job, -1):
+                told = f"op {e.op} starts, but its host has handed it over at {ns} ns, and nothing happens now"
+                raise objection("handing", told, i, e)
+        elif mine is not None and e.kind in RUN.values():  # a rerun blocks as its op does
+            mine.ended(e.op, e.ns)
+        happened[e.job] = e.ns
 
 
 @strict
@@ -57,7 +92,7 @@ def jobs(
     Order: jobs arrive, are launched and leave; each iteration runs each op once, in issue order, one after another.
     Memory: nobody holds more than its budget, nor all together more than the capacity; all is freed in the end.
     Links: one transfer at a time, each way or in all, in exactly the link's time. Kernels: each does its work, at the
-    speed that the others leave it, from when its own host has handed it over (`gpumem.check.handing`). Values: see
+    speed that the others leave it, from when its own host has handed it over (`gpumem.check.jobs`). Values: see
     `gpumem.check.event_values.values`. The log cannot show in which order transfers queued, nor what lies on the host.
     O(events * jobs).
 

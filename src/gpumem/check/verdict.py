@@ -11,7 +11,7 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import CheckError
-from gpumem.evaluate.options import name_of
+from gpumem.base.names import name_of
 from gpumem.simulator.simulate import hosted
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement

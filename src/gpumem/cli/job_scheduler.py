@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import gpumem
 from gpumem import io, pool
-from gpumem.base.names import unknown
+from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.check import verdict
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planning import of_use
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.evaluate.options import taken
 from gpumem.execute import latency
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:
     """A job for each file, named after it."""
     from gpumem.jobs import Job
-    from gpumem.swap.tensile.activity import released
+    from gpumem.trace.lifetimes import released
 
     count = len(args.file)
     known: dict[str, gpumem.Trace] = {}

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
         HostMemory as HostMemory,
         Work as Work,
     )
-    from gpumem.execute.emulator import Emulator as Emulator
+    from gpumem.execute.emulator import (
+        Emulator as Emulator,
+        Order as Order,
+        in_issue_order as in_issue_order,
+        late as late,
+        shuffled as shuffled,
+    )
     from gpumem.execute.generic import (
         GenericOp as GenericOp,
         carried as carried,
@@ -25,12 +31,6 @@ if TYPE_CHECKING:
         scaled as scaled,
     )
     from gpumem.execute.layout import Block as Block, Layout as Layout
-    from gpumem.execute.orders import (
-        Order as Order,
-        in_issue_order as in_issue_order,
-        late as late,
-        shuffled as shuffled,
-    )
     from gpumem.execute.program import (
         Launch as Launch,
         Program as Program,

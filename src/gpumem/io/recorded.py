@@ -12,8 +12,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.files import replacing
-from gpumem.io._misspelt import check_keys
-from gpumem.io.schema import Amount, Count, Index, check_positions, decode
+from gpumem.io.schema import Amount, Count, Index, check_keys, check_positions, decode
 from gpumem.trace import THE_HOST, UNKNOWN, Csr, Ops, Trace, numbered, told
 from gpumem.trace.kinds import statistics_by_kind, told_statistics
 from gpumem.trace.record.recording import NEVER, Recording

@@ -11,9 +11,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import choice
+from gpumem.base.names import choice, taken
 from gpumem.base.units import human, percent
-from gpumem.evaluate.options import taken
 from gpumem.pipeline.pipeline import Progress, plan, silent
 from gpumem.pipeline.planned import Planned
 from gpumem.simulator.machine import Machine

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
+from gpumem.base.names import taken
 from gpumem.check import verdict
-from gpumem.evaluate.options import taken
 from gpumem.pool.allocators.protocol import Pool, replay
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement

@@ -12,10 +12,9 @@ from gpumem import check as oracles, pool as pools, swap as swaps
 from gpumem.base.arguments import expect, strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Facts, Shown, clipped
-from gpumem.base.names import choices, meant
+from gpumem.base.names import choices, function_of, meant, name_of, taken
 from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
-from gpumem.evaluate.options import function_of, name_of, taken
 from gpumem.pipeline.planned import Planned
 from gpumem.pipeline.report import Run
 from gpumem.pipeline.swap_and_place import Combined, at_load, cheapest, in_pool, settle

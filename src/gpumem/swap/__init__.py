@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
     from gpumem.swap.facts import Times as Times
-    from gpumem.swap.facts.limits import fits as fits
+    from gpumem.swap.facts.limits import Proof as Proof, fits as fits
     from gpumem.swap.facts.recompute import (
         REASONS as REASONS,
         Recomputable as Recomputable,
@@ -42,13 +42,11 @@ if TYPE_CHECKING:
     )
     from gpumem.swap.mosos import mosos as mosos, solve_mosos as solve_mosos
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
-    from gpumem.swap.plan.gaps import Gaps as Gaps, Spans as Spans, gaps as gaps
+    from gpumem.swap.plan.gaps import Gaps as Gaps, Spans as Spans, Windows as Windows, gaps as gaps
     from gpumem.swap.planners import PLANNERS as PLANNERS, PROGRAMS as PROGRAMS
-    from gpumem.swap.proof import Proof as Proof
     from gpumem.swap.search import search as search
     from gpumem.swap.snu import heuristic as heuristic, ilp as ilp, on_demand as on_demand, solve_ilp as solve_ilp
     from gpumem.swap.tasks import Scheduled as Scheduled, Task as Task
     from gpumem.swap.tensile import schedule as schedule, tensile as tensile
-    from gpumem.swap.windows import Windows as Windows
 
 face(__name__)

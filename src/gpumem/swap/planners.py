@@ -11,10 +11,10 @@ from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.facts.limits import Proof
 from gpumem.swap.mosos.planners import checkmate, checkmate_auto, mosos, solve_mosos, str_, str_auto
 from gpumem.swap.mosos.work import FAMILY
 from gpumem.swap.plan import Plan
-from gpumem.swap.proof import Proof
 from gpumem.swap.search.planner import search
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.ilp import ilp, solve_ilp

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.base.arguments import strict
+from gpumem.base.jit import jit
 from gpumem.trace.csr import Csr
 from gpumem.trace.trace import Trace
 
@@ -71,3 +72,40 @@ def tails(whole: Trace, short: Trace, limit: int) -> list[int]:
     found = np.flatnonzero(short.buffers.end < whole.buffers.end).tolist()
     spans = zip(found, short.buffers.end[found].tolist(), whole.buffers.end[found].tolist())
     return [i for i, lo, hi in spans if over[np.arange(lo, hi) % n].any()]
+
+
+@jit
+def meet(a: int, b: int, c: int, d: int, n: int) -> bool:
+    """Whether the arcs [a, b) and [c, d) of a circle of `n` steps have a step in common; `n` < `b` wraps.
+
+    >>> meet(0, 2, 2, 3, 4), meet(0, 2, 3, 5, 4)
+    (False, True)
+    """
+    return bool((a < d and c < b) or a + n < d or c + n < b)  # as they stand, or one of them a turn later
+
+
+@strict
+def released(trace: Trace) -> Trace:
+    """Return `trace` with the tails of its lifetimes cut: a buffer ends with the last op that touches it.
+
+    What is persistent, on the host or never touched keeps its lifetime.
+
+    Notes
+    -----
+    O(accesses). Recorded frameworks hold on to some buffers, gradients above all, until the iteration is over. Plans
+    leave such tails alone, so that planners can be compared; whoever wants them gone rewrites the trace first.
+
+    Examples
+    --------
+    >>> from gpumem.trace import Buffers, Ops
+    >>> ops = Ops.make([[], [0], []], [[0], [], []])
+    >>> released(Trace(Buffers.make([8], [0], [3]), ops)).buffers.end
+    array([2])
+
+    References
+    ----------
+    Zhang et al., TENSILE, section 4.5.
+    """
+    b, last = trace.buffers, trace.last_touch()
+    short = (last >= 0) & ~b.persistent & ~b.host
+    return replace(trace, buffers=replace(b, end=np.where(short, b.start + last + 1, b.end)))

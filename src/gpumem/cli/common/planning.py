@@ -10,12 +10,11 @@ from typing import Any
 
 import gpumem
 from gpumem import pool, swap
-from gpumem.base.names import choice, choices
+from gpumem.base.names import choice, choices, taken
 from gpumem.base.units import amount, human_ns
 from gpumem.cli.common.args import add_machine, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.progress import Progress, tell
-from gpumem.evaluate.options import taken
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
 SEED = "of planners that draw random numbers"

@@ -17,10 +17,9 @@ from cuda.core import EventOptions
 
 from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Token, Work
-from gpumem.execute.cuda.clocks import Clocks
 from gpumem.execute.cuda.memory import CudaMemory, DeviceArray, for_numba
 from gpumem.execute.cuda.nvtx import ranged
-from gpumem.execute.cuda.timing import Gate
+from gpumem.execute.cuda.timing import Clocks, Gate
 from gpumem.execute.layout import Block, Layout
 from gpumem.simulator.timeline import Span
 from gpumem.trace import UNKNOWN

@@ -5,10 +5,6 @@ Arrays are C-contiguous device arrays of Numba; the stream is a `cuda.core.Strea
 
 from __future__ import annotations
 
-from gpumem.kernels.attention import attention as attention, attention_gradient as attention_gradient
-from gpumem.kernels.average_pool import average_pool as average_pool, average_pool_gradient as average_pool_gradient
-from gpumem.kernels.batched_matmul import batched_matmul as batched_matmul
-from gpumem.kernels.bias import bias as bias, bias_gradient as bias_gradient
 from gpumem.kernels.device.conv2d import (
     conv2d as conv2d,
     conv2d_input_gradient as conv2d_input_gradient,
@@ -17,6 +13,8 @@ from gpumem.kernels.device.conv2d import (
 from gpumem.kernels.device.elementwise import (
     adam as adam,
     add as add,
+    bias as bias,
+    bias_gradient as bias_gradient,
     copy as copy,
     relu as relu,
     relu_gradient as relu_gradient,
@@ -33,11 +31,32 @@ from gpumem.kernels.device.loss import (
     softmax_cross_entropy as softmax_cross_entropy,
     softmax_cross_entropy_gradient as softmax_cross_entropy_gradient,
 )
-from gpumem.kernels.device.matmul import matmul as matmul
-from gpumem.kernels.device.norm import batch_norm as batch_norm, batch_norm_gradient as batch_norm_gradient
+from gpumem.kernels.device.matmul import batched_matmul as batched_matmul, matmul as matmul
+from gpumem.kernels.device.norm import (
+    batch_norm as batch_norm,
+    batch_norm_gradient as batch_norm_gradient,
+    dropout as dropout,
+    dropout_gradient as dropout_gradient,
+    layer_norm as layer_norm,
+    layer_norm_gradient as layer_norm_gradient,
+)
 from gpumem.kernels.device.placement import load_profile as load_profile, overlap as overlap, placement as placement
-from gpumem.kernels.device.pooling import max_pool as max_pool, max_pool_gradient as max_pool_gradient
-from gpumem.kernels.device.transformer import softmax as softmax, softmax_gradient as softmax_gradient
+from gpumem.kernels.device.pooling import (
+    average_pool as average_pool,
+    average_pool_gradient as average_pool_gradient,
+    max_pool as max_pool,
+    max_pool_gradient as max_pool_gradient,
+)
+from gpumem.kernels.device.transformer import (
+    attention as attention,
+    attention_gradient as attention_gradient,
+    embedding as embedding,
+    embedding_gradient as embedding_gradient,
+    gelu as gelu,
+    gelu_gradient as gelu_gradient,
+    softmax as softmax,
+    softmax_gradient as softmax_gradient,
+)
 from gpumem.kernels.device.winograd import (
     conv2d_input_gradient_winograd as conv2d_input_gradient_winograd,
     conv2d_winograd as conv2d_winograd,
@@ -49,10 +68,6 @@ from gpumem.kernels.device.words import (
     delay as delay,
     fill as fill,
 )
-from gpumem.kernels.dropout import dropout as dropout, dropout_gradient as dropout_gradient
-from gpumem.kernels.embedding import embedding as embedding, embedding_gradient as embedding_gradient
-from gpumem.kernels.gelu import gelu as gelu, gelu_gradient as gelu_gradient
-from gpumem.kernels.layer_norm import layer_norm as layer_norm, layer_norm_gradient as layer_norm_gradient
 from gpumem.kernels.prebound import prebinding
 from gpumem.kernels.reference import __all__ as __all__
 from gpumem.kernels.shapes import im2col_floats as im2col_floats, winograd_floats as winograd_floats

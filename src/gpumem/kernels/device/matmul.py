@@ -173,3 +173,15 @@ def matmul(stream: object, a: Any, b: Any, out: Any, transpose_a: bool = False, 
     left = (flat(a), 0, 1, rows) if transpose_a else (flat(a), 0, inner, 1)
     right = (flat(b), 0, 1, inner) if transpose_b else (flat(b), 0, columns, 1)
     product(stream, left, right, flat(out), 1, 1, (rows, columns, inner))
+
+
+def batched_matmul(
+    stream: object, a: Any, b: Any, out: Any, transpose_a: bool = False, transpose_b: bool = False
+) -> None:
+    """As in `reference`."""
+    batches, rows, columns, inner = _shapes.batched_matmul(a, b, out, transpose_a, transpose_b)
+    stride_a, stride_b = (size if len(x.shape) == 3 else 0 for x, size in ((a, rows * inner), (b, inner * columns)))
+    left = (flat(a), stride_a, 1, rows) if transpose_a else (flat(a), stride_a, inner, 1)
+    right = (flat(b), stride_b, 1, inner) if transpose_b else (flat(b), stride_b, columns, 1)
+    results, sums = (batches, 1) if len(out.shape) == 3 else (1, batches)
+    product(stream, left, right, flat(out), results, sums, (rows, columns, inner))

@@ -51,3 +51,37 @@ def max_pool_gradient(stream: object, dy: Any, index: Any, dx: Any, size: int = 
     """Set each element of dx (N, C, H, W) to the sum of dy (N, C, P, Q) over the windows whose maximum it was."""
     _shapes.max_pool("dx", dx, "dy", dy, index, size, stride)
     each(_max_pool_gradient, _shapes.size(dx), stream, dy, index, dx, np.int64(size), np.int64(stride))
+
+
+@kernel
+def _average_pool(x: Any, out: Any, size: Any, stride: Any) -> None:
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        n, c, p, q = unravel(i, out.shape)
+        total = _ZERO
+        for h in range(p * stride, p * stride + size):
+            for v in range(q * stride, q * stride + size):
+                total += x[n, c, h, v]
+        out[n, c, p, q] = total / np.float32(size * size)
+
+
+@kernel
+def _average_pool_gradient(dy: Any, dx: Any, size: Any, stride: Any) -> None:
+    for i in range(cuda.grid(1), dx.size, cuda.gridsize(1)):
+        n, c, h, v = unravel(i, dx.shape)
+        total = _ZERO
+        for p in range(max(0, (h - size) // stride + 1), min(dy.shape[2], h // stride + 1)):  # windows over the element
+            for q in range(max(0, (v - size) // stride + 1), min(dy.shape[3], v // stride + 1)):
+                total += dy[n, c, p, q]
+        dx[n, c, h, v] = total / np.float32(size * size)
+
+
+def average_pool(stream: object, x: Any, out: Any, size: int = 2, stride: int = 2) -> None:
+    """Set out (N, C, P, Q) to the mean of each window of x (N, C, H, W), P = (H - size) // stride + 1."""
+    _shapes.average_pool("x", x, "out", out, size, stride)
+    each(_average_pool, _shapes.size(out), stream, x, out, np.int64(size), np.int64(stride))
+
+
+def average_pool_gradient(stream: object, dy: Any, dx: Any, size: int = 2, stride: int = 2) -> None:
+    """Set each element of dx (N, C, H, W) to its share of dy (N, C, P, Q), summed over the windows that cover it."""
+    _shapes.average_pool("dx", dx, "dy", dy, size, stride)
+    each(_average_pool_gradient, _shapes.size(dx), stream, dy, dx, np.int64(size), np.int64(stride))

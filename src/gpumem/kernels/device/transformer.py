@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpumem.kernels import shapes as _shapes
-from gpumem.kernels.device.matmul import flat
-from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, kernel
+from gpumem.kernels.device.elementwise import binary, unary
+from gpumem.kernels.device.matmul import batched_matmul, flat, product
+from gpumem.kernels.numba_cuda import block_each, block_max, block_sum, cuda, each, kernel
 
 _ZERO, _LEAST = np.float32(0), np.float32(-np.inf)
 
@@ -62,3 +63,95 @@ def rows_gradient(stream: object, y: Any, dy: Any, dx: Any, columns: int, scale:
     """Do as `softmax_gradient` for rows in flat arrays; dy and dx may be longer than y."""
     numbers = np.int64(columns), np.float32(scale)
     block_each(_softmax_gradient, _shapes.size(y) // columns, columns, stream, y, dy, dx, *numbers)
+
+
+def attention(stream: object, q: Any, k: Any, v: Any, out: Any, probs: Any, causal: bool = False) -> None:
+    """As in `reference`; three kernels."""
+    *_, width = _shapes.attention({"q": q, "out": out}, {"k": k, "v": v}, probs)
+    batched_matmul(stream, q, k, probs, transpose_b=True)
+    softmax(stream, probs, probs, width**-0.5, causal)
+    batched_matmul(stream, probs, v, out)
+
+
+def attention_gradient(
+    stream: object, dy: Any, q: Any, k: Any, v: Any, probs: Any, dq: Any, dk: Any, dv: Any, workspace: Any
+) -> None:
+    """As in `reference`; five kernels."""
+    like_q, like_k = {"q": q, "dy": dy, "dq": dq}, {"k": k, "v": v, "dk": dk, "dv": dv}
+    groups, rows, columns, width = _shapes.attention(like_q, like_k, probs)
+    _shapes.workspace(workspace, _shapes.size(probs))
+    batched_matmul(stream, probs, dy, dv, transpose_a=True)
+    slopes = workspace, rows * columns  # the gradient by the weights, then by the scores
+    left, right = (flat(dy), rows * width, width, 1), (flat(v), columns * width, 1, width)
+    product(stream, left, right, workspace, groups, 1, (rows, columns, width))
+    rows_gradient(stream, flat(probs), workspace, workspace, columns, width**-0.5)
+    right = flat(k), columns * width, width, 1
+    product(stream, (*slopes, columns, 1), right, flat(dq), groups, 1, (rows, width, columns))
+    right = flat(q), rows * width, width, 1
+    product(stream, (*slopes, 1, columns), right, flat(dk), groups, 1, (columns, width, rows))
+
+
+_NAN = np.float32(np.nan)
+
+
+@kernel
+def _embedding(table: Any, ids: Any, out: Any) -> None:
+    rows, columns = table.shape
+    for n in range(cuda.blockIdx.x, ids.size, cuda.gridDim.x):
+        row = ids[n]
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
+            out[n, c] = table[row, c] if 0 <= row < rows else _NAN
+
+
+@kernel
+def _embedding_gradient(dy: Any, ids: Any, dtable: Any) -> None:
+    rows, columns = dtable.shape
+    for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):  # a block looks for its row among the ids, in their order
+        for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
+            dtable[row, c] = _ZERO
+        for n in range(ids.size):
+            if ids[n] == row:
+                for c in range(cuda.threadIdx.x, columns, cuda.blockDim.x):
+                    dtable[row, c] += dy[n, c]
+
+
+def embedding(stream: object, table: Any, ids: Any, out: Any) -> None:
+    """As in `reference`."""
+    _shapes.embedding("table", table, ids, "out", out)
+    block_each(_embedding, *out.shape, stream, table, ids, out)
+
+
+def embedding_gradient(stream: object, dy: Any, ids: Any, dtable: Any) -> None:
+    """As in `reference`; without atomics, so the order of each sum is that of the ids."""
+    _shapes.embedding("dtable", dtable, ids, "dy", dy)
+    block_each(_embedding_gradient, *dtable.shape, stream, dy, ids, dtable)
+
+
+_HALF, _ONE, _THREE = np.float32(0.5), np.float32(1), np.float32(3)
+_SCALE, _CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
+
+
+@unary
+def _gelu(x: Any) -> Any:
+    bend = math.tanh(_SCALE * (x + _CUBE * x * x * x))
+    return _HALF * x * (_ONE + bend)
+
+
+@binary
+def _gelu_gradient(x: Any, dy: Any) -> Any:
+    square = x * x
+    bend = math.tanh(_SCALE * (x + _CUBE * square * x))
+    slope = (_ONE - bend * bend) * _SCALE * (_ONE + _THREE * _CUBE * square)
+    return dy * _HALF * (_ONE + bend + x * slope)
+
+
+def gelu(stream: object, x: Any, out: Any) -> None:
+    """As in `reference`; out may be x."""
+    n = _shapes.same(x=x, out=out)
+    each(_gelu, n, stream, x.reshape(n), out.reshape(n))
+
+
+def gelu_gradient(stream: object, x: Any, dy: Any, dx: Any) -> None:
+    """As in `reference`; dx may be dy."""
+    n = _shapes.same(x=x, dy=dy, dx=dx)
+    each(_gelu_gradient, n, stream, x.reshape(n), dy.reshape(n), dx.reshape(n))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpumem.arcs import meet
 from gpumem.base.jit import inner
 from gpumem.trace import F64, I64
+from gpumem.trace.lifetimes import meet
 
 FAR = 2**62
 

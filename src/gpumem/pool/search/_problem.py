@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpumem.arcs import meet
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, _fit
 from gpumem.trace import I64, Trace
+from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import Placement
 
 REST = 40  # work for each buffer that is placed around others

@@ -18,11 +18,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpumem.arcs import meet
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
 from gpumem.pool._interval_index import place
 from gpumem.trace import I64, Trace, int_column
+from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import NOWHERE, Placement
 
 MAX_ALIGNMENT = 2**40

@@ -23,9 +23,8 @@ from gpumem.base.arguments import strict
 from gpumem.pool.allocators._blocks import checked
 from gpumem.pool.allocators.native import Native
 from gpumem.pool.allocators.protocol import Pool, stepwise
-from gpumem.pool.runtime._observer import Observer
 from gpumem.pool.smartpool._cursor import NONE, Cursor
-from gpumem.pool.smartpool._iteration import RequestTable, recorded
+from gpumem.pool.smartpool._iteration import Observer, RequestTable, recorded
 from gpumem.pool.smartpool._region import Held, Region
 from gpumem.pool.smartpool._statistics import SmartPoolStatistics
 from gpumem.pool.smartpool.offline import best_fit

@@ -12,7 +12,7 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.menu import Menu, menu_of
+from gpumem.swap.facts.operators import Menu, menu_of
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace

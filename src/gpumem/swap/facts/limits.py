@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.errors import Infeasible
+from gpumem.base.deadline import Deadline
+from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.units import human_ns, percent
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import baseline, simulate
+from gpumem.simulator.timeline import Timeline
+from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, without
 from gpumem.trace import Trace
 
@@ -39,3 +48,70 @@ def fits(trace: Trace, limit: int) -> bool:
     if limit < needs:
         raise Infeasible(op, needs, limit)
     return False
+
+
+FAR = 2**62  # a time that nothing reaches
+
+
+@dataclass(slots=True, eq=False)
+class Judge:
+    """Keeps the plan whose iteration is shortest by the capacity clock."""
+
+    trace: Trace
+    machine: Machine
+    limit: int
+    best: Plan | None = None
+    line: Timeline | None = None
+    lowest: int = FAR
+    stall: int = FAR  # nanoseconds that the best plan adds to an iteration
+
+    def offer(self, plan: Plan) -> int:
+        """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then."""
+        swapped = plan.apply(self.trace)
+        self.lowest = min(self.lowest, swapped.peak_load)
+        if swapped.peak_load > self.limit or swapped.load(host=True).max() > self.machine.pinned:
+            return FAR
+        line = simulate(swapped, self.machine, capacity=self.limit)
+        if self.line is None or line.makespan < self.line.makespan:
+            self.best, self.line = plan, line
+            self.stall = line.makespan - baseline(self.trace, self.machine, swapped).makespan
+        return line.makespan
+
+    def plan(self, until: Deadline) -> Plan:
+        """Return the best plan."""
+        if self.best is None:
+            reached = min(self.lowest, self.trace.peak_load)
+            raise NotReached(reached, self.limit, hint=until.hint("the pinned budget may be too small"))
+        return self.best
+
+
+START = "start"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Proof(Shown):
+    """A plan, how long its iteration takes by the clock, and what no plan of that kind can beat.
+
+    Parameters
+    ----------
+    plan : Plan
+    value, bound : int
+        Nanoseconds of an iteration: of the plan, and the least possible as far as it is proved.
+    status : str
+        `optimal`: the two are equal, or as close as was asked for; `late`: the time was up, or the program has said
+        all that it can; `start`: the same, and the plan is the one that was given.
+    """
+
+    plan: Plan
+    value: int
+    bound: int
+    status: str
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may be from the best, as a fraction of its time."""
+        return (self.value - self.bound) / self.value if self.value else 0.0
+
+    def _facts(self) -> Facts:
+        times = {"iteration": human_ns(self.value), "at least": human_ns(self.bound), "gap": percent(self.gap)}
+        return {"": self.plan.trace} | times | {"status": self.status}

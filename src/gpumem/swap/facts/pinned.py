@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.accounts.places import at_places
 from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.decisions import Swap
-from gpumem.swap.plan.gaps import Gaps
-from gpumem.swap.windows import Windows
+from gpumem.swap.plan.gaps import Gaps, Windows
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import GENERATOR_BYTES
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.base.jit import inner, jit
-from gpumem.swap.accounts.places import at_places
+from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.gaps import Spans
 from gpumem.swap.plan.replay import closure, is_there
 from gpumem.swap.plan.values import Origins

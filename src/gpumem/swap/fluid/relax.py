@@ -16,10 +16,29 @@ from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.times import Times
-from gpumem.swap.fluid.again import least_again
-from gpumem.swap.plan.gaps import around
-from gpumem.swap.windows import Windows, windows
+from gpumem.swap.plan.gaps import Windows, around, windows
+from gpumem.swap.plan.values import FINE, Origins
 from gpumem.trace import COMPUTE, F64, I64, Bool, Trace
+
+
+def least_again(trace: Trace, duration: I64, w: Windows) -> F64:
+    """Return the nanoseconds that each gap of `w` costs at least if it is dropped; infinite where it cannot be.
+
+    `duration`, int64[n]: ns of each op. Inputs cost nothing, whether they are there or not. O(ops of all chains).
+    """
+    v, n = Origins.of(trace), trace.n
+    key = np.repeat(np.arange(len(trace.buffers)), np.diff(v.access_ptr)) * n + v.access
+    row = np.searchsorted(key, w.buffer * n + w.after % n)
+    can = (v.left.why[row] == FINE) & (w.after % n + w.before - w.after < n)
+    first, count = v.left.first[row], np.where(can, v.left.stop[row] - v.left.first[row], 0)
+    gap = np.repeat(np.arange(len(w)), count)
+    op = v.writer[np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(gap))]
+    one = np.unique(op * len(trace.buffers) + w.buffer[gap])  # every buffer that an op can make again, once
+    whole = np.bincount(one // len(trace.buffers), trace.buffers.size[one % len(trace.buffers)], n)
+    share = duration[op] * w.size[gap] / whole[op]
+    cost: F64 = np.where(can, np.bincount(gap, share, len(w)), np.inf)
+    return cost
+
 
 TINY = 5e-4  # gaps that add up to less than this part of the peak load at every op leave for nothing
 

@@ -22,9 +22,14 @@ if TYPE_CHECKING:
         str_ as str_,
         str_auto as str_auto,
     )
-    from gpumem.swap.mosos.problem import Implementation as Implementation, Nodes as Nodes, Schedule as Schedule
+    from gpumem.swap.mosos.problem import (
+        Implementation as Implementation,
+        Nodes as Nodes,
+        Proved as Proved,
+        Rules as Rules,
+        Schedule as Schedule,
+    )
     from gpumem.swap.mosos.rounding import automatic as automatic, rounded as rounded
-    from gpumem.swap.mosos.rules import Proved as Proved, Rules as Rules
     from gpumem.swap.mosos.solve import least as least, relaxed as relaxed, solve as solve
     from gpumem.swap.mosos.stages import Stages as Stages
     from gpumem.swap.mosos.translate import plan_of as plan_of

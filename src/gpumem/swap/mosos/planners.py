@@ -17,13 +17,11 @@ from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.operators import lean
+from gpumem.swap.facts.limits import START, Proof, fits
+from gpumem.swap.facts.operators import Menu, lean, menu_of
 from gpumem.swap.linear_programs import LATE, OPTIMAL
-from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.mosos.work import FAMILY, Progress, Working, silent
 from gpumem.swap.plan import Plan
-from gpumem.swap.proof import START, Proof
 from gpumem.trace import Trace
 
 GAP = 0.002  # of the best possible time: what a schedule may be above it

@@ -17,8 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from gpumem.swap.linear_programs import Rows
-from gpumem.swap.mosos.problem import Nodes
-from gpumem.swap.mosos.rules import Rules
+from gpumem.swap.mosos.problem import Nodes, Rules
 from gpumem.swap.mosos.scope import Scope
 from gpumem.trace import F64, I64, Bool
 

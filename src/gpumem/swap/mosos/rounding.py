@@ -19,9 +19,8 @@ import numpy as np
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.linear_programs import LATE, OPTIMAL
-from gpumem.swap.mosos.problem import Nodes, Schedule
+from gpumem.swap.mosos.problem import ALL, Nodes, Proved, Rules, Schedule
 from gpumem.swap.mosos.program import StageProgram
-from gpumem.swap.mosos.rules import ALL, Proved, Rules
 from gpumem.swap.mosos.schedule import Decisions, value
 from gpumem.swap.mosos.scope import Scope
 from gpumem.trace import F64, I64, Bool

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpumem.swap.mosos.problem import Nodes
-from gpumem.swap.mosos.rules import Rules
+from gpumem.swap.mosos.problem import Nodes, Rules
 from gpumem.trace import I64, Bool
 
 

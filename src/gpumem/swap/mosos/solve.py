@@ -7,9 +7,8 @@ from math import inf
 
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL
-from gpumem.swap.mosos.problem import Nodes, Schedule
+from gpumem.swap.mosos.problem import ALL, Nodes, Proved, Rules, Schedule
 from gpumem.swap.mosos.program import StageProgram
-from gpumem.swap.mosos.rules import ALL, Proved, Rules
 from gpumem.swap.mosos.schedule import Decisions, value
 
 START = "start"  # the schedule that was given stayed the best one

@@ -18,8 +18,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
+from gpumem.swap.facts.operators import Menu, menu_of
 from gpumem.swap.facts.recompute import barred, recomputable
-from gpumem.swap.menu import Menu, menu_of
 from gpumem.swap.mosos._merge import Groups, merged
 from gpumem.swap.mosos.problem import Implementation, Nodes
 from gpumem.swap.plan import Swap, Variant

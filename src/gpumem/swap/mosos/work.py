@@ -12,16 +12,14 @@ import numpy as np
 from gpumem.base.deadline import Deadline
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts.operators import lean, operators
+from gpumem.swap.facts.limits import FAR, Judge
+from gpumem.swap.facts.operators import Menu, lean, operators
 from gpumem.swap.facts.recompute import backward_start
-from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.linear_programs import INFEASIBLE
-from gpumem.swap.menu import Menu
 from gpumem.swap.mosos.parking import crowded, parking
-from gpumem.swap.mosos.problem import Implementation, Nodes
+from gpumem.swap.mosos.problem import Implementation, Nodes, Proved, Rules
 from gpumem.swap.mosos.program import MOVED
 from gpumem.swap.mosos.rounding import rounded
-from gpumem.swap.mosos.rules import Proved, Rules
 from gpumem.swap.mosos.solve import solve
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of

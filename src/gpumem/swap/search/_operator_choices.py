@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.menu import Menu
+from gpumem.swap.facts.operators import Menu
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.plan.variants import own_workspaces
 from gpumem.trace import I64, Trace

@@ -19,9 +19,9 @@ import numpy as np
 
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.recompute_cost import MadeAgain, loads, replayed
+from gpumem.swap.plan.gaps import Windows
 from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
 from gpumem.swap.search._operator_choices import Ways
-from gpumem.swap.windows import Windows
 from gpumem.trace import F64, I64, Bool
 
 MARKS = 256  # buffers that a replay touches are marked by their number modulo this

@@ -13,20 +13,19 @@ from gpumem.base.deadline import NEVER, Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import HOST, Timeline
-from gpumem.swap.accounts.places import at_places
+from gpumem.swap.facts.load import at_places
+from gpumem.swap.facts.operators import Menu
 from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.facts.times import Times
-from gpumem.swap.menu import Menu
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.gaps import Spans, gaps
+from gpumem.swap.plan.gaps import Spans, Windows, gaps, windows
 from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
 from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.search._recompute_state import Drops, Replays, fill, settle
-from gpumem.swap.windows import Windows, windows
 from gpumem.trace import F64, I64, RECOMPUTE, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits

@@ -6,10 +6,11 @@ rest on the trace that this makes. Neither knows of the other, so the multiples 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -23,10 +24,10 @@ from gpumem.swap.baselines.capuchin import capuchin
 from gpumem.swap.baselines.checkpoint import checkpoint
 from gpumem.swap.baselines.vdnn import vdnn
 from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
-from gpumem.swap.facts.limits import floor
-from gpumem.swap.facts.operators import lean, operators
-from gpumem.swap.menu import Menu
+from gpumem.swap.facts.limits import Judge, floor
+from gpumem.swap.facts.operators import Menu, lean, operators
 from gpumem.swap.plan import Plan
+from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.on_demand import on_demand
@@ -37,9 +38,7 @@ MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are 
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which more planners, and the slow ones, are asked as well
 LONG = 20_000  # ops; on longer traces a smaller effort asks the quick ones only
-
 Planner = Callable[..., Plan]
-
 SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
 QUICK: tuple[Planner, ...] = (tensile, heuristic, autoswap)  # on the longest traces as well
 MORE: tuple[Planner, ...] = (capuchin, partial(capuchin, queue=True), on_demand)
@@ -99,3 +98,54 @@ def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool
     if small:
         found.quicken()
     return True
+
+
+RATE = 30  # of a hundred steps, how many change what is dropped
+ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share of the effort that each has
+FEW = 50  # steps that make it worth while to start again
+
+
+def race(
+    judge: Judge,
+    annealing: Callable[..., Annealing],
+    plans: Sequence[Plan],
+    small: Sequence[bool],
+    until: Deadline,
+    progress: Callable[[str], None],
+) -> None:
+    """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
+
+    `small`: whether the latter begin with the smallest workspaces, or each way where there are both.
+    """
+    runners = list(until.each(_starts(judge, annealing, plans, small, until, progress)))
+    for most, share in ROUNDS:
+        runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
+        for found in until.each(runners):
+            found.again()
+            found.with_stalls(share, RATE)
+            if found.limits[3] < FAR:
+                judge.offer(found.plan())
+            if judge.stall == 0 or until.over():
+                return
+
+
+def _starts(
+    judge: Judge,
+    annealing: Callable[..., Annealing],
+    plans: Sequence[Plan],
+    small: Sequence[bool],
+    until: Deadline,
+    progress: Callable[[str], None],
+) -> Iterator[Annealing]:
+    """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
+    trace, machine, limit = judge.trace, judge.machine, judge.limit
+    for plan in plans:
+        found = annealing(until, progress, recompute=True, plan=plan)
+        if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
+            yield found
+        if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
+            return
+    for multiple, least in product(MULTIPLES, small):
+        found = annealing(until, progress, recompute=True)
+        if relieved(found, machine, multiple, small=least):
+            yield found

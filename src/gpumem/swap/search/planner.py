@@ -9,15 +9,12 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap.facts.limits import fits, floor
-from gpumem.swap.facts.operators import lean
-from gpumem.swap.judge import FAR, Judge
-from gpumem.swap.menu import Menu, menu_of
+from gpumem.swap.facts.limits import FAR, Judge, fits, floor
+from gpumem.swap.facts.operators import Menu, lean, menu_of
 from gpumem.swap.plan import Plan
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import SWAPPING, of_all, planners, published
-from gpumem.swap.search.race import race
+from gpumem.swap.search.multistart import SWAPPING, of_all, planners, published, race
 from gpumem.trace import Trace
 
 START = 0.4  # of the time, at most, for plans of others

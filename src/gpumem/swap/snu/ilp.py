@@ -23,16 +23,14 @@ from gpumem.base.errors import NotReached
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.limits import FAR, START, Judge, Proof, fits
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
-from gpumem.swap.judge import FAR, Judge
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
-from gpumem.swap.proof import START, Proof
+from gpumem.swap.plan.gaps import windows
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
-from gpumem.swap.windows import windows
 from gpumem.trace import I64, Trace
 
 ROUNDS, SIZE = 6, 10_000  # linear programs, and their variables, to find breakpoints

@@ -13,9 +13,8 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.load import Room
 from gpumem.swap.fluid import Fluid, Solution
 from gpumem.swap.plan import Swap
-from gpumem.swap.plan.gaps import around, gaps, without
+from gpumem.swap.plan.gaps import Windows, around, gaps, without
 from gpumem.swap.snu.overlap import overlap
-from gpumem.swap.windows import Windows
 from gpumem.trace import I64, Bool, Trace
 
 ORDERS = 5_000  # ways to write down the orders of copies, beyond which not all are looked at

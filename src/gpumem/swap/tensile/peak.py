@@ -21,8 +21,8 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.accounts.places import at_places
 from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.load import at_places
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.plan.gaps import around

@@ -21,10 +21,10 @@ from gpumem.swap.facts.link import LinkTimes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
+from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.tensile import _rounds
 from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.peak import NO_COPY, LoadProfile
-from gpumem.swap.windows import Windows, windows
 from gpumem.trace import I64, Trace
 
 

@@ -17,8 +17,8 @@ from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.recorder_mode import Begun, Watch
 from gpumem.torch.internals import torch
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.follow import Remaker
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.observing import tolerable
 from gpumem.torch.step.ops import Call
 from gpumem.torch.step.workload import WorkloadError

@@ -25,14 +25,13 @@ from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.internals import register_optimizer_step_post_hook, torch
 from gpumem.torch.run.boundaries import Course
 from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
-from gpumem.torch.run.follow import recover
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.inside import without_modes
-from gpumem.torch.run.leaving import restore, to_host
 from gpumem.torch.run.limit_mode import Within
-from gpumem.torch.run.memory import Memory
+from gpumem.torch.run.memory import Memory, restore, to_host
 from gpumem.torch.run.on_cuda import LIKE, Gpu, OnCuda, advice, machine_of
+from gpumem.torch.run.recompute import recover
 from gpumem.torch.run.storage_access import Outside, Reach
 from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
