@@ -18,7 +18,7 @@ import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -26,6 +26,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.suites import parser as suites
+from gpumem.cli.common.parser import Parser
 from gpumem.cli.main import main
 
 COLUMNS = 100  # of the terminal
@@ -121,6 +123,8 @@ class Terminal:
         match words:
             case ["gpumem", *args]:
                 return self._gpumem(args)
+            case ["python", "-m", "benchmarks", *args]:
+                return self._gpumem(args, suites)
             case ["python", script]:
                 return self._python(script)
             case ["ls", *folder]:
@@ -135,11 +139,11 @@ class Terminal:
                 return str(self.status)
         raise AssertionError(f"{shlex.join(words)}: no command of this terminal")
 
-    def _gpumem(self, args: list[str]) -> str:
+    def _gpumem(self, args: list[str], of: Callable[[], Parser] | None = None) -> str:
         screen = StringIO()
         with redirect_stdout(screen), redirect_stderr(screen):
             try:
-                self.status = main(args)
+                self.status = main(args, of)
             except SystemExit as stop:
                 self.status = int(stop.code or 0)
         return screen.getvalue()

@@ -77,7 +77,13 @@ def test_a_name_of_a_face_is_what_it_says(order: str) -> None:
     namesakes = "[f'{room.__name__}.{name}' for room in faces() for name in dir(room)]"
     count, *both = fresh(f"{ASK}\n{order}\nprint(count, *({{*{namesakes}}} & {{*names}}))").split()
     assert int(count) > 150
-    functions = {"simulate", "pool.search", "swap.autoswap", "swap.search", "swap.tensile"}  # and modules as well
+    functions = {
+        "simulator.simulate",
+        "pool.search",
+        "swap.autoswap",
+        "swap.search",
+        "swap.tensile",
+    }  # and modules as well
     assert {f"gpumem.{name}" for name in functions} <= set(both)
 
 

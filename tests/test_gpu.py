@@ -163,7 +163,9 @@ def test_every_op_is_measured() -> None:
 
     with backend(timing=True) as cuda:
         model = MODELS["cnn"]()
-        assert (measured(model.trace, cuda, model.launch(device), state=model.initial).ops.duration > 0).all()
+        assert (
+            measured(model.trace, cuda, model.launch(device), place=best_fit, state=model.initial).ops.duration > 0
+        ).all()
 
 
 def test_a_slab_that_does_not_fit_is_refused_and_nothing_stays() -> None:

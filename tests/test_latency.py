@@ -510,7 +510,9 @@ def test_times_that_cannot_be_counted_are_refused() -> None:
 
 def test_measured_kernels_and_the_trace_of_their_model_meet_in_one_predictor() -> None:
     model = models.MODELS["mlp"](batch=4, features=6, hidden=(5, 7, 9))
-    ns = models.measured(model.trace, Emulator(), model.launch(reference), state=model.initial).ops.duration
+    ns = models.measured(
+        model.trace, Emulator(), model.launch(reference), place=best_fit, state=model.initial
+    ).ops.duration
     rows = [Measurement(op, 0, max(int(n), 1)) for op, n in zip(model_samples(model), ns)]
     predictor = fit(rows, least=4, training=QUICK)
     found = estimates(model.trace, MACHINE, predictor, 0)
@@ -581,7 +583,7 @@ def test_measuring_runs_on_the_fake_device() -> None:
 import json, os, sys
 sys.path.insert(0, os.environ["BENCHMARKS"])
 from types import SimpleNamespace
-import _latency
+from benchmarks.speed import _latency
 from cuda.core import Device, LaunchConfig, ObjectCode, launch
 from fake_cuda import control
 from gpumem.kernels import reference
@@ -602,7 +604,7 @@ print(json.dumps({
     "shapes": all(row.sample.shapes for row in rows), "at": sorted({row.utilisation for row in rows}),
 }))
 """
-    done = fake_cuda.run(code, BENCHMARKS=str(Path(__file__).parents[1] / "benchmarks"))
+    done = fake_cuda.run(code, BENCHMARKS=str(Path(__file__).parents[1]))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["alone"] == told["ops"] and set(told["types"]) == set(told["ops"])

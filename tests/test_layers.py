@@ -1,13 +1,13 @@
-"""Imports point one way, between rooms and between the wings of a room, and `import gpumem` is light."""
+"""Packages import what one table says, and so does what is inside them; `import gpumem` is light."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import importlib
-import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -19,62 +19,69 @@ from gpumem.base.exports import Face
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "gpumem"
 
-# A module may import those of lower lines and of its own; `pool`, `swap` and `execute` never each other.
-LAYERS = [
-    [
-        "units",
-        "names",
-        "errors",
-        "_strict",
-        "_show",
-        "columns",
-        "kinds",
-        "arcs",
-        "deadline",
-        "_jit",
-        "_face",
-        "_version",
-        "kernels",
+# What each package may import, from the ground up: those named here, itself, and no other.
+PACKAGES = {
+    "base": [],
+    "trace": ["base"],
+    "kernels": ["base"],
+    "simulator": ["base", "trace"],
+    "io": ["base", "trace", "simulator"],
+    "check": ["base", "trace", "simulator"],
+    "swap": ["base", "trace", "simulator"],
+    "pool": ["base", "trace", "check"],
+    "execute": ["base", "trace", "kernels", "simulator", "io"],
+    "testing": ["base", "trace", "kernels", "check", "swap", "pool"],
+    "jobs": ["base", "trace", "simulator", "check", "swap", "execute"],
+    "pipeline": ["base", "trace", "simulator", "io", "check", "swap", "pool", "execute"],
+    "runtime": ["base", "trace", "simulator", "swap", "pool", "execute", "pipeline"],
+    "torch": ["base", "trace", "simulator", "io", "swap", "pipeline", "runtime"],
+    "cli": [
+        *("base", "trace", "kernels", "simulator", "io", "check", "swap", "pool", "execute", "jobs", "pipeline"),
+        *("runtime", "torch"),
     ],
-    ["trace"],
-    ["recording", "recorder", "machine", "period", "hazards", "timeline", "placement", "batch", "workspaces"],
-    ["simulate", "_clock", "_hosts", "sharing", "_sharing", "check"],
-    ["pool", "swap", "io", "execute"],
-    ["models", "testing", "report"],
-    ["latency"],
-    ["jobs"],
-    ["evaluate"],
-    ["live", "torch"],
-    ["papers"],
-    ["commands"],
-    ["cli", "__main__"],
-]
-STRANGERS = [{"pool", "swap", "execute"}]
-# The same inside a room; what stands on one line of a list is a wing that imports none of its neighbours.
-WINGS = {
-    "swap": [
-        ["gaps"],
-        ["plan"],
-        ["windows", "limits", "tasks", "recompute", "linear", "_solver", "judge", "proof", "menu"],
-        ["accounts"],
-        ["fluid"],
-        ["autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
-        ["search"],
-        ["planners"],
-    ],
-    "pool": [["_index", "online"], ["smartpool"], ["allocators"], ["runtime", "search"], ["planners"]],
-    "jobs": [["job", "outcome"], ["policy", "metrics"], ["planners"], ["runtime", "waterwave"], ["worlds"]],
+}
+# The same inside a package, for its folders and loose files; what is not named here may import nothing beside it.
+PLAN = ["plan", "facts", "fluid", "linear_programs", "tasks"]
+INSIDE = {
+    "swap": {
+        "plan": [],
+        "tasks": ["plan"],
+        "facts": ["plan"],
+        "_solver_process": [],
+        "linear_programs": ["_solver_process", "plan", "facts"],
+        "fluid": ["plan", "facts", "linear_programs"],
+        "bound": ["plan", "facts", "fluid", "linear_programs"],
+        **{wing: PLAN for wing in ("autoswap", "baselines", "mosos", "snu", "tensile")},
+        "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
+        "planners": [*PLAN, "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
+    },
+    "runtime": {
+        "residency": [],
+        "log": ["residency"],
+        "devices": ["residency"],
+        "pooled": ["residency"],
+        "adaptive": ["residency", "devices", "log"],
+        "trace_player": ["residency", "devices", "log", "adaptive"],
+        "paged": ["residency", "devices", "log", "adaptive"],
+        "emm": ["residency", "devices", "log", "adaptive", "pooled", "paged"],
+        "cuda_core": ["pooled"],
+        "cupy": ["pooled", "cuda_core"],
+    },
+    "jobs": {
+        "job": [],
+        "outcome": ["job"],
+        "policy": ["job", "outcome"],
+        "metrics": ["job", "outcome"],
+        "planners": ["job", "outcome", "policy"],
+        "scheduler": ["job", "outcome", "policy", "metrics"],
+        "environments": ["job", "outcome", "policy", "metrics", "planners", "scheduler"],
+        "waterwave": ["job", "outcome", "policy", "metrics", "planners"],
+        "verify": ["job", "outcome", "waterwave"],
+    },
 }
 CUDA = {"cuda", "numba_cuda", "cupy"}
-CUDA_ROOMS = (
-    "execute/cuda/",
-    "kernels/",
-    "live/cuda/",
-    *(
-        f"live/{name}"
-        for name in ("backing.py", "cupy.py", "emm", "joins.py", "memory.py", "paged.py", "pages.py", "streams.py")
-    ),
-)
+OUTSIDE = ("__init__", "__main__")  # the public names, and the command line by the package's name
+CUDA_PACKAGES = ("execute/cuda/", "kernels/", "runtime/")
 
 
 def modules() -> list[Path]:
@@ -128,34 +135,39 @@ def faces() -> list[Path]:
     return [path for path in modules() if path.name == "__init__.py" and "face(__name__)" in text(path)]
 
 
-def check_layers(path: Path, mine: str, others: set[str], layers: list[list[str]]) -> None:
-    level = {name: k for k, layer in enumerate(layers) for name in layer}
-    assert mine in level, f"{mine} is in no layer: say where it belongs"
-    for other in others - {mine}:
-        assert level[other] <= level[mine], f"{path.name} ({mine}) imports {other}, which lies above it"
+def part(name: str, level: int) -> str:
+    """The package of a dotted name, or at level 2 its folder or loose file in there."""
+    parts = name.split(".")
+    return parts[level] if len(parts) > level else ""
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_point_one_way(path: Path) -> None:
-    mine = inside(path)[0]
-    if path in faces():
-        return
-    others = {name.split(".")[1] for name in ours(path)}
-    check_layers(path, mine, others, LAYERS)
-    for strangers in STRANGERS:
-        assert len({mine, *others} & strangers) <= 1 or mine not in strangers, f"{mine} must not import {others}"
+def wrong(table: Mapping[str, Sequence[str]], level: int, package: str = "gpumem") -> list[str]:
+    """Imports between packages, or between what is inside one, that the table does not have."""
+    found = []
+    for path in modules():
+        name = ".".join(["gpumem", *inside(path)])
+        if path in faces() or not name.startswith(f"{package}.") or (mine := part(name, level)) in OUTSIDE:
+            continue
+        allowed = {mine, *table.get(mine, ())} if mine in table else set()
+        others = {part(other, level) for other in ours(path) if other.startswith(f"{package}.")}
+        found += [f"{path.relative_to(SOURCE)} imports {other}" for other in sorted(others - allowed - {""})]
+    return found
 
 
-@pytest.mark.parametrize("path", [p for room in WINGS for p in modules() if inside(p)[0] == room], ids=str)
-def test_wings_of_a_room_keep_apart(path: Path) -> None:
-    if path in faces():
-        return
-    room, mine = inside(path)[:2]
-    others = {name.split(".")[2] for name in ours(path) if name.startswith(f"gpumem.{room}.")}
-    check_layers(path, mine, others, WINGS[room])
-    wings = {line for line in others - {mine} if (SOURCE / room / line).is_dir()}
-    beside = next(line for line in WINGS[room] if mine in line)
-    assert not wings & set(beside), f"{path.name} ({mine}) imports its neighbour {wings & set(beside)}"
+def test_packages_import_what_the_table_says_and_no_other() -> None:
+    assert wrong(PACKAGES, 1) == []
+
+
+def test_inside_a_package_likewise() -> None:
+    assert [line for package, table in INSIDE.items() for line in wrong(table, 2, f"gpumem.{package}")] == []
+
+
+def test_no_import_goes_up() -> None:
+    for table in (PACKAGES, *INSIDE.values()):
+        below: set[str] = set()
+        for name, allowed in table.items():
+            assert set(allowed) <= below, f"{name} may import {set(allowed) - below}, which stands no lower"
+            below.add(name)
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -180,26 +192,16 @@ def test_a_circle_would_be_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     home.cache_clear()
 
 
-def test_the_design_page_has_these_layers_and_all_rooms() -> None:
+def test_the_design_page_shows_this_table() -> None:
     page = (ROOT / "docs" / "reference" / "design.md").read_text()
-    here = {
-        path.stem
-        for path in SOURCE.iterdir()
-        if path.suffix in ("", ".py") and path.stem not in ("__init__", "__pycache__")
-    }
-    drawn = re.search(r"^```text\n(units, .*?)^```$", page, re.M | re.S)
-    layers = [[name for name in layer if name in here] for layer in LAYERS]
-    assert drawn and [line.split(", ") for line in drawn[1].splitlines()] == [layer for layer in layers if layer]
-    for room in (SOURCE, SOURCE / "pool", SOURCE / "swap", SOURCE / "jobs"):
-        for path in room.iterdir():
-            name = f"{path.name}/" if path.is_dir() else path.name
-            assert f"`{name}`" in page or name in (
-                "__init__.py",
-                "__main__.py",
-                "_version.py",
-                "py.typed",
-                "__pycache__/",
-            ), path
+    rows = [f"{name:<10} {' '.join(allowed) or '-'}" for name, allowed in PACKAGES.items()]
+    assert "```text\n" + "\n".join(rows) + "\n```" in page, "\n".join(rows)
+    here = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name not in ("data", "__pycache__")}
+    assert here == set(PACKAGES)
+    assert {path.stem for path in SOURCE.glob("*.py")} == set(OUTSIDE)
+    for package, table in INSIDE.items():
+        names = {path.stem for path in (SOURCE / package).iterdir()} - {"__pycache__", "__init__"}
+        assert names == set(table), package
 
 
 def test_no_public_class_name_stands_twice() -> None:
@@ -211,11 +213,13 @@ def test_no_public_class_name_stands_twice() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda p: str(p.name)
-)
-def test_pages_import_from_faces(page: Path) -> None:
-    """From `gpumem`, a face of a room or a wing, or a module of the ground: no other module, nothing private."""
+def test_pages_import_from_public_interfaces() -> None:
+    """From `gpumem` or the interface of a package or a folder in one: no other module, nothing private."""
+    for page in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]:
+        check_page(page)
+
+
+def check_page(page: Path) -> None:
     code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(page.read_text()))
     for node in ast.walk(ast.parse(code)):
         names = {alias.name for alias in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()
@@ -225,24 +229,24 @@ def test_pages_import_from_faces(page: Path) -> None:
             told, room = f"{page.name}: {ast.unparse(node)}", node.module.split(".")[1:]
             face = importlib.import_module(node.module)
             assert not {name for name in (*room, *names) if name.startswith("_")}, told
-            assert names <= set(dir(face)) if isinstance(face, Face) else len(room) == 1, told
+            modules = {"gpumem.kernels.reference", "gpumem.kernels.device", "gpumem.check"}
+            assert node.module in modules or (isinstance(face, Face) and names <= set(dir(face))), told
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_only_two_places_touch_cuda_and_one_touches_numba(path: Path) -> None:
-    inside = str(path.relative_to(SOURCE))
-    roots = {name.split(".")[0] for name in imports(path)}
-    assert not (roots & CUDA) or inside.startswith(CUDA_ROOMS)
-    assert "numba" not in roots or inside == "_jit.py" or inside.startswith(("kernels/", "live/emm"))
+def test_few_places_touch_cuda_numba_and_torch() -> None:
+    for path in modules():
+        name, roots = str(path.relative_to(SOURCE)), {name.split(".")[0] for name in imports(path)}
+        assert not (roots & CUDA) or name.startswith(CUDA_PACKAGES), name
+        assert "numba" not in roots or name == "base/jit.py" or name.startswith(("kernels/", "runtime/emm/")), name
+        assert "torch" not in roots or name == "torch/internals.py", name
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
-    roots = {name.split(".")[0] for name in imports(path, everywhere=False)}
-    assert not roots & {"matplotlib", "pandas", "ortools", "scipy", "sklearn"}
-    assert "torch" not in {name.split(".")[0] for name in imports(path)} or path == SOURCE / "torch" / "_torch.py"
-    late = inside(path)[0] == "torch" or not any(x.startswith("gpumem.torch.") for x in imports(path, everywhere=False))
-    assert late, "what needs PyTorch is imported where it is used"
+def test_optional_packages_are_imported_where_they_are_used() -> None:
+    for path in modules():
+        first = imports(path, everywhere=False)
+        assert not {name.split(".")[0] for name in first} & {"matplotlib", "pandas", "scipy", "sklearn"}, path
+        late = inside(path)[0] == "torch" or not any(x.startswith("gpumem.torch.") for x in first)
+        assert late, f"{path}: what needs PyTorch is imported where it is used"
 
 
 def test_import_gpumem_is_light() -> None:

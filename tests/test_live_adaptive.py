@@ -366,7 +366,7 @@ def test_a_part_of_a_peak_that_nobody_knows_yet() -> None:
 
 
 def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.runtime.residency import background_planning as planning
+    from gpumem.pipeline import compare_planners as planning
 
     go, among = threading.Event(), planning.among
     monkeypatch.setattr(planning, "among", lambda *a, **k: (go.wait(30), among(*a, **k))[1])
@@ -389,7 +389,7 @@ def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(mon
 
 
 def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.runtime.residency import background_planning as planning
+    from gpumem.pipeline import compare_planners as planning
 
     go, within = threading.Event(), []
 
@@ -418,7 +418,7 @@ def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.Mo
 
 
 def test_a_planner_that_fails_leaves_the_program_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumem.runtime.residency import background_planning as planning
+    from gpumem.pipeline import compare_planners as planning
 
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a defect")

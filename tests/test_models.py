@@ -260,9 +260,9 @@ def test_reshaping_keeps_the_bytes() -> None:
 
 def test_measured_durations_are_medians_of_what_the_backend_says() -> None:
     model = SMALL["mlp"]()
-    trace = measured(model.trace, Emulator(), model.launch(reference), state=model.initial)
+    trace = measured(model.trace, Emulator(), model.launch(reference), place=best_fit, state=model.initial)
     assert (trace.ops.duration > 0).all()
-    again = measured(trace, Simulator(MACHINE), None)
+    again = measured(trace, Simulator(MACHINE), None, place=best_fit)
     assert again.ops.duration.tolist() == trace.ops.duration.tolist()
 
 
@@ -274,7 +274,7 @@ def test_what_a_backend_does_not_time_is_refused() -> None:
 
     model = SMALL["mlp"]()
     with pytest.raises(ValueError, match="op 0: Blind did not measure it"):
-        measured(model.trace, Blind(), model.launch(reference), state=model.initial)
+        measured(model.trace, Blind(), model.launch(reference), place=best_fit, state=model.initial)
 
 
 def test_lifetimes_follow_from_use() -> None:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import gpumem.trace.record.period
-from gpumem.trace.record.period import BlockEvent, Detector, Period, detect
+from gpumem.trace.record._repeat_search import Period
+from gpumem.trace.record.period import BlockEvent, Detector, detect
 
 TRACES = Path(__file__).resolve().parents[2] / "shared/data/traces"
 
@@ -399,7 +400,10 @@ HOSTILE: dict[str, Callable[[int], list[BlockEvent]]] = {
 def test_hostile_streams_take_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts comparisons of hashes and rows looked at, not seconds."""
     work = [0]
-    repeats, odd_row = gpumem.trace.record.period._Search._repeats, gpumem.trace.record.period._Search._odd_row
+    repeats, odd_row = (
+        gpumem.trace.record._repeat_search._Search._repeats,
+        gpumem.trace.record._repeat_search._Search._odd_row,
+    )
 
     def counted_repeats(self: Any, p: int, length: int) -> bool:
         work[0] += 1
@@ -410,8 +414,8 @@ def test_hostile_streams_take_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch
         work[0] += self.now - row if row else p
         return row
 
-    monkeypatch.setattr(gpumem.trace.record.period._Search, "_repeats", counted_repeats)
-    monkeypatch.setattr(gpumem.trace.record.period._Search, "_odd_row", counted_odd_row)
+    monkeypatch.setattr(gpumem.trace.record._repeat_search._Search, "_repeats", counted_repeats)
+    monkeypatch.setattr(gpumem.trace.record._repeat_search._Search, "_odd_row", counted_odd_row)
     n = 8000
     detect(HOSTILE[name](n), min_length=n)
     assert work[0] <= 6 * n * math.log2(n)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.suites import SUITES
 from gpumem.simulator.machine import PRESETS
 
 from . import shown
@@ -52,8 +53,8 @@ def test_what_a_page_quotes_from_a_result_is_there() -> None:
             assert not made or any(re.search(shown.pattern(["", *rows]), text) for text in made), (page.name, first)
 
 
-def _helps(*command: str) -> str:
-    return "\n".join(shown.Terminal().type(shown.Command(" ".join(["gpumem", *command, "--help"]))))
+def _helps(*command: str, program: str = "gpumem") -> str:
+    return "\n".join(shown.Terminal().type(shown.Command(" ".join([program, *command, "--help"]))))
 
 
 def _options(text: str) -> set[str]:
@@ -65,15 +66,13 @@ def test_the_synopsis_is_that_of_the_parsers() -> None:
     lines = [line.split(maxsplit=3) for line in re.sub(r"\n +", " ", synopsis).splitlines()]
     assert {name for _, name, *_ in lines} == set(re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))
     for _, name, *rest in lines:
-        kinds = [(name, kind) for kind in rest[0].split("|")] if name == "bench" else [(name,)]
-        exist = set.intersection(*(_options(_helps(*kind)) for kind in kinds))
-        assert _options(" ".join(rest)) <= exist, name
+        assert _options(" ".join(rest)) <= _options(_helps(name)), name
 
 
 def test_options_and_machines_that_pages_name_exist() -> None:
     commands = [(), *((name,) for name in re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))]
-    kinds = [("bench", kind) for kind in ("swap", "pool", "tensile", "snu", "mosos", "waterwave", "planners")]
-    exist = set.union(*(_options(_helps(*command)) for command in [*commands, *kinds]))
+    suites = [_options(_helps(suite.name, program="python -m benchmarks")) for suite in SUITES]
+    exist = set.union(*suites, *(_options(_helps(*command)) for command in commands))
     for page in PAGES:
         text = re.sub(
             r"^```sh\n.*?^```$|`[^`]*(?:pytest|benchmarks/|sphinx)[^`]*`", "", page.read_text(), flags=re.M | re.S

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from benchmarks.suites import parser as suites
 from gpumem import check, io, pool, swap
 from gpumem.base.errors import NotReached
 from gpumem.cli.main import main
@@ -534,7 +535,7 @@ def test_commands_add_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_rule_that_is_named_twice_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "pool", "mlp3", "--what", "table1", "--workspaces", "none,none", "--json"]) == 0
+    assert main(of=suites, argv=["pool", "mlp3", "--what", "table1", "--workspaces", "none,none", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["table1"]) == 1
 
 

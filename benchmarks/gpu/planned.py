@@ -32,7 +32,7 @@ def machine_of() -> Machine:
 def timed(model: Model) -> Trace:
     """Return the model's trace with the durations of its ops on this device."""
     with Cuda(timing=True) as backend:
-        return measured(model.trace, backend, model.launch(kernels), state=model.initial)
+        return measured(model.trace, backend, model.launch(kernels), place=best_fit, state=model.initial)
 
 
 def at(trace: Trace, machine: Machine, percent: int) -> Combined:

@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
 from gpumem.check import verdict
 from gpumem.execute.models import mlp
-from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged
+from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged, verify
 from gpumem.jobs.metrics import cells
 from gpumem.pipeline.report import Figure, Series, columns, human_ns
 from gpumem.simulator.machine import Machine
@@ -62,7 +62,7 @@ class Setting:
     def checked(self, outcome: Outcome, jobs: Sequence[Job], capacity: int) -> Outcome:
         """Hold an event log against the oracle, if asked to; `tell` hears where it is too long for that."""
         if self.check:
-            verdict.jobs(outcome, jobs, self.machine, capacity, self.slowdown).told(self.tell)
+            verify.jobs(outcome, jobs, self.machine, capacity, self.slowdown).told(self.tell)
         return outcome
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from gpumem.pipeline.report import header as lines
 from gpumem.trace import Buffers, Csr, Ops, Trace
 
-SHARED = Path(os.environ.get("GPUMEM_SHARED") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = Path(os.environ.get("GPUMEM_SHARED") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def header(seed: int | None = None) -> str:
     """Return machine, versions, seed and command as comment lines."""
-    script = f"benchmarks/{Path(sys.argv[0]).name}"
-    return lines(f"PYTHONPATH=src python {' '.join([script, *sys.argv[1:]])}", seed)
+    path = Path(sys.argv[0])
+    name = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
+    return lines(f"python -m benchmarks.{' '.join([name, *sys.argv[1:]])}", seed)
 
 
 def synthetic(n: int, seed: int = 0) -> Trace:

@@ -77,7 +77,7 @@ def side_by_side(
     traces = {}
     for name, model in models.items():
         with Cuda(timing=True, array=array) as backend:  # compiles, too
-            traces[name] = measured(model.trace, backend, model.launch(library), state=model.initial)
+            traces[name] = measured(model.trace, backend, model.launch(library), place=best_fit, state=model.initial)
     both = sum(int(trace.ops.duration.sum()) for trace in traces.values())
     pair = Pair(models, traces, library, machine, iterations(both), array)
     whole = sum(best_fit(trace).height for trace in traces.values())

@@ -19,7 +19,7 @@ from gpumem.swap.facts.recompute import REASONS, backward_start, kept_over, reco
 from gpumem.trace import Trace
 from gpumem.trace.kinds import ACTIVATION
 
-BEFORE = Path(__file__).parent / "results" / "again_before.txt"
+BEFORE = Path(__file__).parents[1] / "results" / "again_before.txt"
 MACHINE = Machine.named("gtx1080ti")
 
 

@@ -22,7 +22,7 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 MACHINE = Machine.named("gtx1080ti")
-BUNDLED = Path(__file__).resolve().parents[1] / "src" / "gpumem" / "data"
+BUNDLED = Path(__file__).resolve().parents[2] / "src" / "gpumem" / "data"
 ITERATIONS = 3
 
 

@@ -26,7 +26,7 @@ from gpumem.io import BUNDLED
 from gpumem.simulator.simulate import simulate
 from gpumem.swap import least_stall, zero_stall_limit
 
-RESULT = Path(__file__).parent / "results" / "golden.txt"
+RESULT = Path(__file__).parents[1] / "results" / "golden.txt"
 SMALL = 400  # ops up to which the costly planners run as well
 LIMITS = (70, 50)
 SCORES = ("doa", "aoa", "wdoa", "swdoa")

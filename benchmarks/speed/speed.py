@@ -155,7 +155,7 @@ def main() -> None:
         trace = synthetic(1_000_000, SEED)
         path = Path(folder) / "million.json.gz"
         write(path, trace, machine=MACHINE)
-        subprocess.run([sys.executable, __file__, str(path)], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.speed.speed", str(path)], check=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.step.step_context import Scene
 from gpumem.trace import Buffers, Ops
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.pytorch.counting import WRAPPED, Mark, profiled
 
 LIMITS = (70, 50, 35)  # percent of the eager peak

@@ -448,7 +448,9 @@ def check_durations_are_the_device_s_where_the_host_is_the_slower() -> None:
     for host_ns, held_ops in ((0, gate.HELD), (20_000, gate.HELD), (20_000, 7)):
         control.eager(host_ns)
         with cuda(timing=True) as backend, patch.object(gate, "HELD", held_ops):
-            told.append(measured(p.whole, backend, GenericOp(p.whole, library), state=p.state).ops.duration)
+            told.append(
+                measured(p.whole, backend, GenericOp(p.whole, library), place=best_fit, state=p.state).ops.duration
+            )
     control.eager(0)
     assert p.whole.n > 2 * 7 and all(np.array_equal(told[0], other) for other in told[1:]), told
 
@@ -634,7 +636,7 @@ def check_a_context_that_is_ruined_is_told_of_with_an_op_and_nothing_leaks() -> 
 def check_measured_durations() -> None:
     p = plan()
     with cuda(timing=True) as backend:
-        trace = measured(p.whole, backend, GenericOp(p.whole, library), state=p.state)
+        trace = measured(p.whole, backend, GenericOp(p.whole, library), place=best_fit, state=p.state)
         machine = measured_machine(Machine.named("h200"), backend, large=2**20)
     assert (trace.ops.duration > 0).all()
     assert abs(machine.into.ns_per_byte - 1 / 16) < 1e-3, machine.into  # the fake driver's clock

@@ -22,12 +22,12 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from fake_cuda import control
 from fake_cuda.backend_checks import report
 from fake_cuda.live_checks.mapping import raises
+from gpumem.execute.cuda.driver import VirtualMemory
 from gpumem.runtime import LimitError
-from gpumem.runtime.devices.in_memory import LiveBlock
 from gpumem.runtime.emm import limit as emm_limit, manager as emm
 from gpumem.runtime.paged.on_pages import Marks, OnPages
-from gpumem.runtime.pooled.backing import VirtualMemory
 from gpumem.runtime.residency.copy_engine import Beside
+from gpumem.runtime.residency.environment import LiveBlock
 from tests import numba_programs as programs
 from tests.numba_programs import GRID, N, mix, turn
 

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpumem.torch.run.engines import Swapped, pointer
+from gpumem.torch.internals import pointer
+from gpumem.torch.run.engines import Swapped
 
 Span = tuple[int, int]  # of addresses, half-open
 SIDES = ("d2h", "h2d")

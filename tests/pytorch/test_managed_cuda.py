@@ -20,8 +20,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.torch import WorkloadError, managed, record
+from gpumem.torch.internals import SWAPS
 from gpumem.torch.run import memory as memory_module
-from gpumem.torch.run.engines import SWAPS
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.memory import Memory, _disable_current_modes
 from gpumem.torch.run.on_cuda import Gpu, OnCuda, machine_of

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpumem import Machine
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed, record
@@ -380,13 +379,12 @@ def test_a_run_that_strays_is_planned_for_anew() -> None:
     assert max(row.peak for row in rows) <= 100 * KIB
 
 
-def test_planning_that_fails_leaves_the_run_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_that_fails_leaves_the_run_on_demand() -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("a planner's defect")
 
-    monkeypatch.setattr("gpumem.runtime.residency.background_planning.among", broken)
     trace, _ = _pair()
-    job = Planning(trace, Machine.named("rtx4090"), 1000)
+    job = Planning(trace, 1000, broken)
     job.run()
     assert job.best is None and "ZeroDivisionError: a planner's defect" in job.notes[0]
 

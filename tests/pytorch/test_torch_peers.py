@@ -11,7 +11,7 @@ from torch import nn
 
 from gpumem import Machine
 
-BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+ROOT = str(Path(__file__).parents[2])
 
 
 def block() -> nn.Module:
@@ -20,9 +20,9 @@ def block() -> nn.Module:
 
 
 def test_a_table_of_a_peer_and_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import torch_peers as bench
-    from _training import Net, classified
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.speed import torch_peers as bench
+    from benchmarks.speed._training import Net, classified
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     net = Net(

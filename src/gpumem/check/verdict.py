@@ -12,14 +12,11 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import CheckError
 from gpumem.base.names import name_of
-from gpumem.simulator.simulate import hosted
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
-    from gpumem.jobs import Job, Outcome
-    from gpumem.jobs.waterwave import Together
-    from gpumem.simulator.machine import Machine
+    pass
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 # About how many seconds they take, so that none is begun that would not end in time.
@@ -115,39 +112,3 @@ def placed(trace: Trace, placement: Placement) -> None:
     """Hold a placement against the oracle."""
     with self_check():
         check.placement(trace, placement)
-
-
-@strict
-def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
-    """Hold one trace of several jobs against the naive oracles; of huge ones some would take too long.
-
-    Raises
-    ------
-    RuntimeError
-        One of them objects.
-    """
-    trace, mine = both.trace, (both.job, both.turn, both.op, both.lag, both.slot)
-    oracles = (
-        Oracle("together", FLOW * trace.n, False, lambda: check.together(traces, trace, *mine)),
-        Oracle("budget", BUDGET * len(trace.buffers) ** 2, True, lambda: check.budget(trace, capacity)),
-    )
-    return ask(oracles, max(trace.n, len(trace.buffers)), Deadline())
-
-
-@strict
-def jobs(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> Checked:
-    """Hold an event log of several jobs against the naive oracle; of huge ones it would take too long.
-
-    Raises
-    ------
-    RuntimeError
-        The oracle objects.
-    """
-    if len(outcome.log) > 100 * QUADRATIC:
-        return Checked((), {"jobs": f"{len(outcome.log)} events are too many"})
-    traces = {job.name: job.trace for job in jobs}
-    ns = {job.name: machine.durations(job.trace) for job in jobs}
-    handing = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
-    with self_check():
-        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing)
-    return Checked(("jobs",))

@@ -17,6 +17,7 @@ from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planning import of_use
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.execute import latency
+from gpumem.jobs import verify
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
@@ -130,7 +131,7 @@ def _side_by_side(args: argparse.Namespace) -> Run:
             names = " + ".join(job.name for job in members)
             tell(f"{names}: {found.period} slots, {found.pairs} of them pairs; {held}")
             if not args.no_check:
-                verdict.together([job.trace for job in members], both, capacity).told(tell)
+                verify.together([job.trace for job in members], both, capacity).told(tell)
             if not largest or len(members) > len(largest[-1].ops):
                 largest.append(both)
 
@@ -163,7 +164,7 @@ def _swapping(args: argparse.Namespace) -> Run:
         found = simulate_jobs(jobs, machine, capacity, policy, slowdown=args.slowdown)
         if not args.no_check:
             progress("checking the event log")
-            verdict.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
+            verify.jobs(found, jobs, machine, capacity, args.slowdown).told(tell)
         return found
 
     return run

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gpumem
-from gpumem import execute, pipeline, pool
+from gpumem import best_fit, execute, pipeline, pool
 from gpumem.base.names import choice
 from gpumem.cli import doctor, run_live as live
 from gpumem.cli.common.args import one_word, target_of
@@ -133,7 +133,7 @@ def _model(args: argparse.Namespace, room: _Room, machine: gpumem.Machine, progr
     launch = model.launch(room.library)
     progress("measuring ops and copies")
     with room(True) as backend:
-        trace = measured(model.trace, backend, launch, state=model.initial)
+        trace = measured(model.trace, backend, launch, place=best_fit, state=model.initial)
     with room(True) as backend:
         machine = measured_machine(machine, backend, large=2**26 if room.cuda else 2**22)
     names = {i: name for name, i in model.names.items()}

@@ -31,14 +31,9 @@ if TYPE_CHECKING:
         scaled as scaled,
     )
     from gpumem.execute.layout import Block as Block, Layout as Layout
-    from gpumem.execute.program import (
-        Launch as Launch,
-        Program as Program,
-        Views as Views,
-        prepare as prepare,
-        run as run,
-    )
+    from gpumem.execute.program import Program as Program, prepare as prepare, run as run
     from gpumem.execute.races import Race as Race
     from gpumem.execute.simulated import Simulator as Simulator
+    from gpumem.execute.views import Launch as Launch, Views as Views
 
 face(__name__)

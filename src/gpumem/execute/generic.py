@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
 from gpumem.execute.backend import Bytes, Call
-from gpumem.execute.program import Views
+from gpumem.execute.views import Views
 from gpumem.kernels import in_turn, prebound
 from gpumem.kernels.hash import FIRST, GOLDEN, ONE, S32, S56, mix
 from gpumem.trace import COMPUTE, I64, RECOMPUTE, ROLES, UNKNOWN, Csr, Op, Trace

@@ -16,10 +16,11 @@ from gpumem.base.units import human, percent
 from gpumem.pipeline.pipeline import Progress, plan, silent
 from gpumem.pipeline.planned import Planned
 from gpumem.simulator.machine import Machine
-from gpumem.swap import PLANNERS
+from gpumem.swap import PLANNERS, Plan
 from gpumem.trace import Trace
 
 QUICK = ("tensile", "checkpoint", "capuchin")
+IN_A_RUN = (*QUICK, "on-demand-nonblocking")  # while a program runs: the last reaches what can be reached
 SEVERAL = (*QUICK, "heuristic", "autoswap", "search")  # the quick ones first: they leave time to those that search
 ENOUGH = 0.001  # overhead: what costs less is not made cheaper
 STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
@@ -203,3 +204,19 @@ def least(
 
 def _part(until: Deadline, share: float) -> float | None:
     return None if until is NEVER else until.part(share).seconds
+
+
+def asking(
+    machine: Machine, limit: int, planners: Sequence[str] = IN_A_RUN, options: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[Trace, float | None], tuple[Plan | None, bool, list[str]]]:
+    """Return what asks several planners about a trace within a load limit; the cheapest by the capacity clock counts.
+
+    It answers with the plan, whether more time is of no use, and a line for each planner that was asked.
+    """
+
+    def ask(trace: Trace, seconds: float | None) -> tuple[Plan | None, bool, list[str]]:
+        found = among(trace, machine, load=limit, planners=planners, seconds=seconds, check=False, options=options)
+        plan = None if found.planned is None else found.planned.plan
+        return plan, plan is not None or bool(found.needs), [f"planner {tried}" for tried in found.tried]
+
+    return ask

@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
 from gpumem.check.verdict import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
-from gpumem.io import chrome, staged, write, write_text
+from gpumem.io import chrome, read, staged, write, write_text
 from gpumem.pipeline.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline
@@ -207,3 +207,26 @@ class Planned(Shown):
         chrome.write(folder / "timeline.json", after.trace, after.timeline)
         if plot.available():
             plot.pictures(folder, self.before, after, self.load_limit if self.pool is None else self.pool)
+
+
+def given(plan: Planned | tuple[Trace, Plan] | str | Path) -> tuple[Trace, Plan]:
+    """What somebody has planned before, and for what; from the folder that `gpumem fit --out` wrote, too.
+
+    Raises
+    ------
+    ValueError
+        There is no such folder, or no plan in it.
+    """
+    if isinstance(plan, Planned):
+        return plan.before.trace, plan.plan
+    if isinstance(plan, tuple) and len(plan) == 2:
+        return plan
+    if not isinstance(plan, str | Path):
+        raise TypeError(f"plan: {plan!r:.60} is none: a Planned, a pair (trace, plan), or the folder of one")
+    trace, written = Path(plan) / "captured.json.gz", Path(plan) / "plan.json"
+    for file in (trace, written):
+        if not file.is_file():
+            raise ValueError(
+                f"plan: {file} is not there; `gpumem fit ... --out {plan}` writes it where a plan is needed"
+            )
+    return read(trace), Plan.from_json(written.read_text())

@@ -17,9 +17,10 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
-from gpumem.runtime.devices.in_memory import Bytes, LiveBlock, LiveCall, LiveWorld
+from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime.log import LOGGED, LogEntry, Logged
 from gpumem.runtime.residency.background_planning import Planning
+from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveWorld
 from gpumem.runtime.residency.hints import looks
 from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
@@ -186,7 +187,7 @@ class Adaptive:
             return None
         less = used(trace)
         shorter = less if tails(trace, less, limit) else None
-        return Planning(trace, self.machine, limit, self.planners, self.seconds, shorter, self.options)
+        return Planning(trace, limit, asking(self.machine, limit, self.planners, self.options), self.seconds, shorter)
 
     # the program's calls
 

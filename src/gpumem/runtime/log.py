@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpumem.runtime.devices.in_memory import LiveBlock, LiveWorld
+from gpumem.runtime.residency.environment import LiveBlock, LiveWorld
 
 LOGGED = 2**18  # entries of a log
 

@@ -11,14 +11,11 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.testing.allocators.check import check_allocator as check_allocator
-    from gpumem.testing.allocators.contract import (
-        OPTIONAL as OPTIONAL,
-        RULES as RULES,
-        ContractError as ContractError,
-        Witness as Witness,
-    )
+    from gpumem.testing.allocators.contract import OPTIONAL as OPTIONAL, RULES as RULES, Witness as Witness
     from gpumem.testing.allocators.history import Player as Player, play as play
+    from gpumem.testing.allocators.request_strategies import requests as requests
     from gpumem.testing.allocators.state_machine import allocator_machine as allocator_machine
+    from gpumem.testing.contract_error import ContractError as ContractError
     from gpumem.testing.devices.calls import (
         AnyDevice as AnyDevice,
         Compute as Compute,
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
         Use as Use,
         WrongFree as WrongFree,
     )
-    from gpumem.testing.strategies import lifetimes as lifetimes, requests as requests, traces as traces
+    from gpumem.testing.strategies import lifetimes as lifetimes, traces as traces
     from gpumem.testing.training_steps import plans as plans, steps as steps
 
 face(__name__)

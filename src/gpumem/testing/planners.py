@@ -12,7 +12,8 @@ import numpy as np
 from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
-from gpumem.testing.allocators.contract import ContractError, optional
+from gpumem.testing.allocators.contract import optional
+from gpumem.testing.contract_error import ContractError
 from gpumem.testing.shrink import shrink
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
@@ -124,7 +125,7 @@ def check_planner(
     >>> check_planner(best_fit, alignment=256)
     >>> check_planner(lambda trace: Placement.at(trace, [0] * len(trace.buffers)))
     Traceback (most recent call last):
-    gpumem.testing.allocators.contract.ContractError: placement: buffers 0 and 1: overlap in time and address, at byte 0
+    gpumem.testing.contract_error.ContractError: placement: buffers 0 and 1: overlap in time and address, at byte 0
         trace = Trace.from_lifetimes([1, 1], [0, 0], [1, 1], n=1)
     """
     given = {"alignment": alignment, "examples": examples, "max_ops": max_ops, "streams": streams}

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from gpumem.runtime.residency.report import Iteration as Iteration, ManagedReport as ManagedReport
     from gpumem.torch.capture.capture import capture as capture, record as record
     from gpumem.torch.capture.captured import Captured as Captured
+    from gpumem.torch.capture.load_workload import load as load
     from gpumem.torch.compiled.solver import Solver as Solver, solver as solver
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fit_report import Fit as Fit, Largest as Largest
     from gpumem.torch.internals import NoSolver as NoSolver
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
-    from gpumem.torch.step.workload import WorkloadError as WorkloadError, load as load
+    from gpumem.torch.step.workload import WorkloadError as WorkloadError
 
 face(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 try:
@@ -122,3 +124,25 @@ def networks(graph: Any, info: Any, options: Any) -> list[tuple[str, str, float]
     finally:
         where.minimum_cut = theirs
     raise NoSolver(f"PyTorch {torch.__version__} does not split graphs by a minimum cut")
+
+
+# Methods of storages that nobody has patched; pointers can be swapped since PyTorch 2.8 (else None).
+pointer, resize = torch._C.StorageBase.data_ptr, torch._C.StorageBase.resize_
+swap: Any = getattr(torch._C.StorageBase, "_swap_data_ptr_", None)
+SWAPS = swap is not None
+
+
+def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
+    """A storage of a size, without memory."""
+    return torch._C._construct_storage_from_data_pointer(0, device, size)
+
+
+@contextmanager
+def quietly(gradients: bool = False) -> Iterator[None]:
+    """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
+    with torch._C.DisableTorchFunction(), torch.set_grad_enabled(gradients):
+        if torch._C._len_torch_dispatch_stack():
+            with _disable_current_modes():
+                yield
+        else:
+            yield

@@ -15,7 +15,7 @@ def check_addresses_out_of_bounds():
     there = int(memory.handle)
     load = kernel("ld.global.f32 %f1, [%x+60];", name="_ZN6gpumem7kernels4bias5_biasB3v36E")
     run(load, memory)
-    words = f"gpumem.kernels.device.elementwise._bias: 4 bytes at {there + 64:#x} | ld.global.f32 %f1, [%x+60] | line 10 | (0, 0, 0)"
+    words = f"gpumem.kernels.bias._bias: 4 bytes at {there + 64:#x} | ld.global.f32 %f1, [%x+60] | line 10 | (0, 0, 0)"
     faulty(E.CUDA_ERROR_ILLEGAL_ADDRESS, words, load, np.uint64(there + 4))
     faulty(E.CUDA_ERROR_ILLEGAL_ADDRESS, "0x3c", load, np.uint64(0))
     faulty(E.CUDA_ERROR_ILLEGAL_ADDRESS, f"{there - 4:#x}", load, np.uint64(there - 64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.execute import Backend, Launch, prepare
-from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Link, Machine
-from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace import COPY_IN, COPY_OUT, NOWHERE, Buffers, Ops, Placement, Trace
 
 REPEATS = 5  # iterations, of which the median counts for each op; one more warms up
 
@@ -24,9 +23,10 @@ def measured(
     backend: Backend,
     launch: Launch | None,
     *,
+    place: Callable[[Trace], Placement],
     state: Mapping[int, NDArray[Any]] | None = None,
 ) -> Trace:
-    """Return `trace` with the durations (ns, medians) that a backend measures, placed by best-fit.
+    """Return `trace` with the durations (ns, medians) that a backend measures.
 
     Parameters
     ----------
@@ -35,6 +35,8 @@ def measured(
         One that measures single ops: an `Emulator`, or `Cuda(timing=True)`.
     launch : callable
         What starts its ops; see `gpumem.execute.prepare`.
+    place : callable
+        Where its buffers lie while it is measured, as `gpumem.best_fit` says.
     state : dict of int to array, optional
         Initial values.
 
@@ -45,15 +47,16 @@ def measured(
 
     Examples
     --------
+    >>> from gpumem import best_fit
     >>> from gpumem.execute import Emulator
     >>> from gpumem.kernels import reference
     >>> from gpumem.execute.models import mlp
     >>> model = mlp(batch=2, features=3, hidden=[4])
-    >>> trace = measured(model.trace, Emulator(), model.launch(reference), state=model.initial)
+    >>> trace = measured(model.trace, Emulator(), model.launch(reference), place=best_fit, state=model.initial)
     >>> bool((trace.ops.duration > 0).all())
     True
     """
-    program = prepare(trace, best_fit(trace), backend, launch)
+    program = prepare(trace, place(trace), backend, launch)
     program.write(state or {})
     rows = []
     for _ in range(REPEATS + 1):
@@ -80,7 +83,8 @@ def measured_machine(machine: Machine, backend: Backend, *, large: int = 2**26) 
     ops = Ops.make(reads, writes, role=role, stream=[0, 1] * 2, streams=["d2h", "h2d"], name=["copy"] * 4)
     flags = [False, False, True, True]
     trace = Trace(Buffers.make([*sizes, *sizes], [0] * 4, [4] * 4, persistent=[True] * 4, host=flags), ops)
-    ns = measured(trace, backend, None).ops.duration.astype(float)
+    beside = Placement.at(trace, [0, sizes[0], NOWHERE, NOWHERE])
+    ns = measured(trace, backend, None, place=lambda _: beside).ops.duration.astype(float)
     out, into = (_line(sizes, float(ns[k]), float(ns[k + 2])) for k in (0, 1))
     return machine.with_(out=out, into=into)
 

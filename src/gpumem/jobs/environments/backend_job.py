@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gpumem.base.errors import ExecutionError
 from gpumem.execute.backend import Backend, Token
-from gpumem.execute.program import Launch, Program, prepare
+from gpumem.execute.program import Program, prepare
+from gpumem.execute.views import Launch
 from gpumem.jobs.scheduler.executor import Executor
 from gpumem.jobs.scheduler.instructions import Instructions
 from gpumem.trace import I64, UNKNOWN, Trace

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
-from gpumem.execute.program import Launch
+from gpumem.execute.views import Launch
 from gpumem.jobs.environments.threads import State, Threads
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Outcome

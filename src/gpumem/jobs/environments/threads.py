@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumem.execute.backend import Backend
-from gpumem.execute.program import Launch
+from gpumem.execute.views import Launch
 from gpumem.jobs.environments.backend_job import Running, prepared
 from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.execute.backend import Backend
-from gpumem.execute.program import Launch, run
+from gpumem.execute.program import run
+from gpumem.execute.views import Launch
 from gpumem.jobs.waterwave.co_schedule import Together
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace.placement import Placement

@@ -20,7 +20,7 @@ import numpy as np
 from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.execute.program import Launch, Views
+from gpumem.execute.views import Launch, Views
 from gpumem.jobs.waterwave.pipeline import Pipeline
 from gpumem.simulator.machine import Machine
 from gpumem.trace import I64, SYNC, THE_HOST, UNKNOWN, Buffers, Csr, Ops, Trace, joined

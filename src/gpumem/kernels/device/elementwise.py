@@ -170,8 +170,6 @@ def adam(
     _launch(_adam, stream, step, *map(np.float32, (rate, beta1, beta2, epsilon)), w=w, dw=dw, m=m, v=v)
 
 
-
-
 @kernel
 def _bias(x: Any, b: Any, out: Any, inner: Any) -> None:
     begin, hop, size = cuda.grid(1), cuda.gridsize(1), b.size

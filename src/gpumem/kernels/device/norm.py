@@ -134,8 +134,6 @@ def batch_norm_gradient(
     block_each(_batch_norm_gradient, channels, n // channels, stream, *arrays, np.int64(inner))
 
 
-
-
 @kernel
 def _dropout(x: Any, out: Any, mask: Any, counter: Any, start: Any, least: Any, scale: Any) -> None:
     begin = hashed(counter[0] ^ start)

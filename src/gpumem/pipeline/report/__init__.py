@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gpumem.base.units import human as human, human_ns as human_ns, percent as percent
     from gpumem.pipeline.report import plot as plot
     from gpumem.pipeline.report.by_module import Handled as Handled, by_module as by_module
+    from gpumem.pipeline.report.figures import Figure as Figure, Series as Series
     from gpumem.pipeline.report.first_iterations import first_iterations as first_iterations
     from gpumem.pipeline.report.plan import Report as Report, Run as Run
-    from gpumem.pipeline.report.plot import Figure as Figure, Series as Series
     from gpumem.pipeline.report.text import (
         columns as columns,
         decided as decided,

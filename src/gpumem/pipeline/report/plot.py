@@ -2,115 +2,36 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.display import Shown
 from gpumem.base.units import amount
-from gpumem.io import replacing
+from gpumem.pipeline.report.figures import (
+    _COLOURS,
+    Figure as Figure,
+    Series as Series,
+    available as available,
+    axes_of as axes_of,
+    curves as curves,
+    multiples as multiples,
+    save as save,
+)
 from gpumem.pipeline.report.plan import Run
 from gpumem.simulator.timeline import FREED, Timeline
 from gpumem.trace import I64, RECOMPUTE, ROLES, Trace
-from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS
 from gpumem.trace.placement import Placement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = {
-    PARAM: "#4c72b0",
-    STATISTICS: "#4c72b0",
-    OPT_STATE: "#8172b3",
-    INPUT: "#937860",
-    ACTIVATION: "#55a868",
-    GRADIENT: "#c44e52",
-    ACT_GRAD: "#dd8452",
-}
 _ROLES = {"compute": "#4c72b0", "copy_out": "#c44e52", "copy_in": "#55a868", "recompute": "#dd8452", "sync": "#999999"}
 _HOST = {"hands over": "#8172b3", "waits": "#dddddd"}
 _MIB = 2**20
-_SIZE = (10, 4.5)  # inches
-_MARK = {"linestyle": "", "color": "black", "markersize": 8, "clip_on": False, "zorder": 3}
-_MANY = (
-    "C0",
-    "C1",
-    "C2",
-    "C3",
-    "C4",
-    "C5",
-    "C6",
-    "C8",
-    "C9",
-    "navy",
-    "olive",
-    "teal",
-    "gold",
-    "salmon",
-    "orchid",
-    "tan",
-)
-_MARKERS = ("o", "s", "^", "v", "D")
-_FILLS = ("black", "white", "grey")  # of the marks of one style
-_STYLES: dict[str, dict[str, Any]] = {
-    "line": {},
-    "bold": {"linewidth": 2.5, "color": "black", "zorder": 3},
-    "dashed": {"linestyle": "--", "marker": ""},
-    "point": {**_MARK, "marker": "D"},
-    "at most": {**_MARK, "marker": "v"},
-}
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Series(Shown):
-    """One curve: its name, and as many `y` as `x`; None where there is no value.
-
-    `style`: `line`, `bold`, `dashed` (the k-th has the colour of the k-th line), or marks: `point`, and `at most` for
-    a `y` that the value lies below.
-    """
-
-    name: str
-    x: list[float]
-    y: list[float | None]
-    style: str = "line"
-
-    @property
-    def marks(self) -> bool:
-        """Whether these are single points, not a curve."""
-        return self.style in ("point", "at most")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Figure(Shown):
-    """Curves in one picture; `name` is for files, `x` and `y` say what the axes are.
-
-    `above`: the label of a second axis of `x`, and how many of its units are 1 on the first.
-    """
-
-    name: str
-    title: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    above: tuple[str, float] | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return everything for JSON."""
-        return asdict(self)
-
-
-def available() -> bool:
-    """Whether matplotlib can be imported."""
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
 
 
 @strict
@@ -122,20 +43,6 @@ def pictures(folder: Path, before: Run, after: Run, limit: int) -> list[Path]:
         "timeline.png": partial(streams, after.trace, after.timeline),
     }
     return [save(folder / name, drawing) for name, drawing in draw.items()]
-
-
-def save(path: str | Path, draw: Callable[..., Axes]) -> Path:
-    """Draw into a PNG: `draw` is called with `ax`, as `functools.partial(profile, trace)` can be; needs no display."""
-    with _installed():
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=_SIZE, layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(ax=figure.subplots())
-    with replacing(path) as file:
-        figure.savefig(file, dpi=120, format="png")
-    return Path(path)
 
 
 @strict
@@ -188,79 +95,6 @@ def profile(
 def recorded(trace: Trace) -> I64:
     """Return the ops that a rewrite keeps: neither copies nor recomputations."""
     return np.flatnonzero((trace.ops.of >= 0) & (trace.ops.role != RECOMPUTE))
-
-
-def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
-    """Draw the curves of a figure; points without a value are left out. `ax` as in `profile`."""
-    ax = axes_of(ax)
-    for style, look in _STYLES.items():
-        for k, series in enumerate(s for s in figure.series if s.style == style):
-            y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-            own = {"color": f"C{k}", "marker": "" if len(y) > 50 else "o", "markersize": 3} | look
-            own |= {"markerfacecolor": _FILLS[k % len(_FILLS)]} if series.marks else {}
-            ax.plot(series.x, y, label=series.name, **own)
-    ax.set(xlabel=figure.x, ylabel=figure.y, title=figure.title, ylim=(0, None))
-    if figure.above is not None:
-        label, units = figure.above
-        ax.secondary_xaxis("top", functions=(partial(np.multiply, units), partial(np.multiply, 1 / units))).set_xlabel(
-            label
-        )
-    ax.legend(fontsize="small")
-    return ax
-
-
-def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int = 4) -> Axes:
-    """Draw the curves of several figures, small, side by side, with one legend for all.
-
-    A curve has the same look in each. `y` is in proportion up to 1 and logarithmic above it, so that little and much
-    can be told apart in one picture. `ax` as in `profile`: the whole picture that it is in is taken, its size as well.
-    Returned is the first of the small ones.
-    """
-    canvas: Any = axes_of(ax).figure
-    canvas.clear()
-    series = {series.name: series.style for figure in figures for series in figure.series}
-    styles = list(series.values())
-    looks = {name: _look(style, styles[:k].count(style)) for k, (name, style) in enumerate(series.items())}
-    x = [value for figure in figures for one in figure.series for value in one.x]
-    wide = min(x, default=0) - 3, max(x, default=100) + 3
-    across = min(across, len(figures))
-    columns = 2 * max(across, 2)  # of the legend
-    down, lines = -(-len(figures) // across), -(-len(looks) // columns)
-    canvas.set_size_inches(1.6 * columns, 2.6 * down + 0.25 * lines + 0.4)
-    axes = canvas.subplots(down, across, squeeze=False).ravel()
-    for k, (small, figure) in enumerate(zip(axes, figures)):
-        _small(small, figure, looks)
-        names = {"ylabel": "" if k % across else figure.y, "xlabel": "" if k + across < len(figures) else figure.x}
-        small.set(xlim=wide, **names)
-    for small in axes[len(figures) :]:
-        small.set_axis_off()
-    handles = {label: handle for small in axes for handle, label in zip(*small.get_legend_handles_labels())}
-    shown = [name for name in looks if name in handles]
-    look = {"loc": "outside lower center", "ncols": columns, "fontsize": "small"}
-    canvas.legend([handles[name] for name in shown], shown, **look)
-    first: Axes = axes[0]
-    return first
-
-
-def _look(style: str, k: int) -> dict[str, Any]:
-    """How the k-th curve of a style looks in each of the `multiples`."""
-    if style == "dashed":
-        return {"color": "black", "linestyle": (":", "--")[k % 2], "linewidth": 1.6, "zorder": 4}
-    shape = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 4, "linewidth": 1}
-    return shape | {"color": _MANY[k % len(_MANY)]} | (_STYLES[style] if style == "bold" else {})
-
-
-def _small(ax: Axes, figure: Figure, looks: Mapping[str, dict[str, Any]]) -> None:
-    """One of the `multiples`."""
-    for series in figure.series:
-        y = np.array([np.nan if v is None else v for v in series.y], np.float64)
-        ax.plot(series.x, y, label=series.name, **looks[series.name])
-    ax.set_yscale("symlog", linthresh=1, linscale=0.5)
-    top = max((v for series in figure.series for v in series.y if v is not None), default=1)
-    ax.set(title=figure.title, ylim=(-0.05, max(top * 1.3, 2)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.title.set_fontsize("small")
-    ax.tick_params(labelsize="small")
 
 
 @strict
@@ -340,23 +174,3 @@ def _bars(ax: Axes, row: int, bars: list[tuple[int, int]], colours: str | list[s
     """Draw bars into a row: when each begins and how long it is, in nanoseconds."""
     ms = [(begin / 1e6, length / 1e6) for begin, length in bars]
     ax.broken_barh(ms, (row - 0.4, 0.8), facecolors=colours, edgecolor="white", linewidth=0.1)
-
-
-def axes_of(ax: Axes | None) -> Axes:
-    """The axes to draw on: those given, or new ones by pyplot, which is what shows them in a notebook."""
-    if ax is not None:
-        if not hasattr(ax, "fill_between"):
-            raise TypeError(f"ax: {reprlib.repr(ax)} is a {type(ax).__name__}; it must be axes of matplotlib or None")
-        return ax
-    with _installed():
-        from matplotlib import pyplot
-    made: Axes = pyplot.subplots(figsize=_SIZE, layout="constrained")[1]
-    return made
-
-
-@contextmanager
-def _installed() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(f"pictures need matplotlib: pip install 'gpumem[plot]' ({error})") from error

@@ -13,14 +13,15 @@ from typing import Any, Protocol
 
 import numpy as np
 from cuda.bindings import driver as api
-from cuda.core import Device, EventOptions
+from cuda.core import Device
 from numpy.typing import DTypeLike
 
 from gpumem.execute.cuda import DeviceArray, for_numba
+from gpumem.execute.cuda.card import CudaCard, CudaEvent, CudaStream, DriverMemory
+from gpumem.execute.cuda.driver import done
 from gpumem.execute.cuda.memory import host_bytes
-from gpumem.runtime.devices.in_memory import Bytes, LiveBlock, LiveCall
-from gpumem.runtime.pooled.backing import done
 from gpumem.runtime.residency.copy_engine import Beside, Slab
+from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall
 
 UNTIMED = -1, -1
 
@@ -33,90 +34,6 @@ class Addresses(Protocol):
 
     def free(self, address: int, stream: int) -> None:
         """Take them back, last used on a stream."""
-
-
-class DriverMemory:
-    """Memory of the driver's own pool, in the order of streams (`cuMemAllocAsync`)."""
-
-    def allocate(self, size: int, stream: int) -> int:
-        """Allocate."""
-        status, address = api.cuMemAllocAsync(size, stream)
-        if status:
-            raise MemoryError(f"{size} bytes of device memory: {status.name}")
-        return int(address)
-
-    def free(self, address: int, stream: int) -> None:
-        """Free."""
-        done(api.cuMemFreeAsync(address, stream), "cuMemFreeAsync")
-
-
-class CudaEvent:
-    """An event of `cuda.core` as a mark."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-
-    def record(self, stream: CudaStream) -> None:
-        stream.of.record(self.of)
-
-    def synchronize(self) -> None:
-        self.of.sync()
-
-
-class CudaStream:
-    """A stream of `cuda.core` as copies need it."""
-
-    __slots__ = ("handle", "of")
-
-    def __init__(self, of: Any) -> None:
-        self.of, self.handle = of, int(of.handle)
-
-    def wait_event(self, event: CudaEvent) -> None:
-        self.of.wait(event.of)
-
-
-class CudaCard:
-    """A device by `cuda.core`, as copies need it; what it has made is given back by `close`."""
-
-    def __init__(self, device: Any, stream: Any) -> None:
-        self.device = device
-        self.kept: list[Callable[[], object]] = []
-        self.compute = self.stream() if stream is None else CudaStream(stream)
-
-    def current(self) -> CudaStream:
-        return self.compute
-
-    def stream(self) -> CudaStream:
-        made = self.device.create_stream()
-        self.kept.append(made.close)
-        return CudaStream(made)
-
-    def event(self, *, timed: bool = False) -> CudaEvent:
-        made = self.device.create_event(EventOptions(timing_enabled=timed))
-        self.kept.append(made.close)
-        return CudaEvent(made)
-
-    def size(self, storage: LiveBlock) -> int:
-        return storage.size
-
-    def pinned(self, size: int) -> int:
-        status, address = api.cuMemAllocHost(size)
-        if status:
-            raise MemoryError(f"{size} bytes of pinned memory: {status.name}")
-        self.kept.append(lambda: api.cuMemFreeHost(address))
-        return int(address)
-
-    def copy(self, stream: CudaStream, target: LiveBlock | int, source: LiveBlock | int, size: int) -> None:
-        there, here = (x.memory if isinstance(x, LiveBlock) else x for x in (target, source))
-        if size:
-            done(api.cuMemcpyAsync(there, here, size, stream.handle), "cuMemcpyAsync")
-
-    def close(self) -> None:
-        while self.kept:
-            with suppress(Exception):
-                self.kept.pop()()
 
 
 class OnStreams(Beside):

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpumem.runtime.adaptive import Adaptive
-from gpumem.runtime.devices.in_memory import LiveWorld
 from gpumem.runtime.paged.pages import Range
+from gpumem.runtime.residency.environment import LiveWorld
 from gpumem.runtime.residency.report import ManagedReport
 
 

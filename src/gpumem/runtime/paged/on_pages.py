@@ -23,10 +23,11 @@ from typing import Any
 from cuda.bindings import driver as api
 from cuda.core import Stream
 
-from gpumem.runtime.devices.in_memory import LiveBlock, LiveCall
-from gpumem.runtime.devices.on_streams import CudaCard, CudaEvent, CudaStream, OnStreams
+from gpumem.execute.cuda.card import CudaCard, CudaEvent, CudaStream
+from gpumem.runtime.devices.on_streams import OnStreams
 from gpumem.runtime.paged.pages import Pages, Range
 from gpumem.runtime.residency.copy_engine import Slab
+from gpumem.runtime.residency.environment import LiveBlock, LiveCall
 
 MARKS = 512  # of ops that may be under way; more are thinned out
 
@@ -36,7 +37,7 @@ class _PagedCard(CudaCard):
 
     ranges: dict[int, Range]
 
-    def size(self, storage: LiveBlock) -> int:
+    def size(self, storage: Any) -> int:
         return self.ranges[storage.number].size
 
 

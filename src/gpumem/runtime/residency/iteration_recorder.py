@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.runtime.devices.in_memory import LiveBlock
-from gpumem.swap.snu import PatternStream
+from gpumem.runtime.residency.environment import LiveBlock
 from gpumem.trace import UNKNOWN, Trace
+from gpumem.trace.record.input_writes import PatternStream
 from gpumem.trace.record.period import BlockEvent, Detector
 from gpumem.trace.record.recorder import Exec, Recorder
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gpumem.base.units import exact, human
+from gpumem.runtime.residency.environment import Counts, Emptier, Movable, Mover
 
 UNLIMITED = 2**62
 
@@ -20,70 +20,7 @@ class LimitError(MemoryError):
     """What an op must hold at once is more than the limit; the message says which op, how many bytes, what would do."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What was done in an iteration; bytes and numbers."""
-
-    out: int = 0
-    back: int = 0
-    again: int = 0
-    misses: int = 0
-    evictions: int = 0
-
-
-class Movable:
-    """Bytes that move, and where they are: `here` (on the device), in a `copy` on the host, or to be made `again`.
-
-    At least one of the three always holds, but where it is `void`: nobody has written it yet. `version` counts writes.
-    What is `asked` for past whoever moves it never makes room for others; a plan may move it.
-    """
-
-    copy: Any = None  # as an engine keeps it
-    coming = False  # a copy into it, or out of it, may be under way
-    once = False  # nobody needs the copy when it has come back
-    again: Any = None  # how to make it
-    feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
-    version = 0
-    here = True
-    void = False
-    asked = False
-
-    def __init__(self, size: int, fixed: bool = False) -> None:
-        self.size, self.fixed = size, fixed
-
-    @property
-    def storage(self) -> Any:
-        """What an engine moves; None once it is dead."""
-        raise NotImplementedError
-
-
 R = TypeVar("R", bound=Movable)
-
-
-class Mover(Protocol):
-    """Moves the bytes of storages. A copy is whatever `out` returns."""
-
-    def out(self, storage: Any) -> Any:
-        """Begin to copy a storage's bytes to the host; return the copy."""
-
-    def back(self, storage: Any, copy: Any) -> None:
-        """Begin to copy bytes back into a storage that was just given memory."""
-
-    def settle(self, copy: Any) -> None:
-        """Let what computes next wait for what was begun last with this copy."""
-
-    def drop(self, copy: Any) -> None:
-        """Give the host's memory back."""
-
-
-class Emptier(Protocol):
-    """How a storage loses its memory on the device and gets it back."""
-
-    def empty(self, storage: Any) -> None:
-        """Give a storage's memory back."""
-
-    def fill(self, storage: Any, size: int) -> None:
-        """Give a storage memory."""
 
 
 class LimitedMemory(Generic[R]):

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpumem.runtime.devices.in_memory import LiveBlock
 from gpumem.runtime.residency.background_planning import Planning
+from gpumem.runtime.residency.environment import LiveBlock
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints
 from gpumem.runtime.residency.iteration_recorder import Notebook, OpTimes, timed

@@ -9,9 +9,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gpumem.base.arguments import expect, strict
-from gpumem.testing.allocators.contract import ContractError, Witness, optional
+from gpumem.testing.allocators.contract import Witness, optional
 from gpumem.testing.allocators.history import Player
 from gpumem.testing.allocators.patterns import PATTERNS, UNITS, Pattern, Source
+from gpumem.testing.contract_error import ContractError
 from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, renumbered
 from gpumem.testing.shrink import shrink
 
@@ -88,7 +89,7 @@ def check_allocator(
     >>> check_allocator(Bump, skip=["growth"])
     >>> check_allocator(Bump)
     Traceback (most recent call last):
-    gpumem.testing.allocators.contract.ContractError: growth: request 1, repeated 32 times: the highest byte rises from 1 to 33
+    gpumem.testing.contract_error.ContractError: growth: request 1, repeated 32 times: the highest byte rises from 1 to 33
         p0 = a.allocate(1)  # 0
         a.free(p0)
     """

@@ -10,7 +10,7 @@ The model keeps the live blocks and who used the free bytes last, and knows noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpumem.base.arguments import strict
 from gpumem.testing.allocators._stream_order import StreamOrder, Used
+from gpumem.testing.contract_error import ContractError
 
 if TYPE_CHECKING:
     from gpumem.pool.allocators.protocol import Allocator
-    from gpumem.testing.requests import Request
 
 RULES = {
     "error": "a legal request raises nothing, or MemoryError where bytes are asked for",
@@ -40,33 +40,6 @@ RULES = {
     "deterministic": "two allocators that are asked the same give the same offsets",
 }
 OPTIONAL = ("stream", "capacity", "statistics", "recovery", "growth", "deterministic")
-
-
-class ContractError(AssertionError):
-    """An allocator or a planner broke a rule.
-
-    Parameters
-    ----------
-    rule : str
-        Which: a key of `RULES`, or of `PLANNER_RULES`.
-    reason : str
-        What happened, in one line.
-    log : sequence of str
-        What led to it, one request a line; the last one broke the rule.
-    requests : sequence of Request
-        The same as values, to be played again.
-
-    Examples
-    --------
-    >>> print(ContractError("overlap", "inside the live block [0, 3)", ["p0 = a.allocate(3)", "p1 = a.allocate(4)"]))
-    overlap: inside the live block [0, 3)
-        p0 = a.allocate(3)
-        p1 = a.allocate(4)
-    """
-
-    def __init__(self, rule: str, reason: str, log: Sequence[str] = (), requests: Sequence[Request] = ()) -> None:
-        self.rule, self.reason, self.log, self.requests = rule, reason, tuple(log), tuple(requests)
-        super().__init__("\n    ".join([f"{rule}: {reason}", *log]))
 
 
 def optional(skip: Collection[str], rules: Collection[str] = OPTIONAL) -> frozenset[str]:
@@ -119,7 +92,7 @@ class Witness:
     0
     >>> careless.allocate(1)
     Traceback (most recent call last):
-    gpumem.testing.allocators.contract.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
+    gpumem.testing.contract_error.ContractError: overlap: allocate(1) returned 0, inside the live block [0, 8)
     """
 
     @strict

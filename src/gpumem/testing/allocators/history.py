@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpumem.base.arguments import strict
-from gpumem.testing.allocators.contract import ContractError, Witness
+from gpumem.testing.allocators.contract import Witness
+from gpumem.testing.contract_error import ContractError
 from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def play(allocator: Allocator, requests: Iterable[Request]) -> list[int | None]:
     ----------
     allocator : Allocator
     requests : iterable of Request
-        Such as `gpumem.testing.strategies.requests()` draws.
+        Such as `gpumem.testing.allocators.request_strategies.requests()` draws.
 
     Returns
     -------

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from gpumem.testing.strategies import request_sizes  # first: says what is missing where Hypothesis is
+from gpumem.testing.allocators.request_strategies import (
+    request_sizes,  # first: says what is missing where Hypothesis is
+)
 
 # isort: split
 from hypothesis import strategies as st
@@ -13,8 +15,8 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from gpumem.base.arguments import strict
 from gpumem.testing.allocators.check import Trial
-from gpumem.testing.allocators.contract import ContractError
 from gpumem.testing.allocators.history import Player
+from gpumem.testing.contract_error import ContractError
 from gpumem.testing.requests import Allocate, Free, Request, Sync, Use, WrongFree
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def allocator_machine(
     >>> run_state_machine_as_test(allocator_machine(Zero), settings=quiet)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    gpumem.testing.allocators.contract.ContractError: ...
+    gpumem.testing.contract_error.ContractError: ...
     """
     trial = Trial(factory, max_size=max_size, skip=skip)
     sizes, stream = request_sizes(trial.max_size), st.integers(0, streams - 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from gpumem.base.arguments import strict
-from gpumem.testing.allocators.contract import ContractError
+from gpumem.testing.contract_error import ContractError
 from gpumem.testing.devices.calls import (
     AnyDevice,
     Bytes,
@@ -77,7 +77,7 @@ def check_device(
     >>> check_device(lambda needs: Unmanaged(), examples=3)
     >>> check_device(lambda needs: Forgetful(), examples=3)
     Traceback (most recent call last):
-    gpumem.testing.allocators.contract.ContractError: bytes: look 0: byte 7 is 0, not 197
+    gpumem.testing.contract_error.ContractError: bytes: look 0: byte 7 is 0, not 197
         x5 = device.malloc(8)
         device.exec('layer 0', [], [x5])
         device.read(x5)

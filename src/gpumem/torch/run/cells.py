@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpumem.runtime.residency.limited_memory import Movable
+from gpumem.runtime.residency.environment import Movable
 from gpumem.torch.internals import torch
 
 FEW = 2**14  # bytes of numbers; a generator's state has 5,056

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpumem.runtime.residency.limited_memory import Mover
-from gpumem.torch.internals import torch
+from gpumem.runtime.residency.environment import Mover
+from gpumem.torch.internals import hollow, pointer, resize, swap, torch
 
 
 class Engine(Mover, Protocol):
@@ -58,16 +58,6 @@ class OnHost:
     def bytes_of(self, copy: Any) -> Any:
         """They are there."""
         return copy
-
-
-# which nobody has patched
-pointer, resize = torch._C.StorageBase.data_ptr, torch._C.StorageBase.resize_
-swap: Any = getattr(torch._C.StorageBase, "_swap_data_ptr_", None)
-
-
-def hollow(size: int, device: torch.device) -> torch.UntypedStorage:
-    """A storage of a size, without memory."""
-    return torch._C._construct_storage_from_data_pointer(0, device, size)
 
 
 def has_memory(storage: torch.UntypedStorage) -> bool:
@@ -121,5 +111,4 @@ class Resized:
         torch._C.StorageBase.copy_(storage, other)
 
 
-SWAPS = swap is not None
 Pointers = Swapped | Resized

@@ -15,16 +15,18 @@ from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, exact, human
 from gpumem.pipeline import Planned
-from gpumem.runtime.residency.background_planning import SEVERAL, Planning, given
+from gpumem.pipeline.compare_planners import IN_A_RUN, asking
+from gpumem.pipeline.planned import given
+from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.report import ManagedReport
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan
 from gpumem.torch.capture.recorder_mode import Watch
-from gpumem.torch.internals import register_optimizer_step_post_hook, torch
+from gpumem.torch.internals import SWAPS, register_optimizer_step_post_hook, torch
 from gpumem.torch.run.boundaries import Course
-from gpumem.torch.run.engines import SWAPS, Engine, OnHost, Pointers, Resized, Swapped
+from gpumem.torch.run.engines import Engine, OnHost, Pointers, Resized, Swapped
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.inside import without_modes
@@ -271,7 +273,7 @@ def managed(
     boundary: torch.optim.Optimizer | str | None = None,
     *,
     on_exit: str = DEVICE,
-    planner: str | Sequence[str] = SEVERAL,
+    planner: str | Sequence[str] = IN_A_RUN,
     seconds: float = 30.0,
     wait: bool = False,
     chunk: int | str | None = None,
@@ -354,7 +356,7 @@ def managed(
     """
     names = [planner] if isinstance(planner, str) else [*planner]
     if not names:
-        raise ValueError(f"planner: none is named; several are {', '.join(SEVERAL)}")
+        raise ValueError(f"planner: none is named; several are {', '.join(IN_A_RUN)}")
     for name in names:
         one_of("planner", name, PLANNERS)
     if isinstance(boundary, str):
@@ -375,7 +377,7 @@ def managed(
         device,
         boundary=boundary,
         on_exit=on_exit,
-        planning=lambda trace, load: Planning(trace, chosen, load, names, seconds),
+        planning=lambda trace, load: Planning(trace, load, asking(chosen, load, names), seconds),
         wait=wait,
         chunk=in_bytes(chunk),
     )

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpumem.base.units import human
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
-from gpumem.torch.internals import _disable_current_modes, torch
+from gpumem.torch.internals import pointer, quietly, torch
 from gpumem.torch.run.cells import Cell, Cells
-from gpumem.torch.run.engines import Engine, Pointers, has_memory, pointer
+from gpumem.torch.run.engines import Engine, Pointers, has_memory
 from gpumem.torch.step.workload import WorkloadError
-
-
-@contextmanager
-def quietly(gradients: bool = False) -> Iterator[None]:
-    """Run ops of our own, which no mode of the user's is to see; some do more where gradients are enabled."""
-    with torch._C.DisableTorchFunction(), torch.set_grad_enabled(gradients):
-        if torch._C._len_torch_dispatch_stack():
-            with _disable_current_modes():
-                yield
-        else:
-            yield
 
 
 class Memory(Cells, LimitedMemory[Cell]):

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
-from gpumem.torch.internals import torch
-from gpumem.torch.run.memory import quietly
+from gpumem.torch.internals import quietly, torch
 
 LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memory and its link
 SMALL, LARGE, TIMES = 2**16, 2**25, 3  # bytes of the copies that measure a link, and how often

@@ -7,9 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumem.torch.internals import torch
+from gpumem.torch.internals import quietly, torch
 from gpumem.torch.run.cells import parts
-from gpumem.torch.run.memory import quietly
 from gpumem.torch.step.observing import tolerable
 from gpumem.torch.step.ops import OURS, amount, kind_of, results, tensors
 

@@ -10,10 +10,9 @@ from gpumem.runtime.residency.follower import Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
 from gpumem.runtime.residency.limited_memory import LimitError
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
-from gpumem.torch.internals import torch
+from gpumem.torch.internals import hollow, quietly, torch
 from gpumem.torch.run.cells import Cell
-from gpumem.torch.run.engines import hollow
-from gpumem.torch.run.memory import Memory, quietly
+from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import BATCH_NORMS, RUNNING, TRAINING, WRITTEN_AS, kind_of, out_of_place, results, tensors
 
 SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size

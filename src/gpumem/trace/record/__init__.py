@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.trace.record.period import (
-        BlockEvent as BlockEvent,
-        Detector as Detector,
-        Period as Period,
-        detect as detect,
-    )
+    from gpumem.trace.record._repeat_search import Period as Period
+    from gpumem.trace.record.period import BlockEvent as BlockEvent, Detector as Detector, detect as detect
     from gpumem.trace.record.recorder import Exec as Exec, Recorder as Recorder
     from gpumem.trace.record.recording import BEFORE as BEFORE, NEVER as NEVER, Recording as Recording
 

@@ -15,19 +15,14 @@ Equal neighbours alone are no iteration: layers and the optimizer's steps repeat
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import index
 from typing import NamedTuple
 
 from gpumem.base.arguments import strict
+from gpumem.trace.record._repeat_search import _FREE, _MALLOC, Period, _Search
 
-_MALLOC, _FREE = 0, 1
 _KINDS = {"malloc": _MALLOC, "free": _FREE, "read": 2, "write": 3}
-_MODULUS = 2**61 - 1  # prime: two different windows collide with probability length / modulus
-_BASE = 1_152_921_139_263_580_469  # any number: fixed, so that a run can be repeated
 
 
 class BlockEvent(NamedTuple):
@@ -46,41 +41,6 @@ class BlockEvent(NamedTuple):
     kind: str
     block: int
     size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """Two consecutive equal iterations: events `[start, start + length)` and `[start + length, end)`.
-
-    Parameters
-    ----------
-    start : int
-        Index of the first event of the first of the two.
-    length : int
-        Events of one iteration.
-    crossing : tuple of int
-        The blocks live at the boundary between the two, before event `start + length`, oldest first:
-        parameters, optimizer state and whatever else the second iteration takes over from the first.
-    successors : tuple of int
-        The blocks live at `end`: `successors[k]` is `crossing[k]` itself if it lives on, else the block that
-        the second iteration made at the event where the first made `crossing[k]`: one arc of the circle.
-
-    Examples
-    --------
-    >>> period = Period(start=2, length=7, crossing=(0, 4), successors=(0, 6))
-    >>> period.end
-    16
-    """
-
-    start: int
-    length: int
-    crossing: tuple[int, ...]
-    successors: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        """One past the last event of the second iteration; the next one is the third's first."""
-        return self.start + 2 * self.length
 
 
 class Detector:
@@ -217,147 +177,6 @@ class Detector:
             return 4 * (i - born) + _FREE, born
         self._live[block] = (born, i)
         return 4 * (i - latest) + kind, born
-
-
-class _Search:
-    """The record of the stream, and the squares in it.
-
-    Row `k` of a column is about event `k - 1`, or about the first `k` events; row 0 precedes the stream.
-    """
-
-    def __init__(self, min_length: int) -> None:
-        self.min_length = min_length
-        self.now = 0  # the latest row
-        self.code = [-1]  # signatures, as integers: 4 * value + kind
-        self.block = [-1]
-        self.born = array("q", [0])  # the row of the malloc of the event's block
-        self.lives = array("q", [0])  # blocks live after k events
-        self.hash = array("q", [0])
-        self.power = array("q", [1])
-        self.far: list[int] = []  # rows whose distance no later one reaches, oldest first,
-        self.far_distance: list[int] = []  # and these distances
-        self.levels: list[int] = []
-        self.since: dict[int, int] = {}  # p -> the row after which each event repeats the one p before
-        self.due: dict[int, list[int]] = {}  # row -> the periods to look at then
-        self.loops: set[int] = set()  # periods that met conditions 1 to 4 somewhere
-
-    def push(self, code: int, block: int, born: int, lives: int) -> int:
-        """Take an event; return the period that is complete with it, or 0."""
-        self.now += 1
-        self.code.append(code)
-        self.block.append(block)
-        self.born.append(born + 1)
-        self.lives.append(lives)
-        self.hash.append((self.hash[-1] * _BASE + code) % _MODULUS)
-        self.power.append(self.power[-1] * _BASE % _MODULUS)
-        if code & 3 != _MALLOC:
-            self._note_distance(code >> 2)
-        self._look_back()
-        due = self.due.pop(self.now, ())
-        return next((p for p in sorted(set(due)) if self._is_iteration(p)), 0) if due else 0
-
-    def _note_distance(self, distance: int) -> None:
-        while self.far and self.far_distance[-1] <= distance:
-            self.far.pop()
-            self.far_distance.pop()
-        self.far.append(self.now)
-        self.far_distance.append(distance)
-
-    def _repeats(self, p: int, length: int) -> bool:
-        """Whether the last `length` events equal those `p` earlier, judged by their hash."""
-        h, a = self.hash, self.now
-        b, c = a - p, a - length
-        return (h[a] - h[b] - (h[c] - h[c - p]) * self.power[length]) % _MODULUS == 0
-
-    def _look_back(self) -> None:
-        """Find the periods that the latest events begin to repeat.
-
-        ::
-
-            rows     4L-2 ago                    2L-1 ago          now
-                 ----|====L====|====L====|----------------|====L====|
-                     a block that ended p ago equals the last L: p is a candidate
-        """
-        now, code = self.now, self.code
-        last, before = code[now], code[now - 1]
-        if 3 * (1 << len(self.levels)) - 1 <= now:
-            self.levels.append(1 << len(self.levels))
-        for size in self.levels:
-            # Most blocks differ in their last two events already; row 0 differs from all.
-            then = (now - 2 * size + 1) & -size
-            if code[then] == last and (size == 1 or code[then - 1] == before) and self._repeats(now - then, size):
-                self._consider(now - then, size)
-            then -= size
-            if code[then] == last and (size == 1 or code[then - 1] == before) and self._repeats(now - then, size):
-                self._consider(now - then, size)
-
-    def _consider(self, p: int, matched: int) -> None:
-        """Note when period `p` will have lasted for `p` events, knowing that it has for `matched`."""
-        since = self.since.get(p)
-        if since is not None and self._repeats(p, self.now - since):
-            return  # noted when it began
-        low, high, step = matched, self.now - p, matched
-        while low < high:  # gallop, then halve: most repetitions are short
-            middle = min(low + step, high) if step else (low + high + 1) // 2
-            if self._repeats(p, middle):
-                low, step = middle, 2 * step
-            else:
-                high, step = middle - 1, 0
-        self.since[p] = self.now - low
-        self._look_at(p, max(self.now, self.now - low + p))
-
-    def _look_at(self, p: int, row: int) -> None:
-        self.due.setdefault(row, []).append(p)
-
-    def _is_iteration(self, p: int) -> bool:
-        """Whether the last `2 p` events meet all conditions; where time may change that, look again."""
-        now, since = self.now, self.since[p]
-        if not self._repeats(p, p) or not self._is_closed(p) or self._is_multiple(p):
-            return False
-        if odd := self._odd_row(p):
-            self._look_at(p, odd + p)  # the second half is past it then
-            return False
-        self.loops.add(p)
-        if p < self.min_length:
-            return False
-        if now < 2 * (since - p):
-            self._look_at(p, 2 * (since - p))
-            return False
-        return self.code[now - 2 * p + 1 : now - p + 1] == self.code[now - p + 1 :]
-
-    def _is_closed(self, p: int) -> bool:
-        """Conditions 1 and 2, for the last `p` events."""
-        oldest = bisect_left(self.far, self.now - p + 1)
-        farthest = self.far_distance[oldest] if oldest < len(self.far) else 0
-        return farthest <= p and self.lives[self.now] == self.lives[self.now - p]
-
-    def _odd_row(self, p: int) -> int:
-        """The last row that breaks condition 3, or 0: its twin `p` before acts on another block."""
-        now, born = self.now, self.born
-        start = now - 2 * p
-        for row in range(now, now - p, -1):
-            one, other = born[row - p], born[row]
-            if other != (one if other <= start else one + p):
-                return row
-        return 0
-
-    def _is_multiple(self, p: int) -> bool:
-        """Whether the last `2 p` events repeat a loop that meets conditions 1 to 3."""
-        return any(
-            p % d == 0 and d < p and self._repeats(d, 2 * p - d) and self._is_closed(d) and not self._odd_row(d)
-            for d in self.loops
-        )
-
-    def describe(self, p: int, live: list[int]) -> Period:
-        """Return the last `2 p` events as a period; `live` are the events that made the live blocks."""
-        now, block, born = self.now, self.block, self.born
-        middle = now - p
-        pairs = {made + 1: (block[made + 1],) * 2 for made in live if made < middle}
-        for row in range(middle + 1, now + 1):
-            if self.code[row] & 3 == _FREE and born[row] <= middle:
-                pairs[born[row]] = (block[row], block[born[row] + p])
-        crossing = [pairs[made] for made in sorted(pairs)]
-        return Period(now - 2 * p, p, tuple(a for a, _ in crossing), tuple(b for _, b in crossing))
 
 
 @strict

@@ -1,0 +1,54 @@
+"""What several jobs did, held against the naive oracles of `gpumem.check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpumem import check
+from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
+from gpumem.check.verdict import BUDGET, FLOW, QUADRATIC, Checked, Oracle, ask, self_check
+from gpumem.simulator.simulate import hosted
+from gpumem.trace import Trace
+
+if TYPE_CHECKING:
+    from gpumem.jobs import Job, Outcome
+    from gpumem.jobs.waterwave import Together
+    from gpumem.simulator.machine import Machine
+
+
+@strict
+def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
+    """Hold one trace of several jobs against the naive oracles; of huge ones some would take too long.
+
+    Raises
+    ------
+    RuntimeError
+        One of them objects.
+    """
+    trace, mine = both.trace, (both.job, both.turn, both.op, both.lag, both.slot)
+    oracles = (
+        Oracle("together", FLOW * trace.n, False, lambda: check.together(traces, trace, *mine)),
+        Oracle("budget", BUDGET * len(trace.buffers) ** 2, True, lambda: check.budget(trace, capacity)),
+    )
+    return ask(oracles, max(trace.n, len(trace.buffers)), Deadline())
+
+
+@strict
+def jobs(outcome: Outcome, jobs: Sequence[Job], machine: Machine, capacity: int, slowdown: float) -> Checked:
+    """Hold an event log of several jobs against the naive oracle; of huge ones it would take too long.
+
+    Raises
+    ------
+    RuntimeError
+        The oracle objects.
+    """
+    if len(outcome.log) > 100 * QUADRATIC:
+        return Checked((), {"jobs": f"{len(outcome.log)} events are too many"})
+    traces = {job.name: job.trace for job in jobs}
+    ns = {job.name: machine.durations(job.trace) for job in jobs}
+    handing = {job.name: machine.host_costs(job.trace) for job in jobs if hosted(job.trace, machine)}
+    with self_check():
+        check.jobs(outcome.log, traces, machine, capacity, ns, slowdown=slowdown, handing=handing)
+    return Checked(("jobs",))

@@ -1,0 +1,128 @@
+"""What moves between device and host, and what moves it: the one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumem.trace import Shape
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done in an iteration; bytes and numbers."""
+
+    out: int = 0
+    back: int = 0
+    again: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+
+class Movable:
+    """Bytes that move, and where they are: `here` (on the device), in a `copy` on the host, or to be made `again`.
+
+    At least one of the three always holds, but where it is `void`: nobody has written it yet. `version` counts writes.
+    What is `asked` for past whoever moves it never makes room for others; a plan may move it.
+    """
+
+    copy: Any = None  # as an engine keeps it
+    coming = False  # a copy into it, or out of it, may be under way
+    once = False  # nobody needs the copy when it has come back
+    again: Any = None  # how to make it
+    feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
+    version = 0
+    here = True
+    void = False
+    asked = False
+
+    def __init__(self, size: int, fixed: bool = False) -> None:
+        self.size, self.fixed = size, fixed
+
+    @property
+    def storage(self) -> Any:
+        """What an engine moves; None once it is dead."""
+        raise NotImplementedError
+
+
+class Mover(Protocol):
+    """Moves the bytes of storages. A copy is whatever `out` returns."""
+
+    def out(self, storage: Any) -> Any:
+        """Begin to copy a storage's bytes to the host; return the copy."""
+
+    def back(self, storage: Any, copy: Any) -> None:
+        """Begin to copy bytes back into a storage that was just given memory."""
+
+    def settle(self, copy: Any) -> None:
+        """Let what computes next wait for what was begun last with this copy."""
+
+    def drop(self, copy: Any) -> None:
+        """Give the host's memory back."""
+
+
+class Emptier(Protocol):
+    """How a storage loses its memory on the device and gets it back."""
+
+    def empty(self, storage: Any) -> None:
+        """Give a storage's memory back."""
+
+    def fill(self, storage: Any, size: int) -> None:
+        """Give a storage memory."""
+
+
+Bytes = NDArray[np.uint8]
+LiveCall = Callable[..., Any]  # call(stream, *arrays)
+
+
+class LiveBlock(Movable):
+    """A block of a program: `memory` is where a world has its bytes, while they are on the device.
+
+    It has none before the first op that touches it.
+    """
+
+    memory: Any = None
+    here, void, alive = False, True, True
+
+    def __init__(self, number: int, size: int, kind: str, shape: Shape | None, dtype: str) -> None:
+        super().__init__(size)
+        self.number, self.kind, self.shape, self.dtype = number, kind, shape, dtype
+
+    @property
+    def storage(self) -> LiveBlock | None:
+        """The block itself; None once it is freed."""
+        return self if self.alive else None
+
+
+class LiveWorld(Mover, Emptier, Protocol):
+    """Moves the bytes of blocks (`LiveBlock`), and runs ops on them."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When what was begun last ran or will run, in ns: start and end; -1 where that is not known."""
+
+    def run(self, call: LiveCall | None, blocks: Sequence[LiveBlock], duration: int, timed: bool) -> Any:
+        """Begin an op on blocks that are on the device, behind all ops before it.
+
+        It takes `duration` ns by what the program or the machine says. Return what `lasted` is to be asked with, if it
+        is to be `timed` and the world can.
+        """
+
+    def lasted(self, timer: Any) -> int:
+        """Wait for an op that was timed; return how long it took, in ns."""
+
+    def put(self, block: LiveBlock, data: Bytes) -> None:
+        """Copy the program's bytes into a block, behind all ops before it."""
+
+    def get(self, block: LiveBlock) -> Bytes:
+        """Wait for all ops so far; return a copy of a block's bytes."""
+
+    def now(self) -> int:
+        """The time, in ns since some moment."""
+
+    def close(self) -> None:
+        """Give back what the world itself has taken."""

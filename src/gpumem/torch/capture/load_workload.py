@@ -1,0 +1,66 @@
+"""Running a user's file under a GPU that is not there."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from gpumem.base.arguments import strict
+from gpumem.base.names import meant
+from gpumem.torch.step.workload import Make, WorkloadError, blamed
+
+
+@strict
+def load(where: str, device: str = "meta") -> Make:
+    """Return `make` from `FILE.py:make`; of a file alone, the function of that name.
+
+    The file's folder is where it imports from first, as where it is run by itself. For a step on meta there seems to be
+    a GPU at its top, too: `torch.cuda.is_available()`, and `torch.autocast("cuda")` stays enabled.
+
+    Raises
+    ------
+    WorkloadError
+        No such file or function, or the file fails.
+    """
+    file, _, name = where.rpartition(":") if ".py:" in where else (where, ":", "make")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        why = "no such file" if path.suffix == ".py" else "not a Python file"
+        raise WorkloadError(f"{where!r:.80}: {why}; expected FILE.py:make, a function that returns a step")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    with blamed(str(path)), _top(device):
+        found = vars(_module(path))
+    if not callable(found.get(name)):
+        functions = [other for other, value in found.items() if inspect.isfunction(value)]
+        known = f"; it defines {', '.join(functions)}" if functions else "; it defines no function"
+        raise WorkloadError(f"{path}: no function {name!r:.40}{meant(name, functions) or known}")
+    make: Make = found[name]
+    return make
+
+
+@contextmanager
+def _top(device: str) -> Iterator[None]:
+    """What the top of a file runs in."""
+    with ExitStack() as world:
+        world.enter_context(
+            import_module("gpumem.torch.capture.autocast").left_enabled()
+        )  # imported here: needs PyTorch
+        if device == "meta":
+            world.enter_context(import_module("gpumem.torch.capture.fake_cuda").there())
+        yield
+
+
+def _module(path: Path) -> ModuleType:
+    """Run a file as a module that others find by its name, as pickles and dataclasses do."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    if getattr(sys.modules.get(path.stem), "__loader__", None) is None:  # none, or one that came this way
+        sys.modules[path.stem] = module
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    return module
