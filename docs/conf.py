@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "src"), str(HERE / "_ext")]
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE / "_ext")]
 
 project = "gpumem"
 copyright = "The gpumem authors"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks mosos`: operators and what they need, a step by each program, where its time goes, the reductions."""
+"""`python -m benchmarks mosos`: operators and their needs, a step by each program, where its time goes."""
 
 from __future__ import annotations
 

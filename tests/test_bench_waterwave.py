@@ -1,4 +1,4 @@
-"""`python -m benchmarks waterwave`, and the measures behind it: largest batches, what misses move, what a host changes."""
+"""`python -m benchmarks waterwave`, and its measures: largest batches, what misses move, what a host changes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from . import fake_cuda
 from .conftest import absent, needs
 
 ROOT = Path(__file__).resolve().parents[1]
+IMPORT = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom benchmarks.gpu import __main__ as gpu\n"
 pytestmark = [pytest.mark.thorough, pytest.mark.jit]
 
 
@@ -24,7 +25,7 @@ def needed() -> None:
 def measured(tmp_path: Path, code: str, *arguments: str, status: int = 0) -> tuple[dict[str, Any], str]:
     """Run the script with `code` before its `main`; return what it wrote and printed."""
     path, done = tmp_path / "figures.json", None
-    begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nsys.argv[0] = 'benchmarks/gpu/__main__.py'\nfrom benchmarks.gpu import __main__ as gpu\n"
+    begin = f"{IMPORT}sys.argv[0] = 'benchmarks/gpu/__main__.py'\n"
     end = f"raise SystemExit(gpu.main({['--quick', '--json', str(path), *arguments]!r}))"
     done = fake_cuda.run(f"{begin}{code}\n{end}", timeout=200)
     if "DynamicLibNotFoundError" in done.stderr or "NvvmSupportError" in done.stderr:
@@ -59,7 +60,5 @@ gpu.SECTIONS["jobs"] = replace(gpu.SECTIONS["jobs"], run=lambda bench: 1 / 0)
 
 
 def test_sections_that_are_not_there(tmp_path: Path) -> None:
-    done = fake_cuda.run(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom benchmarks.gpu import __main__ as gpu\ngpu.main(['--only', 'model'])"
-    )
+    done = fake_cuda.run(f"{IMPORT}gpu.main(['--only', 'model'])")
     assert done.returncode == 2 and "--only: 'model' is unknown" in done.stderr and "did you mean" in done.stderr

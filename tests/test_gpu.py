@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from gpumem import autoswap, best_fit, bundled
 from gpumem.base.errors import ExecutionError
 from gpumem.cli.doctor import why_no_cuda
 from gpumem.execute import Emulator, GenericOp, in_issue_order, initial, prepare, scaled
-from gpumem.execute.models import MODELS, Model, measured
+from gpumem.execute.latency import measured
+from gpumem.execute.models import MODELS, Model
 from gpumem.jobs import Job, Outcome, Policy, run_jobs, separately
 from gpumem.jobs.waterwave import partition, pipeline, run_together, together
 from gpumem.kernels import reference
@@ -98,7 +100,8 @@ def test_threads_with_several_elements_agree_with_numpy(name: str, monkeypatch: 
 def test_products_by_large_tiles(transpose_a: bool, transpose_b: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 rows and columns; with small ones the result has the same bits."""
     from gpumem.kernels import device
-    from gpumem.kernels.device import matmul
+
+    matmul = import_module("gpumem.kernels.device.matmul")  # the package has a function of that name
     from gpumem.kernels.numba_cuda import cuda
 
     rng, (rows, columns, inner) = np.random.default_rng(0), (97, 131, 50)

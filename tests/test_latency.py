@@ -19,7 +19,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import gpumem
-from gpumem.execute import Emulator, models
+from gpumem import best_fit
+from gpumem.execute import Emulator, latency, models
 from gpumem.execute.latency.network import Training, shapes, sizes
 from gpumem.execute.latency.predictor import LEAST, SOURCES, Predictor, estimates, estimator, fit
 from gpumem.execute.latency.samples import (
@@ -510,7 +511,7 @@ def test_times_that_cannot_be_counted_are_refused() -> None:
 
 def test_measured_kernels_and_the_trace_of_their_model_meet_in_one_predictor() -> None:
     model = models.MODELS["mlp"](batch=4, features=6, hidden=(5, 7, 9))
-    ns = models.measured(
+    ns = latency.measured(
         model.trace, Emulator(), model.launch(reference), place=best_fit, state=model.initial
     ).ops.duration
     rows = [Measurement(op, 0, max(int(n), 1)) for op, n in zip(model_samples(model), ns)]

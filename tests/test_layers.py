@@ -51,7 +51,7 @@ INSIDE = {
         "linear_programs": ["_solver_process", "plan", "facts"],
         "fluid": ["plan", "facts", "linear_programs"],
         "bound": ["plan", "facts", "fluid", "linear_programs"],
-        **{wing: PLAN for wing in ("autoswap", "baselines", "mosos", "snu", "tensile")},
+        **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),
         "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
         "planners": [*PLAN, "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
     },

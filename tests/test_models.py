@@ -11,7 +11,8 @@ import pytest
 from gpumem import Variant, check
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Call, Emulator, Launch, Simulator, Views, prepare, run
-from gpumem.execute.models import MODELS, Graph, Model, Tensor, blobs, cnn, measured, mlp, residual, transformer
+from gpumem.execute.latency import measured
+from gpumem.execute.models import MODELS, Graph, Model, Tensor, blobs, cnn, mlp, residual, transformer
 from gpumem.execute.models.layers import average_pool, conv2d, dense, max_pool, relu, sgd, skip, softmax_loss
 from gpumem.execute.models.transformer import self_attention
 from gpumem.kernels import reference

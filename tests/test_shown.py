@@ -75,7 +75,10 @@ def test_options_and_machines_that_pages_name_exist() -> None:
     exist = set.union(*suites, *(_options(_helps(*command)) for command in commands))
     for page in PAGES:
         text = re.sub(
-            r"^```sh\n.*?^```$|`[^`]*(?:pytest|benchmarks/|sphinx)[^`]*`", "", page.read_text(), flags=re.M | re.S
+            r"^```sh\n.*?^```$|`[^`]*(?:pytest|benchmarks[/.]|sphinx)[^`]*`",
+            "",
+            page.read_text(),
+            flags=re.M | re.S,
         )
         assert _options(text) <= exist, page.name
     assert all(re.search(rf"[` ]{name}[` ]", README.read_text()) for name in PRESETS)

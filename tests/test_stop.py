@@ -23,8 +23,9 @@ WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # A command that is half through its files when it comes to what runs for long.
 SCRIPT = """
 import hashlib, sys, time
-from gpumem.cli import doctor, stop
-from gpumem.io import files
+from gpumem.base import files
+from gpumem.cli import doctor
+from gpumem.cli.common import stop
 
 def compiled():
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without a bytecode, as in a compiled loop

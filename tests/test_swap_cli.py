@@ -286,7 +286,6 @@ def test_something_in_the_way_is_one_line_and_nothing_changes(cli: Cli, file: Pa
         (["bound", "FILE", "--machine", "gtx"], "machine: 'gtx' is unknown"),
         (["bound", "FILE", "--limit", "70%"], "--limit: gpumem bound has no such option; did you mean '--load-limit'?"),
         (["bound", "BARE"], "a bare instance has no ops to swap between"),
-        (["bench"], "gpumem: error: SUITE is missing: swap, pool, tensile"),
         (["bench", "jobs"], "gpumem: error: SUITE: 'jobs' is unknown; there are swap, pool, tensile"),
         (["bench", "swap", "FILE", "--what", "fig12"], "--what: 'fig12' is unknown; there are knees, fig8, fig9"),
         (["bench", "swap", "FILE", "--batches", "1,x"], "--batches: '1,x' is no list of numbers"),

@@ -549,6 +549,8 @@ def test_bad_values_are_one_line(command: str, capsys: pytest.CaptureFixture[str
         ("-1", "nor bytes"),
         ("", "''"),
     ):
-        assert main([*command.split(), f"--workspaces={value}"]) == 2
+        first, *rest = command.split()
+        given = [*rest, f"--workspaces={value}"]
+        assert (main(given, of=suites) if first == "bench" else main([first, *given])) == 2
         error = capsys.readouterr().err.strip()
         assert "--workspaces" in error and why in error and error.count("\n") == 0

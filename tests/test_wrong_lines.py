@@ -37,7 +37,6 @@ USAGE = {
     "bound mlp3 --limit 70%": r"--limit: gpumem bound has no such option; did you mean '--load-limit'\? .*",
     "doctor --jason": r"--jason: gpumem doctor has no such option; did you mean '--json'\? .*",
     "doctor mlp3": r"'mlp3': gpumem doctor takes no such argument .*",
-    "bench": r"SUITE is missing: swap, pool, tensile, snu, mosos, waterwave, planners \(see python -m benchmarks --help\)",
     "bench pol": r"SUITE: 'pol' is unknown; there are swap, pool, .*, waterwave, planners; did .* 'pool'\? .*",
     "bench --what knees": r"--what: python -m benchmarks has no such option; options follow the command, .*",
     "--quiet paln": r"COMMAND: 'paln' is unknown; .*; did you mean 'plan'\? .*",

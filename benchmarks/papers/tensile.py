@@ -11,7 +11,6 @@ from typing import Any
 from gpumem import swap
 from gpumem.base.arguments import strict
 from gpumem.base.errors import Infeasible
-from gpumem.check import verdict
 from gpumem.execute.models import mlp
 from gpumem.jobs import Job, Outcome, Planner, Policy, savings, separately, simulate_jobs, unmanaged, verify
 from gpumem.jobs.metrics import cells

@@ -45,16 +45,15 @@ def digest(text: str) -> str:
 
 def said(command: str) -> str:
     """What a command prints, without what a clock of the host measures: the column `seconds`, some lines of `run`."""
-    out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(out):
-        try:
-            code = command_line([*command.split()])
-        except SystemExit as stop:
-            code = stop.code
-    kept, end = [f"exit {code}"], -1
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = command_line([*command.split()])
+    kept, end = [f"exit {code}", err.getvalue() if code else ""], -1  # else it is how far something has got
     for line in out.getvalue().splitlines():
-        end = line.index("seconds") + len("seconds") if re.search("  seconds", line) else end
-        kept += [re.sub(r"\S+", lambda word: "" if word.end() == end else word[0], line)] * (not line.startswith(TIMED))
+        end = line.index("seconds") + len("seconds") if "  seconds" in line else end
+        if not line.startswith(TIMED):
+            words = ("" if word.end() == end else word[0] for word in re.finditer(r"\s+|\S+", line))
+            kept.append("".join(words))
     return "\n".join(kept)
 
 

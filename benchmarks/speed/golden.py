@@ -1,7 +1,8 @@
 """Plans, bounds, placements, logs and tables as hashes, so that a change which should change none can show that.
 
     python -m benchmarks.speed.golden > after.txt && diff benchmarks/results/golden.txt after.txt
-    python -m benchmarks.speed.golden --quick          # compares with the rows that it has there, in a minute; so does CI
+    python -m benchmarks.speed.golden --quick    # compares with the rows that it has there, in a minute; so does
+    CI
 
 A row is the SHA-256 of the plan's JSON (of a placement's offsets; of a bound's figure), or the kind of refusal, then
 trace, machine, limit, planner and the makespan in nanoseconds by the clock that the limit asks for, or what a refusal

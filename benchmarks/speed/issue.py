@@ -1,8 +1,8 @@
 """What issuing an op costs the host: launches made once, made anew each time, and made by Numba each time.
 
-On a GPU `python -m benchmarks.speed.issue`; without one `python -m tests.fake_cuda python -m benchmarks.speed.issue`, where the
-driver's part is the fake one's. The three take turns, and only the issuing is timed. Timed runs let the device run dry
-after each iteration; the fake one runs on the host's core, whose caches are cold after that.
+On a GPU `python -m benchmarks.speed.issue`; without one `python -m tests.fake_cuda python -m benchmarks.speed.issue`,
+where the driver's part is the fake one's. The three take turns, and only the issuing is timed. Timed runs let the
+device run dry after each iteration; the fake one runs on the host's core, whose caches are cold after that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a request costs a program that knows nothing of plans (`requests`), on the path of Numba's memory manager.
 
-On a GPU `python -m benchmarks.speed.live`; without one `python -m tests.fake_cuda python -m benchmarks.speed.live`, where the
-driver's part is the fake one's. The requests are those of one iteration of VGG16, of 1/4096 of their sizes: how large
-they are makes no difference but to a driver that fills new memory, as the fake one does. The ways take turns.
+On a GPU `python -m benchmarks.speed.live`; without one `python -m tests.fake_cuda python -m benchmarks.speed.live`,
+where the driver's part is the fake one's. The requests are those of one iteration of VGG16, of 1/4096 of their sizes:
+how large they are makes no difference but to a driver that fills new memory, as the fake one does. The ways take turns.
 """
 
 from __future__ import annotations

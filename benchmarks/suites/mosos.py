@@ -1,4 +1,4 @@
-"""`python -m benchmarks mosos`: MO-SOS beside Checkmate and STR with operators by free memory, next to the paper's figures."""
+"""`python -m benchmarks mosos`: MO-SOS beside Checkmate and STR with operators by free memory, and its figures."""
 
 from __future__ import annotations
 

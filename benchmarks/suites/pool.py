@@ -1,4 +1,4 @@
-"""`python -m benchmarks pool`: pool planners and allocators on traces and instances, next to the SmartPool paper's figures."""
+"""`python -m benchmarks pool`: pool planners and allocators on traces and instances, beside SmartPool's figures."""
 
 from __future__ import annotations
 

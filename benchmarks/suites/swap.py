@@ -1,4 +1,4 @@
-"""`python -m benchmarks swap`: how good the swap planners are, next to the bound and to the AutoSwap paper's figures."""
+"""`python -m benchmarks swap`: how good the swap planners are, beside the bound and AutoSwap's figures."""
 
 from __future__ import annotations
 

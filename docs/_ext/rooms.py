@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from sphinx.config import Config
     from sphinx.environment import BuildEnvironment
 
-NOT_LIBRARY = {
-    "gpumem.trace.lifetimes",
-    "gpumem.cli.main",
-    "gpumem.cli",
-    "gpumem.base.names",
-}  # the command line, and what is inside
+NOT_LIBRARY = {"gpumem.cli"}  # the command line
 NEEDS = {"gpumem.torch": "torch"}  # which is mocked where the pages are built
 
 

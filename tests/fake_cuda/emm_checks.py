@@ -23,6 +23,7 @@ from numba.cuda.cudadrv import driver as numba_driver
 
 from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
+from gpumem.runtime import emm as named
 from gpumem.runtime.emm import manager as emm, streams as emm_streams
 from gpumem.runtime.pooled.stream_joins import Events
 from gpumem.testing.allocators import check as allocators
@@ -89,7 +90,7 @@ def check_memory_is_served_from_the_plan_and_the_device_is_not_asked() -> None:
 
 
 def check_the_interface() -> None:
-    assert emm._numba_memory_manager is emm.MemoryManager
+    assert named._numba_memory_manager is emm.MemoryManager
     assert emm.MemoryManager(context=None).interface_version == 1
     assert issubclass(emm.MemoryManager, numba_driver.BaseCUDAMemoryManager)
     assert manager().deallocations.memory_capacity == cuda.current_context().get_memory_info().total

@@ -22,7 +22,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from fake_cuda import control
 from fake_cuda.backend_checks import report
 from fake_cuda.live_checks.mapping import raises
-from gpumem.execute.cuda.driver import VirtualMemory
+from gpumem.execute.cuda.driver_calls import VirtualMemory
 from gpumem.runtime import LimitError
 from gpumem.runtime.emm import limit as emm_limit, manager as emm
 from gpumem.runtime.paged.on_pages import Marks, OnPages

@@ -19,11 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
-from gpumem.torch import WorkloadError, managed, record
-from gpumem.torch.internals import SWAPS
-from gpumem.torch.run import memory as memory_module
+from gpumem.torch import WorkloadError, internals, managed, record
+from gpumem.torch.internals import SWAPS, _disable_current_modes as no_modes
 from gpumem.torch.run.managed import Managed
-from gpumem.torch.run.memory import Memory, _disable_current_modes
+from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_cuda import Gpu, OnCuda, machine_of
 from gpumem.trace import Trace
 from tests.pytorch.card import FakeCard, Kernels, Stream, Touch
@@ -42,10 +41,10 @@ def beside(card: FakeCard, run: Managed, engine: type[OnCuda] = OnCuda) -> Itera
 
     @contextmanager
     def but_kernels() -> Iterator[None]:
-        with _disable_current_modes(), kernels:
+        with no_modes(), kernels:
             yield
 
-    with kernels, patch.object(memory_module, "_disable_current_modes", but_kernels), run:
+    with kernels, patch.object(internals, "_disable_current_modes", but_kernels), run:
         yield
 
 

@@ -1,4 +1,4 @@
-"""What knows nothing of GPUs: errors, units, names, deadlines, whole files, and how packages and objects show themselves.
+"""What knows nothing of GPUs: errors, units, names, deadlines, whole files, how packages and objects show themselves.
 
 Everything else may import it, and it imports nothing of `gpumem`. Begin with `units`.
 """

@@ -160,7 +160,7 @@ def _devices(rows: dict[str, Row]) -> list[Any]:
 def _link() -> Row:
     """What pinned copies take, on the first device."""
     from gpumem.execute.cuda import Cuda
-    from gpumem.execute.models import measured_machine
+    from gpumem.execute.latency import measured_machine
     from gpumem.simulator.machine import Machine
 
     try:

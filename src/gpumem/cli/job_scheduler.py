@@ -11,7 +11,6 @@ import gpumem
 from gpumem import io, pool
 from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
-from gpumem.check import verdict
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planning import of_use

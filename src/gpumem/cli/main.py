@@ -31,7 +31,7 @@ DOCS = "documentation: docs/ of the source tree; begin with docs/start/tutorial.
 
 
 def main(argv: Sequence[str] | None = None, of: Callable[[], Parser] | None = None) -> int:
-    """Run a command line on `argv` (default: the program's arguments), that of `gpumem` or `of` another; return the exit status."""
+    """Run a command line on `argv` (default: the program's): `gpumem`'s, or that of `of`; return its status."""
     stop = Stop(real=argv is None)
     try:
         stop.begin()

@@ -58,8 +58,8 @@ class Adaptive:
     machine : Machine or str, optional
         What plans are made for; the clock's own, an `rtx4090` in other worlds.
     detect : str
-        `"period"`: an iteration is what repeats, see `gpumem.trace.record.period`. `"writes"`: what lies between two writes of an
-        input, as the SNU thesis has it; see `gpumem.trace.record.input_writes`.
+        `"period"`: an iteration is what repeats, see `gpumem.trace.record.period`. `"writes"`: what lies between two
+        writes of an input, as the SNU thesis has it; see `gpumem.trace.record.input_writes`.
     min_length : int
         Fewest events (mallocs, reads, writes, frees) of an iteration, for `"period"`.
     seconds : float

@@ -122,7 +122,8 @@ class Timeline(Shown):
     def overhead(self, base: Timeline) -> float:
         """Return how much longer an iteration takes than in `base`, as a fraction.
 
-        Both are to have the same host: where one has it on and the other off, take `gpumem.simulator.simulate.baseline`.
+        Both are to have the same host: where one has it on and the other off, take
+        `gpumem.simulator.simulate.baseline`.
         """
         if not base.makespan:
             return 0.0 if not self.makespan else float("inf")

@@ -8,10 +8,10 @@ where they do not get to, `bound` says what none of them can beat. `tasks` is wh
 The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and
 copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
 The plan is empty where the load fits already. `seconds` is the whole time that a planner may take: it looks at the
-clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.deadline`). What
-comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible` where
-some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above the limit
-(`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
+clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.deadline`).
+What comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible`
+where some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above
+the limit (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
 Integer programs (`PROGRAMS`) take a plan to `start` with and a certified least time, `bound`; without `seconds` they do
 a fixed amount of work. Of each there is a `solve_...` that returns a `Proof`: the plan, and how far from the best it

@@ -52,9 +52,9 @@ class Ops(Shown):
     (bytes, for a roofline); `role` (index into `ROLES`); `of` (index in the recorded file, -1 for copies);
     `rng` (draws random numbers; a rerun draws the same ones again); `statistics` (buffer ids, CSR: what the op keeps
     account of, and no other of its outputs depends on; None: by kind, see `Trace.statistics`); `host` (index into
-    `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see `gpumem.simulator.simulate`);
-    `attributes` (of the op, as a convolution's stride) and `module` (where it stands in the model), None where no op
-    of the trace has any.
+    `hosts`: the host thread that hands the op over), `blocking` (that thread waits for the op, see
+    `gpumem.simulator.simulate`); `attributes` (of the op, as a convolution's stride) and `module` (where it stands in
+    the model), None where no op of the trace has any.
     """
 
     name: tuple[str, ...]

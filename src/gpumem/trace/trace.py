@@ -214,7 +214,8 @@ class Trace(Shown):
         return Trace(replace(self.buffers, host=~self.buffers.host), Ops.make([], []), self.n, name=self.name)
 
     def with_blocking(self, which: ArrayLike = True) -> Trace:
-        """Return the trace with other ops blocking: all, none, or those of `which`, bool[n]; see `gpumem.simulator.simulate`.
+        """Return the trace with other ops blocking: all, none, or those of `which`, bool[n]; see
+        `gpumem.simulator.simulate`.
 
         With all it is what a framework does that hands over one op after another and waits for each.
 

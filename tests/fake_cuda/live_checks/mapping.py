@@ -9,7 +9,7 @@ from cuda.core import Buffer
 from fake_cuda import control
 from fake_cuda.checks.common import E, fails, ok, streams, sync
 from fake_cuda.checks.mapping import granule, held, here
-from gpumem.execute.cuda.driver import VirtualMemory, can_map
+from gpumem.execute.cuda.driver_calls import VirtualMemory, can_map
 from gpumem.runtime.paged.pages import Pages, PageStatistics
 from gpumem.runtime.pooled.backing import Fixed, Grown, backing
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cuda.bindings import driver as api
 from cuda.core import EventOptions
 
-from gpumem.execute.cuda.driver import done
+from gpumem.execute.cuda.driver_calls import done
 
 
 class Placed(Protocol):

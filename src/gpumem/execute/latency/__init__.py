@@ -1,8 +1,8 @@
 """How long an op takes on a machine, predicted from measurements: it knows no jobs.
 
-Read `samples` first: an op as a predictor sees it, and tables of measured ones. Then `predict`: a network for each type
-of op (`network`), fitted to measurements; a machine's roofline where there is none. `scores` judges predictions of
-shapes that were not learned from, `synthetic` makes measurements up.
+Read `samples` first: an op as a predictor sees it, and tables of measured ones. Then `predictor`: a network for each
+type of op (`network`), fitted to measurements; a machine's roofline where there is none. `scores` judges predictions of
+shapes that were not learned from, `synthetic` makes measurements up, `measured` has a backend measure a step.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
+    from gpumem.execute.latency.measured import measured as measured, measured_machine as measured_machine
     from gpumem.execute.latency.network import (
         Network as Network,
         Training as Training,

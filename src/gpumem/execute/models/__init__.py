@@ -1,7 +1,7 @@
 """Small training steps made of gpumem's kernels: a trace to plan for, a launch to run, a state to compare.
 
-`graph` builds a step out of tensors and ops, `layers` and `sequence` are functions over it, `networks` are made of
-them; `measure` times a step on a backend.
+`graph` builds a step out of tensors and ops, `layers` and `transformer` are functions over it, `networks` are made of
+them; `gpumem.execute.latency.measured` times a step on a backend.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.execute.latency.measured import measured as measured, measured_machine as measured_machine
     from gpumem.execute.models.graph import Graph as Graph, Model as Model, Tensor as Tensor
     from gpumem.execute.models.layers import (
         adam as adam,

@@ -68,7 +68,8 @@ class Kernel:
 
 
 class Kernels:
-    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.simulator.sharing.rates` says.
+    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.simulator.sharing.rates`
+    says.
 
     A kernel ends at the first whole nanosecond at which its work is done.
     """
@@ -106,7 +107,7 @@ class Kernels:
 
 
 class JobHost:
-    """The host threads of one job, which begin when it is launched: they hand over its kernels (`gpumem.simulator.simulate`)."""
+    """The host threads of one job, which begin when it is launched: they hand over its kernels (`simulator`)."""
 
     def __init__(self, machine: Machine, trace: Trace, now: int) -> None:
         self.machine, self.last = machine, now

@@ -75,9 +75,9 @@ def simulate_jobs(
     copies that were issued before it, and these for memory, for copies issued before them, and for a link that serves
     whoever is ready. Planning runs beside: it takes no time here, and plans count from the next boundary on.
 
-    Where the host is on (see `gpumem.simulator.simulate`), each job has host threads of its own, which hand over its kernels.
-    Host time delays a kernel and is no part of it: it takes nothing from other jobs, and no copy waits for it, as the
-    swap executor hands over the copies of all jobs. No copy blocks, whatever a plan says.
+    Where the host is on (see `gpumem.simulator.simulate`), each job has host threads of its own, which hand over its
+    kernels. Host time delays a kernel and is no part of it: it takes nothing from other jobs, and no copy waits for
+    it, as the swap executor hands over the copies of all jobs. No copy blocks, whatever a plan says.
 
     Examples
     --------

@@ -50,7 +50,8 @@ def by_module(trace: Trace, plan: Plan, *, rows: int = ROWS) -> list[Handled]:
     Parameters
     ----------
     trace : Trace
-        What the plan is for; paths and phases (attribute `phase`) of its ops as `gpumem.torch.capture.capture` records them.
+        What the plan is for; paths and phases (attribute `phase`) of its ops as `gpumem.torch.capture.capture` records
+        them.
     plan : Plan
     rows : int
         Where there are more modules even at the top, the last row is the rest.

@@ -145,9 +145,9 @@ class SmartPool:
     ) -> SmartPool:
         """Return a pool that starts with a plan, so that the first request is served by it already.
 
-        What a trace asks for, and in which order, is what `gpumem.pool.allocators.protocol.replay` asks for; `placed` says where its
-        buffers lie, and has the alignment. `ValueError` where no buffer comes and goes and for a placement of another
-        trace, `CheckError` for a placement that is none.
+        What a trace asks for, and in which order, is what `gpumem.pool.allocators.protocol.replay` asks for; `placed`
+        says where its buffers lie, and has the alignment. `ValueError` where no buffer comes and goes and for a
+        placement of another trace, `CheckError` for a placement that is none.
 
         Examples
         --------

@@ -21,7 +21,7 @@ class _Copy:
 
 
 class OnClock:
-    """No bytes, only time: ops on one stream, copies on the machine's links, and waits as `gpumem.runtime.cuda` has them.
+    """No bytes, only time: ops on one stream, copies on the machine's links, and waits as `on_streams` has them.
 
     A copy out starts once the op before it has ended, and nobody waits for it but who gives the memory away or touches
     it. A copy in starts once the ops before it have ended, and the next op that touches it waits. So on demand, where

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from gpumem.execute.cuda import DeviceArray, for_numba
 from gpumem.execute.cuda.card import CudaCard, CudaEvent, CudaStream, DriverMemory
-from gpumem.execute.cuda.driver import done
+from gpumem.execute.cuda.driver_calls import done
 from gpumem.execute.cuda.memory import host_bytes
 from gpumem.runtime.residency.copy_engine import Beside, Slab
 from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall

@@ -10,7 +10,7 @@ from typing import Any
 from numba.cuda.cudadrv import driver as numba_driver
 
 from gpumem.base.units import amount
-from gpumem.execute.cuda.driver import can_map
+from gpumem.execute.cuda.driver_calls import can_map
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
 from gpumem.pool.smartpool.online import SmartPool

@@ -1,6 +1,7 @@
 """Numba's memory manager: the device arrays of a program that is not changed, served from a plan of its iteration.
 
-`NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm python program.py`, or `numba.cuda.set_memory_manager` with the class here.
+`NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm python program.py`, or `numba.cuda.set_memory_manager` with the class
+here.
 
 ::
 

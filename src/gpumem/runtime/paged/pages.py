@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.execute.cuda.driver import VirtualMemory
+from gpumem.execute.cuda.driver_calls import VirtualMemory
 
 
 @dataclass(frozen=True, slots=True)

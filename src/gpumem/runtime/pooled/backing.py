@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from gpumem.execute.cuda.driver import VirtualMemory, can_map, done, started
+from gpumem.execute.cuda.driver_calls import VirtualMemory, can_map, done, started
 
 
 class Backing(Protocol):

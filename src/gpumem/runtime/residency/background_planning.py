@@ -16,7 +16,10 @@ Ask = Callable[[Trace, float | None], tuple[Plan | None, bool, list[str]]]
 
 @dataclass(slots=True)
 class Planning:
-    """A plan for a trace within a limit, by whom `ask` asks; where there is none, one for `shorter`, whose buffers do not live as long."""
+    """A plan for a trace within a limit, by whom `ask` asks.
+
+    Where there is none, one for the trace `shorter`, whose buffers do not live as long.
+    """
 
     trace: Trace
     limit: int

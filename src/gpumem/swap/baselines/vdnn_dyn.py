@@ -40,8 +40,8 @@ def vdnn_dyn(
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     algorithms : mapping, optional
         Of an op's position, the ways to run it; one called as the op is the way that it runs now. Left out, they
-        are what `gpumem.simulator.workspaces` offers the ops that have a workspace by its table. Without any, only who offloads
-        is chosen.
+        are what `gpumem.simulator.workspaces` offers the ops that have a workspace by its table. Without any, only who
+        offloads is chosen.
     strict : bool
         As in `vdnn`.
     seconds : float, optional

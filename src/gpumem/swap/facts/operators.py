@@ -1,4 +1,4 @@
-"""Which implementations an op has, and which fits: each op, and each rerun, takes the fastest whose workspace fits there."""
+"""Which implementations an op has: each op, and each rerun, takes the fastest whose workspace fits there."""
 
 from __future__ import annotations
 

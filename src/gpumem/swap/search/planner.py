@@ -48,7 +48,8 @@ def search(
     recompute : bool
         Whether values may be made again, and ops run by others of their ways. Without, the plan is of swaps only.
     algorithms : mapping, optional
-        Of an op's position, the ways to run it beside the recorded one; left out, those of `gpumem.simulator.workspaces`.
+        Of an op's position, the ways to run it beside the recorded one; left out, those of
+        `gpumem.simulator.workspaces`.
     start : Plan, optional
         A plan that is known, of an integer program for instance: what comes out is never slower.
     placed : bool

@@ -92,7 +92,7 @@ def check_allocator(
     gpumem.testing.contract_error.ContractError: growth: request 1, repeated 32 times: the highest byte rises from 1 to 33
         p0 = a.allocate(1)  # 0
         a.free(p0)
-    """
+    """  # noqa: E501
     for name, number in (("examples", examples), ("streams", streams), ("steps", steps), ("max_size", max_size)):
         if number is not None and number < 1:
             raise ValueError(f"{name}: {number} is below 1")
