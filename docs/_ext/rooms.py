@@ -64,12 +64,13 @@ def page(room: str) -> str:
 def described() -> dict[str, str]:
     """Where each public thing is described: from the module and the name of its definition to that on the page."""
     found: dict[str, str] = {}
-    for room in rooms()[1:]:
-        for module in (room, *wings(room)):
-            for name in names(module):
-                home = definition(module, name)
-                if home is not None and f"{home}.".startswith(f"{room}."):
-                    found.setdefault(home, f"{module}.{name}")
+    for own in (True, False):  # what no package describes that it lives in, one describes that hands it on
+        for room in rooms()[1:]:
+            for module in (room, *wings(room)):
+                for name in names(module):
+                    home = definition(module, name)
+                    if home is not None and (f"{home}.".startswith(f"{room}.") or not own):
+                        found.setdefault(home, f"{module}.{name}")
     return found
 
 
