@@ -32,7 +32,10 @@ nitpick_ignore_regex = [  # code in backticks, what is not ours, type variables:
     ("py:obj", "(?s).*"),
     ("py:.*", r"(?!gpumem\.).*"),
     ("py:class", r"gpumem\..*\.[A-Z]"),
-    ("py:class", r"gpumem\.torch\.run\..*|gpumem\.runtime\.residency\.background_planning\..*"),  # what a managed run is made of
+    (
+        "py:class",
+        r"gpumem\.torch\.run\..*|gpumem\.runtime\.residency\.background_planning\..*",
+    ),  # what a managed run is made of
 ]
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True

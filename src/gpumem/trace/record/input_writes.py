@@ -55,9 +55,8 @@ def pattern(records: Sequence[Hashable], writes: Sequence[int]) -> Pattern | Non
     - Tensors are compared by what they are, so a program that makes new ones in each iteration never repeats.
       `gpumem.trace.record.period` compares how far back a block was made and used.
     - An input that stays on the device is never written, so nothing is tested at all.
-    - It needs the write that begins the third equal iteration; `gpumem.trace.record.period` the end of the second, or
-    of the
-      first ops of the third.
+    - It needs the write that begins the third equal iteration; `gpumem.trace.record.period` the end of the second,
+      or of the first ops of the third.
 
     It returns no multiple of a pattern that begins at a write: two repetitions of that have ended at an earlier write.
     Whether the loop over `i` ends with the first match cannot be read; if it goes on, the last `i` counts, and nothing
