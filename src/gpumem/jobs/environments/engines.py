@@ -68,8 +68,7 @@ class Kernel:
 
 
 class Kernels:
-    """The multiprocessors, shared by the kernels that run at once: each progresses as `gpumem.simulator.sharing.rates`
-    says.
+    """The multiprocessors, shared by the kernels that run at once: each progresses as `sharing.rates` says.
 
     A kernel ends at the first whole nanosecond at which its work is done.
     """

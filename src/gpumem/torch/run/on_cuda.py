@@ -1,5 +1,4 @@
-"""A card of `torch.cuda`, and copies beside its kernels; `gpumem.runtime.residency.copy_engine` has the picture and
-every wait.
+"""A card of `torch.cuda`, and copies beside its kernels; `residency/copy_engine.py` has the picture and every wait.
 
 In a backward pass PyTorch makes the stream of the forward op current, in a thread of its own, so joining streams that
 compute costs no more there.
