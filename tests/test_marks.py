@@ -20,7 +20,7 @@ def pytest_configure(config):  # before conftest's, as plugins come first
     assert not any(name.startswith(("numba.cuda", "numba_cuda")) for name in sys.modules)
 
 def pytest_collection_finish(session):  # of a worker, too
-    from gpumem.kernels import _numba
+    from gpumem.kernels import numba_cuda as _numba
     with open(os.environ["SAID"], "a") as said:
         print("simulator" if _numba.SIMULATOR else "device", file=said)
 """

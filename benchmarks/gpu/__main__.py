@@ -35,7 +35,7 @@ from benchmarks.speed._requests import TITLE as REQUESTS, requests
 from gpumem.base.deadline import Deadline
 from gpumem.base.files import replacing
 from gpumem.base.names import choice
-from gpumem.execute.cuda import devices, driver_calls as driver
+from gpumem.execute.cuda import devices, driver
 from gpumem.execute.latency import LatencyTable, write_table
 from gpumem.kernels import device as kernels
 

@@ -23,7 +23,7 @@ from fake_cuda import control
 from gpumem import Machine, Trace, autoswap, best_fit
 from gpumem.base.errors import ExecutionError
 from gpumem.execute import Emulator, GenericOp, Program, carried, in_issue_order, initial, prepare, run, scaled
-from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver_calls as driver, timing as gate
+from gpumem.execute.cuda import Cuda, DeviceArray, devices, driver, timing as gate
 from gpumem.execute.latency.measured import measured, measured_machine
 from gpumem.execute.layout import Layout
 from gpumem.execute.models import MODELS, mlp
