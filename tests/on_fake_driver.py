@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests import fake_cuda
-
-from .conftest import absent, needs
+from tests.conftest import absent, needs
 
 
 def needs_driver() -> None:

@@ -26,10 +26,9 @@ from gpumem.kernels import reference
 from gpumem.simulator.machine import Machine
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
-
-from .conftest import emulated, needs
-from .kernel_cases import CASES, LARGER, SHAPED, WINOGRAD, Pick
-from .nets import lowest
+from tests.conftest import emulated, needs
+from tests.kernel_cases import CASES, LARGER, SHAPED, WINOGRAD, Pick
+from tests.nets import lowest
 
 pytestmark = [pytest.mark.gpu]
 slow = pytest.mark.slow  # for an emulated device

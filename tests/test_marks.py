@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from . import fake_cuda
-from .conftest import absent, asks_for_gpu, needs
+from tests import fake_cuda
+from tests.conftest import absent, asks_for_gpu, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 SPY = """
@@ -76,7 +76,7 @@ def test_the_choice_comes_before_the_first_import(
     tmp_path: Path, arguments: list[str], env: dict[str, str], where: str
 ) -> None:
     needs(absent("numba_cuda"))
-    files = ["tests/test_gpu.py", "tests/test_kernels.py", "tests/test_prebound.py"]
+    files = ["tests/test_gpu.py", "tests/kernels/test_kernels.py", "tests/kernels/test_prebound.py"]
     said = spied(tmp_path, *arguments, *files, **env)
     assert set(said) == {where} and len(said) >= 1 + ("-n2" in arguments)
 

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.suites import SUITES
 from gpumem.simulator.machine import PRESETS
-
-from . import shown
+from tests import shown
 
 pytestmark = pytest.mark.jit  # what is compiled is tested elsewhere
 

@@ -1,0 +1,141 @@
+"""A list or a text where a trace, machine, plan, placement or timeline belongs is said so, in all public functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpumem
+from gpumem import check
+from gpumem.base.arguments import CLASSES, strict
+from gpumem.base.exports import Face
+from gpumem.jobs import Job
+from gpumem.pipeline.report import Run
+from gpumem.swap import Scheduled, Task
+from gpumem.trace.record.recording import Recording
+from tests.base.test_exports import SOURCE
+
+ASKED = {"Trace", "Machine", "Placement", "Plan", "Timeline", "Recording", "Outcome", "Job"}
+MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, Task)
+GROUND = ("pipeline.report.plot", "io.chrome", "io.minimalloc", "check.verdict")
+
+
+ABSENT = {"cuda", *([] if find_spec("torch") else ["torch"])}  # rooms that need what is not here
+
+
+def rooms() -> Iterator[ModuleType]:
+    from importlib import import_module
+
+    for file in sorted(SOURCE.glob("gpumem/**/__init__.py")):
+        name = ".".join(file.relative_to(SOURCE).parent.parts)
+        if not ABSENT & {*name.split(".")} and isinstance(room := import_module(name), Face):
+            yield room
+    yield check
+    yield from (import_module(f"gpumem.{name}") for name in GROUND)
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Every public function, and every public method of every public class, with `self` or `cls` given."""
+    found: dict[str, Callable[..., Any]] = {}
+    for room in rooms():
+        for name in dir(room) if isinstance(room, Face) else [n for n in vars(room) if not n.startswith("_")]:
+            thing = getattr(room, name)
+            if not getattr(thing, "__module__", "").startswith("gpumem"):
+                continue
+            if inspect.isfunction(thing):
+                found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+            if inspect.isclass(thing) and not getattr(thing, "_is_protocol", False):
+                if thing in MADE_BY_USERS:
+                    found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+                found.update(methods(thing))
+    return found
+
+
+def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, method in vars(cls).items():
+        if not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, classmethod)):
+            bound = method.__get__(None, cls) if isinstance(method, classmethod) else partial(method, None)
+            yield f"{cls.__module__}.{cls.__qualname__}.{name}", bound
+
+
+def kinds(parameter: inspect.Parameter) -> set[str]:
+    return {kind.strip() for kind in str(parameter.annotation).split("|")}
+
+
+def doors() -> list[tuple[str, str]]:
+    return [
+        (name, parameter.name)
+        for name, function in sorted(functions().items())
+        for parameter in inspect.signature(function).parameters.values()
+        if kinds(parameter) & ASKED
+    ]
+
+
+@cache
+def good(kind: str) -> Any:
+    """Something of a kind that gets past the door; what no door looks at may be anything."""
+    plain = {"int": 1, "float": 1.0, "str": "x", "Path": Path("x"), "None": None, "Make": print}
+    if kind not in CLASSES:
+        return {"Sequence": (), "Iterable": (), "Mapping": {}}.get(kind.partition("[")[0], plain.get(kind))
+    from importlib import import_module
+
+    cls = getattr(import_module(CLASSES[kind][0]), kind)
+    abstract = getattr(cls, "__abstractmethods__", ())
+    return object.__new__(type(kind, (cls,), dict.fromkeys(abstract)) if abstract else cls)
+
+
+def test_every_door_refuses_what_belongs_elsewhere() -> None:
+    for name, argument in doors():
+        check_door(name, argument)
+
+
+def check_door(name: str, argument: str) -> None:
+    function = functions_once()[name]
+    parameters = inspect.signature(function).parameters
+    needed = {
+        p.name: good(sorted(kinds(p))[0])
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    wrong: list[Any] = [[1, 2], {"a": 1}] + (["a.json"] if "str" not in kinds(parameters[argument]) else [])
+    for value in wrong:
+        with pytest.raises(TypeError, match=f"{argument}: .* is an? {type(value).__name__}; it must be ") as told:
+            function(**needed | {argument: value})
+        assert any(f" {kind}" in str(told.value) for kind in ASKED)
+        assert "gpumem." in str(told.value) and "\n" not in str(told.value)
+
+
+functions_once = cache(functions)
+
+
+def test_there_are_many_doors() -> None:
+    assert len(doors()) > 110
+    names = {name for name, _ in doors()}
+    assert {
+        "gpumem.simulator.simulate.simulate",
+        "gpumem.swap.plan.plan.Plan.apply",
+        "gpumem.trace.placement.Placement.at",
+    } <= names
+
+
+def test_the_signature_stays() -> None:
+    @strict
+    def plan(limit: int, *, seed: float | None = None) -> int:
+        return limit
+
+    assert str(inspect.signature(plan)) == "(limit: 'int', *, seed: 'float | None' = None) -> 'int'"
+    assert plan(3) == plan(limit=3, seed=None) == plan(3, seed=1) == 3
+    for limit in (True, 2.5, "70%", None, [1]):
+        with pytest.raises(TypeError, match=r"limit: .* it must be a whole number"):
+            plan(limit)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="seed: 'x' is a str; it must be a number or None"):
+        plan(1, seed="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'limit'"):
+        plan()  # type: ignore[call-arg]

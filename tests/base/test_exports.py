@@ -1,0 +1,103 @@
+"""Every name of every face is what the face says, whatever was imported before; nothing is loaded unasked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+ASK = """
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from gpumem.base.exports import Face
+
+ABSENT = ("gpumem.__main__", "gpumem.execute.cuda", "gpumem.kernels.device")
+ABSENT += () if find_spec("torch") else ("gpumem.torch",)
+files = [f.relative_to(sys.argv[1]).with_suffix("") for f in sorted(Path(sys.argv[1]).glob("gpumem/**/*.py"))]
+names = [".".join(f.parts).removesuffix(".__init__") for f in files]
+names = [name for name in names if not name.startswith(ABSENT)]
+
+def modules():
+    for name in names:
+        import_module(name)
+
+def faces():
+    return [room for room in map(import_module, names) if isinstance(room, Face)]
+
+def origin(module, name):
+    "What a face should show, without asking a face: the object in the module that defines it, or a module."
+    home = getattr(import_module(module), "_home", {})
+    if home.get(name, ("",))[0] == module:
+        return import_module(f"{module}.{name}")
+    return origin(*home[name]) if name in home else vars(import_module(module))[name]
+
+def ask():
+    count = 0
+    for room in faces():
+        assert dir(room) == sorted(room._home) == sorted(room.__all__), room
+        for name in dir(room):
+            which, found = f"{room.__name__}.{name}", getattr(room, name)
+            assert not name.startswith("_") and found is origin(room.__name__, name), f"{which} is {found}"
+            asked = {}
+            exec(f"import {room.__name__}; from {room.__name__} import {name} as found", asked)
+            assert asked["found"] is found, which
+            if eval(room.__name__, asked) is room:  # a wing that bears its planner's name is not reached by dots
+                assert eval(which, asked) is found, which
+            count += 1
+    return count
+"""
+
+
+def fresh(code: str) -> str:
+    """Run code in a process of its own; return what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    ran = subprocess.run([sys.executable, "-c", code, str(SOURCE)], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "count = ask(); modules(); assert ask() == count",  # faces first
+        "modules(); count = ask()",
+        "names.reverse(); modules(); count = ask()",  # what lies inside a room before the room's own modules
+    ],
+)
+def test_a_name_of_a_face_is_what_it_says(order: str) -> None:
+    namesakes = "[f'{room.__name__}.{name}' for room in faces() for name in dir(room)]"
+    count, *both = fresh(f"{ASK}\n{order}\nprint(count, *({{*{namesakes}}} & {{*names}}))").split()
+    assert int(count) > 150
+    functions = {
+        "simulator.simulate",
+        "pool.search",
+        "swap.autoswap",
+        "swap.search",
+        "swap.tensile",
+    }  # and modules as well
+    assert {f"gpumem.{name}" for name in functions} <= set(both)
+
+
+def test_nothing_is_loaded_unasked() -> None:
+    loaded = "[name for name in sys.modules if name.startswith('gpumem') and not hasattr(sys.modules[name], '_home')]"
+    for room in ("gpumem", "gpumem.swap", "gpumem.pool", "gpumem.jobs"):
+        assert fresh(f"import sys, {room}; print(*{loaded})").split() == ["gpumem.base.exports", "gpumem.base.version"]
+    used = fresh(
+        "import gpumem; print(gpumem.check.budget.__name__, gpumem.simulator.simulate.__name__, gpumem.plot.__name__)"
+    )
+    assert used.split() == ["budget", "simulate", "gpumem.pipeline.report.plot"]
+
+
+def test_planners_are_loaded_one_by_one() -> None:
+    code = "import sys, gpumem.swap; gpumem.swap.vdnn; print(*(n for n in sys.modules if n.startswith('gpumem.swap.')))"
+    loaded = {name.split(".")[2] for name in fresh(code).split()}
+    assert "baselines" in loaded and not loaded & {"autoswap", "bound", "search", "snu", "tensile"}

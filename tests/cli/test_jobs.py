@@ -1,0 +1,204 @@
+"""`gpumem jobs` and `python -m benchmarks tensile` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.papers import tensile
+from benchmarks.papers.tensile import bound_table, figure6, table
+from gpumem.base.units import moment
+from gpumem.io import bundled
+from gpumem.simulator.machine import Machine
+from tests.conftest import Cli
+
+
+def test_jobs_share_a_gpu_within_the_limit(cli: Cli) -> None:
+    peak = bundled("resnet18").peak_load
+    row = cli("jobs", "resnet18", "resnet18", "--limit", "80%", "--iterations", "12", "--json").json
+    assert row["capacity"] == 2 * peak * 80 // 100 and row["planner"] == "tensile"
+    assert row["together"]["peak"] <= row["capacity"] < row["together"]["peak_unmanaged"]
+    first, second = row["jobs"]
+    assert (first["job"], second["job"]) == ("resnet18_cifar_b100", "resnet18_cifar_b100#2")
+    for job in row["jobs"]:
+        assert job["peak"] <= job["budget"] and job["iterations"] == 12 and job["refused"] == 0
+        assert job["msr"] > 0 and job["eor"] < 0.2
+    assert row["together"]["msr"] == pytest.approx(1 - (first["peak"] + second["peak"]) / (2 * peak))
+
+
+def test_the_table_says_who_was_planned_and_what_it_costs(cli: Cli) -> None:
+    ran = cli("jobs", "mlp3", "mlp3", "--arrive", "0,2ms", "--iterations", "3,2", "--slowdown", "0")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "2 jobs by tensile on rtx2080ti, limit of 11.00 GiB"
+    assert [line.split()[0] for line in lines[3:6]] == ["mlp3_b128_sgd", "mlp3_b128_sgd#2", "together"]
+    assert "Plans were made anew" in lines[-1]
+
+
+def test_without_a_limit_jobs_share_what_the_machine_has_available(cli: Cli, tmp_path: Path) -> None:
+    path, link = tmp_path / "card.json", {"latency_ns": 9000, "ns_per_byte": 0.1}
+    card = {"name": "card", "capacity": 2**33, "reserved": 2**29, "out": link, "into": link}
+    path.write_text(json.dumps(card | {"flops": 1e13, "bandwidth": 5e11}))
+    ran = cli("jobs", "mlp3", "--machine", path, "--iterations", "2", "--planner", "none")
+    assert ran.out.splitlines()[0] == "1 jobs by none on card, limit of 7.50 GiB"
+
+
+def test_the_log_is_written_line_by_line(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    assert cli("jobs", "mlp3", "--iterations", "2", "--log", log).status == 0
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [events[0]["kind"], events[-1]["kind"]] == ["arrive", "leave"]
+    assert sum(e["kind"] == "start" for e in events) == 2 * bundled("mlp3").n
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_a_job_that_never_fits_is_refused(cli: Cli) -> None:
+    ran = cli("jobs", "mlp3", "--limit", "20%", "--iterations", "2", "--json")
+    assert ran.status == 3 and ran.json["jobs"][0]["refused"] > ran.json["capacity"]
+    assert "refused: the limit is" in ran.err[-1] and "its plan got down to" in ran.err[-1]
+
+
+def test_a_newcomer_waits_until_there_is_room(cli: Cli) -> None:
+    ran = cli("jobs", "mlp3", "mlp3", "--limit", "60%", "--iterations", "3", "--arrive", "0,1ms", "--json")
+    first, second = ran.json["jobs"]
+    assert ran.status == 0 and second["arrive"] == 1_000_000 and second["launch"] == first["leave"]
+
+
+@pytest.mark.parametrize("planner", ["none", "capuchin", "vdnn-all", "heuristic"])
+def test_other_planners_under_the_same_conditions(cli: Cli, planner: str) -> None:
+    row = cli(
+        "jobs", "resnet18", "resnet18", "--limit", "90%", "--iterations", "6", "--planner", planner, "--json"
+    ).json
+    assert row["together"]["peak"] <= row["capacity"]
+    if planner == "none":  # one after the other
+        assert row["jobs"][1]["launch"] >= row["jobs"][0]["leave"] and row["together"]["msr"] == 0
+    else:
+        assert row["together"]["msr"] > 0.05
+
+
+def test_options_of_the_schedule(cli: Cli) -> None:
+    def msr(*options: str) -> float:
+        row = cli("jobs", "resnet18", "--least", "--iterations", "6", *options, "--json").json
+        return float(row["together"]["msr"])
+
+    whole = msr()
+    assert whole > 0.4 and msr("--ratio", "0") == 0 and 0 < msr("--ratio", "0.02") < whole
+    assert msr("--half-duplex") < whole and msr("--activity") == pytest.approx(whole, abs=0.02)
+    assert msr("--link", "job") == msr("--no-rest") == pytest.approx(whole, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "x"], "--limit: 'x' is not an amount"),
+        (["--arrive", "soon"], "--arrive: 'soon' is not a time; write 20us, 1.5ms, 2s or nanoseconds"),
+        (["--arrive", "0,1,2"], "--arrive: 3 values for 1 jobs"),
+        (["--arrive", "1e9"], "--arrive: '1e9' is not a time"),
+        (["--leave", "0", "--arrive", "5"], "leaves at 0 ns, before it arrives at 5 ns"),
+        (["--iterations", "0"], "--iterations: '0' is not a number of iterations from 1 to a million"),
+        (["--iterations", "two"], "--iterations: 'two' is not a number"),
+        (["--ratio", "2"], "--ratio: 2.0 is not in [0, 1]"),
+        (["--ratio", "nan"], "--ratio: nan is not in [0, 1]"),
+        (["--ratio", "high"], "--ratio: 'high' is not a number"),
+        (["--slowdown", "-1"], "--slowdown: -1.0 is not finite and >= 0"),
+        (["--slowdown", "inf"], "--slowdown: inf is not finite"),
+        (["--threshold", "nan"], "--threshold: nan is not finite"),
+        (["--planner", "best"], "--planner: 'best' is unknown; there are tensile, none"),
+        (["--planner", "capuchin", "--least"], "--least: no use to capuchin"),
+        (["--planner", "none", "--no-rest"], "--no-rest: no use to none"),
+        (["--planner", "none", "--trace", "a.json"], "--trace: no use to none; it is an option of waterwave, waterw"),
+        (["--priority", "2"], "--priority: no use to tensile; it is an option of waterwave, temporal"),
+        (["--planner", "waterwave-s", "--split", "1"], "--split: no use to waterwave-s; it is an option of waterwave"),
+        (["--link", "wire"], "link: 'wire' is unknown; there are global, job"),
+        (["--accounting", "mine"], "accounting: 'mine' is unknown"),
+        (["--machine", "none"], "machine: 'none' is unknown"),
+        (["--log", "/nowhere/at/all.jsonl"], "/nowhere/at/all.jsonl: "),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, options: list[str], message: str) -> None:
+    assert message in cli.refuses("jobs", "mlp3", "--iterations", "2", *options)
+
+
+def test_a_missing_file_is_one_line(cli: Cli) -> None:
+    assert "no-such-trace" in cli.refuses("jobs", "no-such-trace.json.gz")
+
+
+def test_moments() -> None:
+    assert [moment(text, "x") for text in ("7", "7ns", "2us", ".5 ms", "3s")] == [7, 7, 2_000, 500_000, 3_000_000_000]
+    for text in ("", "-1", "5 days", "9" * 50, "9999999999s"):
+        with pytest.raises(ValueError, match=r"^x: "):
+            moment(text, "x")
+
+
+def test_bench_tensile(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    ran = cli(
+        "bench", "tensile", "mlp3", "--quick", "--tasks", "2", "--what", "table1,table2,arrivals,bounds", "--out", out
+    )
+    assert ran.status == 0
+    assert {"bench.txt", "bench.json"} <= {path.name for path in out.iterdir()}
+    found = json.loads((out / "bench.json").read_text())
+    assert [(r["tasks"], r["method"]) for r in found["table2"]][3:5] == [(1, "tensile+activity"), (2, "vdnn")]
+    assert all(r["eor"] == pytest.approx(0, abs=1e-3) for r in found["table1"] if r["method"] == "tensile")
+    (bound,) = found["bounds"]
+    assert max(r["msr"] for r in found["table1"] if r["method"] == "tensile") <= bound["free_msr"] + 1e-9
+    assert [r["iterations_waited"] <= 2 for r in found["arrivals"]] == [True] * 3
+    assert ran.out.strip() == (out / "bench.txt").read_text().strip()
+
+
+def test_bench_tensile_in_the_papers_framework(cli: Cli) -> None:
+    """Both ways beside each other: where Python waits for each op, more is saved, and an iteration takes longer."""
+    rows = cli("bench", "tensile", "mlp3", "--quick", "--what", "table1,arrivals", "--framework", "--json").json
+    queued, waited = (
+        next(r for r in rows["table1"] if (r["trace"], r["method"]) == (f"mlp3_b128_sgd{way}", "tensile"))
+        for way in ("", ", waited for")
+    )
+    assert queued["msr"] < 0.01 < waited["msr"] and waited["eor"] == pytest.approx(0, abs=1e-3)
+    b = bundled("mlp3").buffers
+    for r in (queued, waited):
+        held = (1 - r["msr"]) * bundled("mlp3").peak_load
+        assert r["msr_nothing_freed"] == pytest.approx(1 - held / b.size.sum())
+    first = {way: next(r for r in rows["arrivals"] if r["trace"].endswith(way)) for way in ("sgd", "for")}
+    assert first["for"]["launch"] == first["sgd"]["launch"] == 0
+    second = {way: [r for r in rows["arrivals"] if r["trace"].endswith(way)][1]["arrive"] for way in ("sgd", "for")}
+    assert second["for"] > 5 * bundled("mlp3").n * 1_000_000 > second["sgd"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "0"], "--tasks: 0 is not in 1..100"),
+        (["--what", "table3"], "--what: 'table3' is unknown"),
+        (["--slowdown", "nan"], "--slowdown: nan is not finite"),
+        (["--launch-ns", "-5"], "launch_ns -5.0 is not finite and >= 0"),
+    ],
+)
+def test_bad_input_to_the_bench_is_one_line(cli: Cli, options: list[str], message: str) -> None:
+    assert message in cli.refuses("bench", "tensile", "mlp3", *options)
+
+
+def test_one_task_has_another_figure_in_each_of_the_papers_tables() -> None:
+    one, none = {"trace": "vgg16", "tasks": 1, "method": "tensile"}, {"trace": "mlp3", "tasks": 1, "method": "tensile"}
+    found = [tensile.beside([one, none], table) for table in (tensile.TABLE1, tensile.TABLE2)]
+    assert [[row["paper"] for row in rows] for rows in found] == [[(0.2241, 0.0971), None], [(0.2001, 0.0838), None]]
+
+
+def test_tables_for_people() -> None:
+    row = {"trace": "vgg16", "tasks": 1, "method": "tensile", "msr": 0.25, "eor": 0.1, "cbr": None, "passive": 3}
+    row["msr_nothing_freed"] = 0.5
+    text = table([{**row, "paper": (0.2241, 0.0971)}, {**row, "method": "vdnn", "paper": None}])
+    assert "infinite" in text and "0.5000" in text and "0.2241" in text and "2.3079" in text
+    drawn = figure6([row])
+    assert [f.name for f in drawn] == ["fig6-msr", "fig6-eor", "fig6-cbr"]
+    assert [s.y for s in drawn[0].series if s.name == "tensile"] == [[0.25]]
+    assert "no plan" in bound_table([{"trace": "a", "free_msr": 0.5, "eor_at_0.2241": None}])
+
+
+def test_jobs_have_hosts(cli: Cli) -> None:
+    """At 1 ms of host an op, which outlasts every kernel, an iteration takes that for each op, and the last kernel."""
+    trace = bundled("mlp3")
+    ran = cli("jobs", "mlp3", "--host-ns", 1e6, "--iterations", "2", "--planner", "none", "--json")
+    last = int(Machine.named("rtx2080ti").durations(trace)[-1])
+    assert ran.json["jobs"][0]["iteration_ns"] == trace.n * 1e6 + last

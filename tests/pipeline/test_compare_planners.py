@@ -1,0 +1,167 @@
+"""What a step takes as it is, the cheapest plan of several planners, and whose tensors it moves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpumem
+from gpumem import Machine, Trace
+from gpumem.base.units import fraction
+from gpumem.pipeline import among, at_the_peak, least, need
+from gpumem.pipeline.report import by_module
+from gpumem.pipeline.requirement import CONTEXT, context_of
+from gpumem.pool import Caching, replay
+from gpumem.simulator import workspaces
+from gpumem.swap import Plan, Recompute, Swap
+from gpumem.trace import Buffers, Ops
+from tests.conftest import Cli
+
+MIB = 2**20
+pytestmark = pytest.mark.jit
+
+
+def reserved(trace: Trace) -> int:
+    allocator = Caching()
+    replay(trace, allocator)
+    return allocator.statistics.reserved.peak
+
+
+def test_a_step_takes_what_its_allocator_reserves_with_its_workspaces() -> None:
+    trace = gpumem.bundled("vgg16")
+    found = need(trace)
+    assert (found.live, found.tensors) == (trace.peak_load, reserved(trace))
+    assert found.reserved == reserved(workspaces.add(trace)) == found.tensors + found.workspaces
+    assert need(trace, trace).workspaces == 0
+    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_load
+
+
+def test_a_buffer_that_wraps_and_moves_is_reserved_for() -> None:
+    trace = Trace.from_lifetimes([2 * MIB, 3 * MIB], [1, 3], [4, 6], n=4)
+    assert need(trace).reserved >= 5 * MIB
+
+
+def test_the_context_is_what_the_machine_says_or_assumed() -> None:
+    machine = Machine.named("rtx4090")
+    assert context_of(machine) == CONTEXT
+    assert context_of(machine.with_(reserved=5)) == 5
+    assert context_of(machine.with_(capacity=400)) == 100
+
+
+def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    planners = ["capuchin", "heuristic"]
+    alone = {name: gpumem.plan(trace, machine, pool=300 * MIB, planner=name, check=False) for name in planners}
+    found = among(trace, machine, 300 * MIB, planners=planners)
+    assert [(tried.planner, tried.overhead) for tried in found.tried] == [(n, p.overhead) for n, p in alone.items()]
+    best = min(alone.values(), key=lambda planned: planned.overhead)
+    assert found.planned is not None and found.planned.plan == best.plan
+    assert not found.planned.checked.left_out
+    assert among(trace, machine, 300 * MIB, planners=planners, overhead=best.overhead / 2).planned is None
+
+
+def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
+    trace, machine = gpumem.bundled("resnet18"), Machine.named("gtx1080ti")
+    found = among(trace, machine, 60 * MIB)
+    assert found.planned is None and len(found.tried) == 1 and "the least limit that could do" in found.tried[0].why
+    lowest = least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5)
+    assert lowest.pool is not None and lowest.pool % MIB == 0 and lowest.overhead <= 0.5
+    assert lowest.placement.height <= lowest.pool < trace.peak_load
+    step = (552 - 300) // 64 + 1
+    assert among(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
+
+
+def test_a_planner_that_comes_too_late_is_told() -> None:
+    found = among(gpumem.bundled("vgg16"), Machine.named("gtx1080ti"), 300 * MIB, seconds=1e-6)
+    assert found.planned is None and {tried.why for tried in found.tried} == {"the time was up, more seconds may do"}
+
+
+def modular() -> Trace:
+    """Four ops of two modules; the first two make a buffer each, the last two read them; a weight with its state."""
+    told = [{"phase": phase} for phase in ("forward", "forward", "backward", "optimizer")]
+    ops = Ops.make(
+        [[2], [0], [0, 1], [2, 3]],
+        [[0], [1], [], [2, 3]],
+        attributes=told,
+        module=["net.0.conv", "net.0.relu", "net.0.relu", ""],
+    )
+    names, kinds = (
+        ["", "", "net.0.conv.weight", "net.0.conv.weight.momentum"],
+        ["activation"] * 2 + ["param", "opt_state"],
+    )
+    full = {"persistent": [False, False, True, True]}
+    return Trace(Buffers.make([8, 4, 2, 2], [0, 1, 0, 0], [3, 3, 4, 4], kind=kinds, name=names, **full), ops)
+
+
+def test_decisions_are_summed_by_module_and_phase() -> None:
+    plan = Plan.of(modular(), [Swap(3, 3, 7, 4, 6), Swap(0, 1, 2, 2, 2), Recompute(1, 1, 2, 2)])
+    deep = {h.module: (h.moved, h.again, h.tensors, h.told) for h in by_module(modular(), plan)}
+    assert deep == {
+        "net.0.conv": (10, 0, 2, "forward to backward, optimizer to the next optimizer"),
+        "net.0.relu": (0, 4, 1, "forward to backward"),
+    }
+    (one,) = by_module(modular(), plan, rows=1)
+    assert (one.module, one.moved, one.again, one.tensors) == ("net.0", 10, 4, 3)
+    assert by_module(modular(), Plan()) == []
+
+
+def test_where_there_are_too_many_modules_the_rest_is_one_row() -> None:
+    trace = gpumem.bundled("vgg16")
+    plan = gpumem.plan(trace, "gtx1080ti", pool="60%", planner="capuchin", check=False).plan
+    (one,) = by_module(trace, plan, rows=1)
+    assert one.tensors == len(plan.decisions) and one.moved == sum(trace.buffers.size[s.buffer] for s in plan.swaps)
+    assert len(by_module(trace, plan, rows=3)) <= 3
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1%", "1e3", "5", "10%%", True])
+def test_a_fraction_is_a_part_or_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^overhead: "):
+        fraction(text, "overhead")
+
+
+@pytest.mark.parametrize("command", [["fit"], ["capture", "-o", "OUT"]])
+def test_without_pytorch_one_line_says_what_installs_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch" or name.startswith("gpumem.torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "train.py").write_text("def make(batch=1): ...")
+    words = [str(tmp_path / "trace.json") if word == "OUT" else word for word in command]
+    line = cli.refuses(words[0], tmp_path / "train.py", *words[1:])
+    assert line.startswith("gpumem: error: gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]'")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_what_is_wrong_beside_the_workload_is_told_without_pytorch(cli: Cli, tmp_path: Path) -> None:
+    for words, why in (
+        (["fit"], "FILE.py:make is missing: a Python file and in it make"),
+        (["fit", "x.py", "--machine", "rtx409"], "--machine: 'rtx409' is unknown; there are"),
+        (["fit", "x.py", "--overhead", "10"], "--overhead: '10' is 1000%; did you mean '10%'?"),
+        (["fit", "x.py", "--batch", "many"], "--batch: 'many' is not a whole number"),
+        (["fit", "x.py", "--batch", "2", "--largest"], "--largest: not allowed with argument --batch"),
+        (["fit", "x.py", "--planner", "magic"], "--planner: 'magic' is unknown; there are autoswap"),
+        (["fit", "x.py", "--seconds", "0"], "--seconds: 0.0 is not positive and finite"),
+        (["capture", "x.py"], "-o/--out is missing"),
+        (["capture", "x.py", "-o", "x.csv"], "--out: 'x.csv' ends in none of .json, .json.gz"),
+        (["capture", "x.py", "-o", "/nowhere/x.json"], "/nowhere/x.json: cannot write here (No such folder)"),
+        (["capture", "x.py", "-o", "x.json", "--device", "gpu"], "--device: 'gpu' is unknown; there are meta, cpu"),
+    ):
+        assert why in cli.refuses(*words), words
+
+
+def test_a_load_is_a_limit_as_well_as_a_pool() -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    names = ["capuchin", "heuristic"]
+    load = trace.peak_load * 7 // 10
+    found = among(trace, machine, load=load, planners=names)
+    alone = [gpumem.plan(trace, machine, load=load, planner=name, check=False).overhead for name in names]
+    assert [tried.overhead for tried in found.tried] == alone
+    assert found.planned is not None and found.planned.overhead == min(alone)
+    assert found.planned.trace.peak_load <= load
+    assert among(trace, machine, load=1000, planners=names).needs > 1000
+    for limits in ({}, {"pool": load, "load": load}):
+        with pytest.raises(ValueError, match="plan for one of them"):
+            among(trace, machine, **limits)

@@ -1,0 +1,290 @@
+"""The placement search against the oracle, the greedy planners, brute force on orders, and its own promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from gpumem import check
+from gpumem.base.deadline import NEVER
+from gpumem.io import bundled, read
+from gpumem.pool import best_fit, first_fit, greedy, search
+from gpumem.pool.search import planner
+from gpumem.pool.search._problem import PlacementProblem
+from gpumem.pool.search.annealing import meetings, refit
+from gpumem.pool.smartpool.offline import _fit
+from gpumem.simulator.machine import Machine
+from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+from tests.conftest import shared
+from tests.strategies import plans, traces
+
+ALIGNMENTS = st.sampled_from([1, 256, 512])
+LITTLE = 0.01
+
+
+@given(st.data(), traces(), ALIGNMENTS, st.integers(0, 3))
+def test_every_placement_is_valid_and_never_worse_than_greedy(
+    data: st.DataObject, trace: Trace, alignment: int, seed: int
+) -> None:
+    plan: Plan = data.draw(plans(trace))
+    trace = plan.apply(trace)  # short pieces, host buffers
+    placed = search(trace, alignment=alignment, seed=seed, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.alignment == alignment
+    assert trace.peak_load <= placed.height
+    assert placed.height <= min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
+
+
+def crowd(seed: int, count: int, n: int) -> Trace:
+    """Arcs of all lengths, many of them wrapping, a few alive all the time."""
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, n, count)
+    length = np.where(rng.random(count) < 0.1, n, rng.integers(1, n, count))
+    start[length == n] = 0
+    return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + length, n=n)
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("alignment", [1, 256])
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 5])
+def test_crowds_are_placed_validly_and_better_than_greedily(seed: int, alignment: int) -> None:
+    trace = crowd(seed, 60, 40)
+    greedily = min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
+    placed = search(trace, alignment=alignment, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.height < greedily
+
+
+@pytest.mark.jit
+def test_tiny_instances_go_below_every_greedy_order() -> None:
+    tiny = [crowd(seed, 20, 12) for seed in range(20)]
+    hard = [trace for trace in tiny if greedy(trace, alignment=1).height > trace.peak_load]
+    found = [search(trace, alignment=1, effort=0.1) for trace in hard]
+    for trace, placed in zip(hard, found):
+        check.placement(trace, placed)
+    assert sum(p.height < greedy(trace, alignment=1).height for trace, p in zip(hard, found)) >= 3
+
+
+def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
+    b = (trace := crowd(1, 30, 20)).buffers
+    order = np.random.default_rng(0).permutation(30)
+    want = np.zeros(30, np.int64)
+    _fit(b.size, b.start, b.end, trace.n, order, 0, 1, False, want)
+    meet = meetings(b.start, b.end, trace.n)
+    offset, top, stack = np.zeros((3, 30), np.int64)
+    height, _ = refit(b.size, meet, order, 0, np.inf, offset, top, stack)
+    assert (offset.tolist(), height) == (want.tolist(), int((want + b.size).max()))
+    stack[:12] = order[:12][np.argsort(want[order[:12]], kind="stable")]
+    offset[order[12:]] = -1
+    assert refit(b.size, meet, order, 12, np.inf, offset, top, stack)[0] == height
+    assert offset.tolist() == want.tolist()
+
+
+@pytest.mark.jit
+def test_the_same_seed_gives_the_same_placement() -> None:
+    trace = crowd(0, 60, 40)
+    first = search(trace, alignment=1, seed=5, effort=LITTLE)
+    assert first.offset.tolist() == search(trace, alignment=1, seed=5, effort=LITTLE).offset.tolist()
+    found = {tuple(search(trace, alignment=1, seed=seed, effort=LITTLE).offset.tolist()) for seed in range(4)}
+    assert len(found) > 1  # the seed does something
+
+
+def test_the_offsets_are_the_same_with_and_without_the_compiler() -> None:
+    trace = crowd(1, 20, 12)
+    placed = search(trace, alignment=1, effort=LITTLE)
+    assert placed.height < greedy(trace, alignment=1).height
+    assert placed.offset.tolist() == [
+        48,
+        252,
+        299,
+        157,
+        48,
+        306,
+        0,
+        75,
+        252,
+        202,
+        122,
+        91,
+        0,
+        122,
+        345,
+        157,
+        403,
+        290,
+        273,
+        208,
+    ]
+
+
+@pytest.mark.jit
+def test_the_search_stops_at_the_target() -> None:
+    trace, told = crowd(2, 60, 40), list[str]()
+    greedily = greedy(trace, alignment=1).height
+    far = search(trace, alignment=1, effort=0.1, progress=told.append).height
+    steps = len(told)
+    assert trace.peak_load <= far < greedily
+    told.clear()
+    assert search(trace, alignment=1, effort=0.1, target=greedily - 1, progress=told.append).height < greedily
+    assert 0 < len(told) < steps
+    told.clear()
+    assert search(trace, alignment=1, target=greedily, progress=told.append).height == greedily
+    assert not told
+
+
+@pytest.mark.jit
+def test_no_effort_is_greedy_and_no_time_hardly_more() -> None:
+    trace = crowd(3, 60, 40)
+    greedily = greedy(trace, alignment=1).height
+    assert search(trace, alignment=1, effort=0).height == greedily
+    assert search(trace, alignment=1, seconds=1e-9).height <= greedily
+    assert search(trace, alignment=1, effort=LITTLE).height < greedily
+
+
+@given(traces(), ALIGNMENTS, st.data())
+def test_what_is_fixed_stays_and_the_rest_goes_around_it(trace: Trace, alignment: int, data: st.DataObject) -> None:
+    first = search(trace, alignment=alignment, effort=0)
+    ids = [j for j in range(len(trace.buffers)) if first.offset[j] >= 0]
+    fixed = {j: int(first.offset[j]) for j in data.draw(st.lists(st.sampled_from(ids), unique=True))} if ids else {}
+    placed = search(trace, alignment=alignment, effort=LITTLE, fixed=fixed)
+    check.placement(trace, placed)
+    assert {j: placed.offset[j] for j in fixed} == fixed
+    assert placed.bound <= placed.height
+
+
+@pytest.mark.parametrize(
+    "fixed, what",
+    [
+        ({9: 0}, "no buffer 9"),
+        ({0: 3}, "offset 3 of buffer 0 is not a multiple of 4"),
+        ({0: -4}, "offset -4"),
+        ({0: 0, 1: 4}, "buffers 0 and 1 overlap at byte 4"),
+    ],
+)
+def test_what_cannot_be_fixed_is_named(fixed: dict[int, int], what: str) -> None:
+    trace = Trace.from_lifetimes([8, 8, 8], [0, 1, 2], [2, 3, 4])
+    with pytest.raises(ValueError, match=what):
+        search(trace, alignment=4, fixed=fixed)
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.parametrize("path", shared("dsa/minimalloc/[A-C,E].*.csv"), ids=lambda p: p.name[0])
+def test_perfect_packings_are_found(path: Path) -> None:
+    trace = read(path)
+    placed = search(trace, alignment=1)
+    check.placement(trace, placed)
+    assert placed.height == trace.peak_load == placed.bound
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.parametrize("path", shared("dsa/minimalloc/[A-E].*.csv"), ids=lambda p: p.name[0])
+def test_the_published_capacity_needs_no_luck(path: Path) -> None:
+    trace = read(path)
+    for seed in range(3):
+        placed = search(trace, alignment=1, target=2**20, seed=seed, effort=0.1)
+        check.placement(trace, placed)
+        assert placed.height <= 2**20
+
+
+def test_tries_are_the_same_with_and_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite runs both ways: both find what is written here, after some rounds."""
+    monkeypatch.setattr(planner, "FIRST", 1)
+    rng = np.random.default_rng(72)
+    start = rng.integers(0, 20, 24)
+    trace = Trace.from_lifetimes(rng.integers(1, 40, 24), start, start + rng.integers(1, 12, 24), n=20)
+    state = planner.Search.of(PlacementProblem.of(trace, 1), 0, 0.1, NEVER, 0, print)
+    assert state.best.height == 174
+    state.tries(state.lowest, np.random.default_rng([0, 1]))
+    assert (state.best.height, state.lowest) == (150, 150)
+    assert state.best.offset.tolist() == [
+        147,
+        25,
+        143,
+        115,
+        97,
+        60,
+        29,
+        0,
+        113,
+        112,
+        64,
+        113,
+        80,
+        22,
+        0,
+        22,
+        53,
+        22,
+        80,
+        134,
+        97,
+        25,
+        139,
+        80,
+    ]
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("path", shared("traces/csv/*.csv.gz"), ids=lambda p: p.name.split(".")[0])
+def test_real_traces_are_placed_at_their_load(path: Path) -> None:
+    trace = read(path)
+    placed = search(trace, alignment=1)
+    check.placement(trace, placed)
+    assert placed.ratio(trace) <= 1.0001
+
+
+def test_nothing_to_place() -> None:
+    assert search(Trace.from_lifetimes([], [], [], n=3)).height == 0
+    assert search(Trace.from_lifetimes([0, 0], [0, 1], [2, 3])).height == 0
+
+
+def test_steps_may_be_nanoseconds() -> None:
+    n = 2**61
+    trace = Trace.from_lifetimes([4, 3, 2, 2], [0, 0, n // 2, n - 1], [n // 2, n, n, n + 9], n=n)
+    check.placement(trace, search(trace, effort=LITTLE))
+
+
+@pytest.mark.parametrize(
+    "options, what",
+    [
+        ({"target": -1}, "target: -1"),
+        ({"effort": -0.5}, "effort: -0.5"),
+        ({"seconds": float("nan")}, "seconds: nan"),
+        ({"seed": -3}, "seed: -3"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, float], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        search(bundled("mlp3"), **options)  # type: ignore[arg-type]
+
+
+def swapped(trace: Trace, percent: int) -> Trace:
+    machine = Machine.named("gtx1080ti")
+    limit = trace.peak_load * percent // 100
+    return autoswap(trace, machine, limit, score="swdoa", peaks="all").apply(trace)
+
+
+@pytest.mark.jit
+def test_a_rewritten_trace_comes_down() -> None:
+    trace = swapped(bundled("vgg16"), 50)
+    placed = search(trace, effort=LITTLE)
+    check.placement(trace, placed)
+    assert placed.height < best_fit(trace).height
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("path", shared("traces/*_cifar_b100.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_rewritten_real_traces_are_placed_near_their_load(path: Path) -> None:
+    trace = swapped(read(path), 70)
+    placed = search(trace)
+    check.placement(trace, placed)
+    assert placed.ratio(trace) <= 1.05

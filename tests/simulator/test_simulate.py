@@ -1,0 +1,161 @@
+"""The clock against event logs worked out by hand, and against the naive clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from gpumem import check
+from gpumem.pool.smartpool.offline import best_fit, first_fit
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
+from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
+from gpumem.trace.placement import Placement
+from tests.conftest import tiny_machine
+from tests.strategies import plans, traces
+
+
+def log(timeline: Timeline) -> list[tuple[int, int, int, str]]:
+    return [(s.start, s.end, s.wait, s.cause) for s in timeline]
+
+
+def swapped(size: int = 8) -> Trace:
+    """op 0 writes X, copy out; op 1 works in Y; copy in; op 2 reads X.
+
+    Copies of 8 bytes take 7 ns out and 4 ns in on the tiny machine.
+    """
+    ops = Ops.make(
+        [[], [0], [], [2], [1]],
+        [[0], [2], [3], [1], []],
+        name=["make X", "copy_out", "work", "copy_in", "use X"],
+        duration=[10, -1, 5, -1, 6],
+        stream=[0, 1, 0, 2, 0],
+        streams=["compute", "d2h", "h2d"],
+        role=[0, COPY_OUT, 0, COPY_IN, 0],
+        of=[0, -1, 1, -1, 2],
+    )
+    #                          X        X again   host     Y
+    buffers = Buffers.make([size, size, size, 8], [0, 3, 1, 2], [2, 5, 4, 3], host=[False, False, True, False])
+    return Trace(buffers, ops)
+
+
+def test_without_memory_everything_overlaps_that_may(machine: Machine) -> None:
+    # compute |make X 0..10|work 10..15|      wait      |use X 21..27|
+    # d2h                  |copy_out 10..17|
+    # h2d                                  |copy_in 17..21|
+    line = simulate(swapped(), machine)
+    assert log(line)[0::2] == [(0, 10, 0, "none"), (10, 15, 0, "none"), (21, 27, 6, "copy")]
+    assert log(line)[1][:2] == (10, 17)
+    assert log(line)[3][:2] == (17, 21)
+    assert (line.makespan, line.cycle, line.stalls) == (27, 1, {"data": 0, "copy": 6, "memory": 0})
+
+
+def test_the_placed_clock_waits_for_the_bytes(machine: Machine) -> None:
+    # Y lies where X was: work waits for the copy out, 10..17; X comes back beside it
+    trace = swapped()
+    line = simulate(trace, machine, Placement.at(trace, [0, 8, -1, 0]))
+    # compute |make X 0..10| memory |work 17..22|use X 22..28|
+    # d2h                  |out 10..17|
+    # h2d                           |in 17..21|
+    assert log(line)[0::2] == [(0, 10, 0, "none"), (17, 22, 7, "memory"), (22, 28, 0, "none")]
+    assert (line.makespan, line.stalls["memory"]) == (28, 7)
+
+
+def test_the_capacity_clock_waits_for_enough_bytes(machine: Machine) -> None:
+    # 8 bytes: Y must wait until X has gone at 17, X for Y at 22; then op 2 for the copy in, 22..26
+    line = simulate(swapped(), machine, capacity=8)
+    assert [s[:2] for s in log(line)] == [(0, 10), (10, 17), (17, 22), (22, 26), (26, 32)]
+    assert line.stalls == {"data": 0, "copy": 4, "memory": 7}
+    # 16 bytes hold X and Y together: no wait for memory before the copy in, which is ready at 17 anyway
+    assert simulate(swapped(), machine, capacity=16).makespan == 27
+
+
+def test_half_duplex_copies_queue_in_issue_order() -> None:
+    # two independent copies: 7 ns out from 10 on, 4 ns in; full duplex they overlap, half duplex they do not
+    ops = Ops.make(
+        [[], [0], [3], [2]],
+        [[0], [1], [2], []],
+        duration=[10, -1, -1, 1],
+        stream=[0, 1, 2, 0],
+        streams=["compute", "d2h", "h2d"],
+        role=[0, COPY_OUT, COPY_IN, 0],
+    )
+    buffers = Buffers.make(
+        [8] * 4, [0, 1, 2, 0], [2, 2, 4, 4], host=[False, True, False, True], persistent=[0, 0, 0, 1]
+    )
+    full = simulate(Trace(buffers, ops), tiny_machine())
+    half = simulate(Trace(buffers, ops), tiny_machine(duplex=False))
+    assert full.makespan == 11  # the copy in of an iteration overlaps the one before
+    # half: make 0..10, out 10..17, in 17..21, use 21..22, and make of the next right after it
+    assert half.makespan == 22
+    assert half.stalls["copy"] == 11
+
+
+def test_an_iteration_may_take_turns_to_repeat() -> None:
+    line = simulate(swapped(), tiny_machine())
+    assert line.first >= line.cycle >= 1
+
+
+def test_streams_that_share_nothing_drift_apart() -> None:
+    ops = Ops.make([[], []], [[], []], duration=[10, 7], stream=[0, 1], streams=["a", "b"])
+    line = simulate(Trace(Buffers.make([1], [0], [2]), ops), tiny_machine(), iterations=40)
+    assert (line.makespan, line.cycle) == (10, 0)
+
+
+@given(st.data())
+def test_the_placed_clock_is_the_naive_one(data: st.DataObject) -> None:
+    trace = data.draw(traces(max_ops=8))
+    if data.draw(st.booleans()):
+        trace = data.draw(plans(trace)).apply(trace)
+    machine = tiny_machine(duplex=data.draw(st.booleans()))
+    placement = data.draw(st.sampled_from([best_fit, first_fit]))(trace, alignment=data.draw(st.sampled_from([1, 4])))
+    line = simulate(trace, machine, placement, iterations=60)
+    check.timeline(trace, line, machine.durations(trace), placement=placement, duplex=machine.duplex)
+
+
+@given(st.data())
+def test_the_capacity_clock_is_the_naive_one(data: st.DataObject) -> None:
+    trace = data.draw(traces(max_ops=8))
+    if data.draw(st.booleans()):
+        trace = data.draw(plans(trace)).apply(trace)
+    machine = tiny_machine(duplex=data.draw(st.booleans()))
+    capacity = trace.peak_load + data.draw(st.sampled_from([0, 0, 1, 5, 1000]))
+    line = simulate(trace, machine, capacity=capacity, iterations=60)
+    check.timeline(trace, line, machine.durations(trace), capacity=capacity, duplex=machine.duplex)
+
+
+@given(traces())
+def test_memory_only_ever_delays(trace: Trace) -> None:
+    machine = tiny_machine()
+    free = simulate(trace, machine, iterations=60)
+    tight = simulate(trace, machine, capacity=trace.peak_load, iterations=60)
+    assert tight.makespan >= free.makespan
+
+
+@given(traces(streams=1))
+def test_one_stream_is_the_sum_of_its_durations(trace: Trace) -> None:
+    line = simulate(trace, tiny_machine(), capacity=trace.peak_load)
+    assert line.makespan == trace.ops.duration.sum()
+    assert not any(line.stalls.values())
+
+
+@given(st.data())
+def test_stalls_and_work_fill_the_iteration(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=1))
+    swapped = data.draw(plans(trace)).apply(trace)
+    line = simulate(swapped, tiny_machine(), capacity=swapped.peak_load)
+    if line.cycle:
+        assert abs(sum(line.stalls.values()) + trace.ops.duration.sum() - line.makespan) <= 2  # rounding of means
+
+
+def test_what_cannot_be_simulated_is_refused(machine: Machine) -> None:
+    trace = swapped()
+    with pytest.raises(ValueError, match="no ops"):
+        simulate(Trace.from_lifetimes([1], [0], [1]), machine)
+    with pytest.raises(ValueError, match="not both"):
+        simulate(trace, machine, best_fit(trace), capacity=100)
+    with pytest.raises(ValueError, match="op 0: the load is 8 B, the capacity 7 B"):
+        simulate(trace, machine, capacity=7)
+    with pytest.raises(ValueError, match="iterations: 0"):
+        simulate(trace, machine, iterations=0)

@@ -1,0 +1,325 @@
+"""AutoSwap: the scores by hand, selection to the limit, certificates, the paper's figures, and the whole line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.io import bundled, load
+from gpumem.pool import PLANNERS as POOLS
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min, select, without
+from gpumem.swap.autoswap.schedule import schedule
+from gpumem.swap.autoswap.scores import SCORES, Candidates
+from gpumem.swap.facts import segment_tree as _tree
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import gaps
+from gpumem.trace import I64, Buffers, Ops, Trace
+from tests.conftest import shared, tiny_machine
+from tests.nets import ramp
+from tests.strategies import traces
+
+GTX = Machine.named("gtx1080ti")
+
+
+def test_scores_by_hand(machine: Machine) -> None:
+    # load 8 12 18 18 12 8; the first peak is op 2; X's gap is ops 1..4, Y's 2..3; Z straddles nothing
+    found = candidates(ramp(), machine, 10, threshold=1)
+    assert found.gaps.buffer.tolist() == [0, 1]
+    assert found.gap_ns.tolist() == [140, 70]
+    assert (found.out_ns.tolist(), found.in_ns.tolist()) == ([7, 5], [4, 3])
+    assert SCORES["doa"](found).tolist() == [129, 62]
+    assert SCORES["aoa"](found).tolist() == [129 * 8, 62 * 4]
+    area = 12 * 20 + 18 * 30 + 18 * 40 + 12 * 50
+    assert SCORES["wdoa"](found).tolist() == [area, 18 * 30 + 18 * 40]
+    # X is taken first; without it the load in Y's gap is 10 and 10
+    assert SCORES["swdoa"](found).tolist() == [area, 10 * 30 + 10 * 40]
+
+
+def test_a_negative_absence_is_divided_by_the_size() -> None:
+    slow = Machine("slow", 10**6, Link(100, 0.0), Link(100, 0.0), flops=1, bandwidth=1)
+    found = candidates(ramp(), slow, 10, threshold=1)
+    assert SCORES["aoa"](found).tolist() == [(140 - 200) / 8, (70 - 200) / 4]
+
+
+def test_a_constant_load_makes_wdoa_the_duration(machine: Machine) -> None:
+    found = candidates(ramp(), machine, 10, threshold=1)
+    flat = replace(found, load=np.ones(6, np.int64))
+    assert SCORES["wdoa"](flat).tolist() == [140, 70]
+
+
+def test_all_peaks_add_candidates(machine: Machine) -> None:
+    first = candidates(ramp(), machine, 10, threshold=1)
+    every = candidates(ramp(), machine, 10, peaks="all", threshold=1)
+    assert set(first.gaps.after.tolist()) <= set(every.gaps.after.tolist())
+    assert len(candidates(ramp(), machine, 10, threshold=5)) == 1
+
+
+def test_parameters_are_candidates_over_the_boundary() -> None:
+    trace = bundled("vgg16")
+    found = candidates(trace, GTX, 1, peaks="all")
+    wraps = found.gaps.before >= trace.n
+    assert wraps.any()
+    assert trace.buffers.persistent[found.gaps.buffer[wraps]].all()
+
+
+def test_the_floor_is_what_an_op_holds_whatever_is_swapped(machine: Machine) -> None:
+    # op 2 makes Z (6), X and Y may be away: 6; op 0 and 5 hold X: 8
+    assert floor(ramp()) == (0, 8)
+    with pytest.raises(Infeasible, match="hold 8 B, the limit is 7 B; the least limit that could do is 8 bytes"):
+        autoswap(ramp(), machine, 7, threshold=1, peaks="all")
+    assert autoswap(ramp(), machine, 8, threshold=1, peaks="all").apply(ramp()).peak_load == 8
+
+
+def test_giving_up_says_what_was_reached(machine: Machine) -> None:
+    with pytest.raises(NotReached) as stop:
+        autoswap(ramp(), machine, 9, threshold=5)  # Y may not go
+    assert stop.value.reached == load_min(candidates(ramp(), machine, 9, threshold=5)) == 10
+
+
+def test_a_pinned_budget_is_a_constraint() -> None:
+    with pytest.raises(NotReached):
+        autoswap(ramp(), tiny_machine().with_(pinned=7), 11, threshold=1)
+    plan = autoswap(ramp(), tiny_machine().with_(pinned=8), 11, threshold=1)
+    assert [s.buffer for s in plan.swaps] == [0]
+
+
+def test_a_limit_above_the_peak_is_an_empty_plan(machine: Machine) -> None:
+    assert autoswap(ramp(), machine, 18) == Plan((), 6)
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"score": "x"}, "score: 'x'"),
+        ({"peaks": "x"}, "peaks: 'x'"),
+        ({"limit": 0}, "limit: 0"),
+        ({"targets": ()}, r"targets: \(\)"),
+        ({"targets": (1.0, 1.5)}, r"targets: \(1.0, 1.5\)"),
+        ({"targets": (0.0,)}, r"targets: \(0.0,\)"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], why: str, machine: Machine) -> None:
+    with pytest.raises(ValueError, match=why):
+        autoswap(ramp(), machine, **{"limit": 10, **options})  # type: ignore[arg-type]
+
+
+@given(st.data())
+def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
+    trace = data.draw(traces())
+    machine = tiny_machine(duplex=data.draw(st.booleans())).with_(pinned=data.draw(st.sampled_from([8, 30, 10**6])))
+    least = floor(trace)[1]
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    score, peaks = data.draw(st.sampled_from(sorted(SCORES))), data.draw(st.sampled_from(PEAKS))
+    targets = data.draw(st.sampled_from([(1.0,), TARGETS]))
+    try:
+        plan = autoswap(trace, machine, limit, score=score, peaks=peaks, threshold=1, targets=targets)
+    except NotReached as stop:
+        assert stop.reached > limit
+        assert peaks == "first" or gaps(trace).buffer.size == 0 or stop.reached >= least
+        return
+    swapped = plan.apply(trace)
+    assert swapped.peak_load <= limit
+    assert swapped.load(host=True).max() <= machine.pinned
+    placement = POOLS[data.draw(st.sampled_from(sorted(POOLS)))](swapped, alignment=4)
+    placed = simulate(swapped, machine, placement, iterations=60)
+    check.everything(trace, swapped, placement, placed, machine, limit=limit, host=machine.pinned)
+    tight = simulate(swapped, machine, capacity=limit, iterations=60)
+    check.timeline(swapped, tight, machine.durations(swapped), capacity=limit, duplex=machine.duplex)
+
+
+def ops_of(c: Candidates, k: int) -> I64:
+    """The ops of a gap, strictly between its accesses."""
+    return np.arange(c.gaps.after[k] + 1, c.gaps.before[k]) % len(c.load)
+
+
+@given(traces())
+def test_swdoa_is_what_looking_at_every_gap_every_time_gives(trace: Trace) -> None:
+    c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    load, left, naive = c.load.copy(), list(range(len(c))), np.zeros(len(c))
+    while left:
+        area = {k: int((load * c.duration)[ops_of(c, k)].sum()) for k in left}
+        k = max(left, key=lambda k: (area[k], -k))
+        naive[k] = area[k]
+        load[ops_of(c, k)] -= c.size[k]
+        left.remove(k)
+    assert SCORES["swdoa"](c).tolist() == naive.tolist()
+
+
+def test_areas_beyond_64_bits_keep_their_order() -> None:
+    found = candidates(ramp(), tiny_machine(), 10, threshold=1)
+    huge = replace(found, load=found.load * 2**34, size=found.size * 2**34, duration=found.duration * 2**30)
+    assert SCORES["swdoa"](huge) == pytest.approx(SCORES["swdoa"](found) * 2.0**64, rel=1e-6)
+
+
+def selected(trace: Trace, found: Candidates, order: list[int], pinned: int) -> list[int]:
+    chosen, _ = select(found, np.array(order), 1, Pinned(trace, found.gaps, pinned))
+    return [int(k) for k in chosen]
+
+
+@given(st.data())
+def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> None:
+    trace = data.draw(traces())
+    c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    order = np.array(data.draw(st.permutations(range(len(c)))), np.int64)
+    limit = data.draw(st.integers(0, trace.peak_load))
+    load, naive = c.load.copy(), []
+    for k in order.tolist():
+        if load.max() > limit and load[ops_of(c, k)].max(initial=0) > limit:
+            load[ops_of(c, k)] -= c.size[k]
+            naive.append(k)
+    chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6))
+    assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
+
+
+@given(st.data())
+def test_a_tree_is_what_an_array_is(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 20))
+    values = np.array(data.draw(st.lists(st.integers(-9, 9), min_size=n, max_size=n)), np.int64)
+    width = np.array(data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)), np.int64)
+    top, add = _tree.build(values)
+    area, wide, more = _tree.build_area(values, width)
+    for _ in range(data.draw(st.integers(0, 6))):
+        a, b = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+        x = data.draw(st.integers(-9, 9))
+        values[a:b] += x
+        _tree.add_to(top, add, a, b, x)
+        _tree.add_to_area(area, wide, more, a, b, x)
+        a, b = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+        assert _tree.largest(top, add, a, b) == values[a:b].max(initial=_tree.LOW)
+        assert _tree.area_of(area, wide, more, a, b) == (values * width)[a:b].sum()
+        assert top[1] == values.max()
+
+
+def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:
+    # W (8 bytes) is written by 0, read by 2, 4 and 6. X (8) is away between 2 and 4, where W is on the device.
+    ops = Ops.make([[], [], [0], [], [0, 1], [], [0]], [[0], [], [1], [], [], [], []], duration=[100] * 7)
+    trace = Trace(Buffers.make([8, 8], [0, 2], [7, 5]), ops)
+    found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(0, 2), (2, 4), (4, 6), (2, 4)]
+    assert [selected(trace, found, [0, 2, 3], room) for room in (8, 16)] == [[0, 2], [0, 2, 3]]
+    # Right before op 4 the one comes back, right after it the other leaves; before op 6 the host is free.
+    assert [selected(trace, found, [3, 2, 0], room) for room in (8, 16)] == [[2, 3], [0, 2, 3]]
+
+
+def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
+    # P (8 bytes, persistent) is written by 5, read by 1 and 3; swapped from 5 to 1 and from 3 to 5 it never leaves
+    # the host, so that X (8), away between 1 and 3, finds no room.
+    ops = Ops.make([[], [0], [], [0, 1], [], []], [[], [1], [], [], [], [0]], duration=[100] * 6)
+    trace = Trace(Buffers.make([8, 8], [0, 1], [6, 4], persistent=[True, False]), ops)
+    found = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
+    assert list(zip(found.gaps.after.tolist(), found.gaps.before.tolist())) == [(1, 3), (3, 5), (5, 7), (1, 3)]
+    for order in ([2, 1, 3], [1, 2, 3]):
+        assert [selected(trace, found, order, room) for room in (8, 16)] == [[1, 2], [1, 2, 3]]
+    plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
+    host = plan.apply(trace).load(host=True)
+    assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it
+
+
+def queue() -> Trace:
+    """Ops 0 to 2 make 8 bytes each, read again in the end; ops 3 to 5 need 8 bytes for a moment."""
+    ops = Ops.make(
+        [[], [], [], [], [], [], [2], [1], [0]],
+        [[0], [1], [2], [3], [4], [5], [], [], []],
+        duration=[10, 10, 10, 100, 100, 100, 100, 100, 100],
+    )
+    return Trace(Buffers.make([8] * 6, [0, 1, 2, 3, 4, 5], [9, 8, 7, 4, 5, 6]), ops)
+
+
+def test_an_op_waits_for_the_copy_that_ends_next() -> None:
+    # Three copies of 55 ns queue up behind ops 0, 1, 2; the load fits with two buffers away.
+    machine = tiny_machine().with_(out=Link(55, 0.0))
+    trace, limit = queue(), 24
+    found = candidates(trace, machine, limit, peaks="all", threshold=1)
+    load = without(found.load, found.gaps, found.size)
+    swaps = schedule(trace, machine, found.gaps, load, limit, found.line)
+    # X0 leaves where op 3 needs its bytes, though its copy ends at 65 and op 3 could start at 30
+    assert [(s.buffer, s.release) for s in swaps] == [(0, 3), (1, 4), (2, 5)]
+    line = simulate(Plan(tuple(swaps), trace.n).apply(trace), machine, capacity=limit)
+    assert line.stalls["memory"] == 35
+
+
+def test_the_expected_time_line_moves_on_while_an_op_waits() -> None:
+    # As before, but only op 3 needs bytes: it ends at 75 instead of 40, so op 5 starts at 125, after the second copy.
+    ops = Ops.make(
+        [[], [], [], [], [], [], [2], [1], [0]],
+        [[0], [1], [2], [3], [], [], [], [], []],
+        duration=[10, 10, 10, 10, 50, 100, 100, 100, 100],
+    )
+    trace = Trace(Buffers.make([8] * 4, [0, 1, 2, 3], [9, 8, 7, 4]), ops)
+    found = candidates(trace, tiny_machine(), 24, peaks="all", threshold=1)
+    load = without(found.load, found.gaps, found.size)
+    swaps = schedule(trace, tiny_machine().with_(out=Link(55, 0.0)), found.gaps, load, 24, found.line)
+    assert [(s.buffer, s.release) for s in swaps] == [(0, 3), (1, 5), (2, 6)]
+
+
+def saving(trace: Trace, percent: int, peaks: str = "first") -> float:
+    """The least overhead over the four scores, of a load limit `percent` below the peak."""
+    base, limit = simulate(trace, GTX), trace.peak_load * (100 - percent) // 100
+    plans = [autoswap(trace, GTX, limit, score=score, peaks=peaks).apply(trace) for score in SCORES]
+    return min(simulate(p, GTX, capacity=limit).overhead(base) for p in plans)
+
+
+@pytest.mark.parametrize("name, percent", [("vgg16", 31), ("resnet18", 50)])
+def test_the_papers_saving_costs_nothing(name: str, percent: int) -> None:
+    assert saving(bundled(name), percent) <= 0.005
+
+
+@pytest.mark.parametrize("percent", range(10, 60, 5))
+def test_vgg16_stays_below_a_fifth_down_to_45_percent(percent: int) -> None:
+    assert saving(bundled("vgg16"), percent, peaks="all") < 0.2
+
+
+def test_lower_targets_are_no_worse() -> None:
+    trace = bundled("vgg16")
+    base, limit = simulate(trace, GTX), trace.peak_load // 2
+    cost = [
+        simulate(autoswap(trace, GTX, limit, peaks="all", targets=t).apply(trace), GTX, capacity=limit).overhead(base)
+        for t in ((1.0,), TARGETS)
+    ]
+    assert cost[1] < cost[0] < 0.2
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
+def test_the_papers_saving_costs_nothing_on_resnet50(path: Path) -> None:
+    assert saving(load(path).trace, 35) <= 0.005
+
+
+def whole_line(trace: Trace, percent: int, score: str, pool: str) -> None:
+    limit = trace.peak_load * percent // 100
+    try:
+        swapped = autoswap(trace, GTX, limit, score=score, peaks="all").apply(trace)
+    except (NotReached, Infeasible) as stop:
+        assert limit < (stop.reached if isinstance(stop, NotReached) else stop.needs)
+        return
+    placement = POOLS[pool](swapped)
+    check.everything(trace, swapped, placement, simulate(swapped, GTX, placement), GTX, limit=limit)
+    tight = simulate(swapped, GTX, capacity=limit)
+    check.timeline(swapped, tight, GTX.durations(swapped), capacity=limit)
+
+
+@pytest.mark.parametrize("percent", [90, 60, 40])
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "mlp3"])
+def test_bundled_traces_pass_every_oracle(name: str, percent: int) -> None:
+    whole_line(bundled(name), percent, "wdoa", "best-fit")
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "score, pool", [("doa", "first-fit"), ("aoa", "best-fit"), ("wdoa", "best-fit"), ("swdoa", "first-fit")]
+)
+@pytest.mark.parametrize("percent", [85, 70, 50, 35])
+@pytest.mark.parametrize("path", shared("traces/*.json.gz"), ids=lambda p: p.name.split(".")[0])
+def test_shared_traces_pass_every_oracle(path: Path, percent: int, score: str, pool: str) -> None:
+    whole_line(load(path).trace, percent, score, pool)

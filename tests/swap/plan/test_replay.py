@@ -1,0 +1,137 @@
+"""Values made again on random training steps: data flow, every oracle, and equal bytes in every legal order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+
+from gpumem import check
+from gpumem.execute import in_issue_order
+from gpumem.execute.emulator import shuffled
+from gpumem.pool.smartpool.offline import best_fit
+from gpumem.simulator.simulate import simulate
+from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap
+from gpumem.trace import COMPUTE, RECOMPUTE, Op, Trace
+from gpumem.trace.kinds import GENERATOR
+from tests.conftest import tiny_machine
+from tests.runs import differs, outcome
+from tests.strategies import any_plans, steps
+
+ITERATIONS = 4
+
+
+def same_bytes(trace: Trace, rewritten: Trace, orders: int) -> str:
+    """Run both, the second in so many orders; return what differs, if anything does."""
+    want = outcome(trace, trace, best_fit(trace), in_issue_order, iterations=ITERATIONS)
+    placed, host = best_fit(rewritten, alignment=4), best_fit(rewritten.host_side())
+    for seed in range(orders):
+        got = outcome(trace, rewritten, placed, shuffled(seed), host=host, iterations=ITERATIONS)
+        if told := differs(want, got):
+            return told
+    return ""
+
+
+def all_oracles(trace: Trace, rewritten: Trace) -> None:
+    machine, placement = tiny_machine(), best_fit(rewritten)
+    check.everything(trace, rewritten, placement, simulate(rewritten, machine, placement), machine)
+    check.budget(rewritten, rewritten.peak_load, host=int(rewritten.load(host=True).max()))
+
+
+def lands(plan: Plan, done: Carried) -> None:
+    """Each value is back, by the op that is said to bring it, before the op that it is wanted at."""
+    ops, b = done.trace.ops, done.trace.buffers
+    place = {of: i for i, of in enumerate(ops.of.tolist()) if ops.role[i] == COMPUTE}
+    for d, back in zip(plan.decisions, done.back.tolist()):
+        if isinstance(d, Recompute):
+            assert ops.role[back] == RECOMPUTE and back < place[d.at]
+            assert d.buffer in b.of[ops.writes[back]]
+
+
+@given(st.data())
+def test_any_plan_of_a_training_step(data: st.DataObject) -> None:
+    trace = data.draw(steps(streams=3))
+    plan = data.draw(any_plans(trace))
+    done = plan.carried(trace)
+    lands(plan, done)
+    all_oracles(trace, done.trace)
+    assert not same_bytes(trace, done.trace, 2)
+
+
+def places(trace: Trace) -> list[list[Op]]:
+    """What is inserted before each op of the iteration, and behind the last."""
+    rows: list[list[Op]] = [[]]
+    for op in trace.ops:
+        if op.role == "compute":
+            rows.append([])
+        else:
+            rows[-1].append(op)
+    return rows
+
+
+@given(st.data())
+def test_reruns_add_no_more_than_they_need(data: st.DataObject) -> None:
+    trace = data.draw(steps())
+    rewritten = data.draw(any_plans(trace)).apply(trace)
+    touched: dict[int, list[Op]] = {b.id: [] for b in rewritten.buffers}
+    for op in rewritten.ops:
+        for b in {*op.reads, *op.writes}:
+            touched[b].append(op)
+    kept = {}
+    for row in places(rewritten):
+        again = [op for op in row if op.role == "recompute"]
+        roles = [("copy_out", "copy_in", "recompute").index(op.role) for op in row]
+        assert roles == sorted(roles)
+        assert [op.of for op in again] == sorted({op.of for op in again})  # each once, in recorded order
+        kept |= {op.of: op.id + 1 for op in again if rewritten.ops.rng[op.id]}
+        used = {b for b in range(len(touched)) if {op.role for op in touched[b]} - {"recompute"}}
+        for op in reversed(again):
+            assert used & set(op.writes)  # wanted there, or read by a later rerun
+            used |= set(op.reads)
+        for b in {b for op in again for b in op.writes}:  # none was there before: it begins with its first write
+            assert rewritten.buffers[b].start == min(op.id for op in again if b in op.writes)
+            if all(op.role == "recompute" for op in touched[b]):  # scratch
+                assert rewritten.buffers[b].end == touched[b][-1].id + 1 <= again[-1].id + 1
+    runs = {op.of: op.id for op in rewritten.ops if op.role == "compute"}
+    states = [(b.start, b.end) for b in rewritten.buffers if b.kind == GENERATOR]
+    assert sorted(states) == sorted((runs[of], end) for of, end in kept.items())
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_thousand_plans_in_twenty_orders(data: st.DataObject) -> None:
+    trace = data.draw(steps(streams=3))
+    rewritten = data.draw(any_plans(trace)).apply(trace)
+    all_oracles(trace, rewritten)
+    assert not same_bytes(trace, rewritten, 20)
+
+
+def test_draws_are_hardly_ever_empty() -> None:
+    count: Counter[object] = Counter()
+
+    @settings(max_examples=60, database=None, derandomize=True, phases=[Phase.generate], deadline=None)
+    @given(st.data())
+    def draw(data: st.DataObject) -> None:
+        trace = data.draw(steps())
+        plan = data.draw(any_plans(trace))
+        rewritten = plan.apply(trace)
+        again = int((rewritten.ops.role == RECOMPUTE).sum())
+        count.update(type(d) for d in plan.decisions)
+        count.update({"draws": 1, "reruns": again, "none": not again})
+
+    draw()
+    assert count["draws"] >= 60 and count["none"] * 5 <= count["draws"]
+    assert count["reruns"] >= 8 * count["draws"]
+    assert min(count[Recompute], count[Swap]) >= 2 * count["draws"] and count[Hold] >= count["draws"] // 2
+
+
+@given(st.data())
+def test_plans_of_rewritten_steps_compose(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=6))
+    once = data.draw(any_plans(trace)).apply(trace)
+    twice = Plan.of(once, data.draw(any_plans(once)).decisions).apply(once)
+    for before in (trace, once):
+        check.data_flow(before, twice)
+        assert not same_bytes(before, twice, 1)

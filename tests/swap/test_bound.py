@@ -1,0 +1,207 @@
+"""The certified bound: no plan beats it, however made; finer breakpoints never lower it; whole machines by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, strategies as st
+
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.io import bundled
+from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax
+from gpumem.swap.search.planner import lowest
+from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace.kinds import INPUT, PARAM
+from tests.strategies import any_plans, machine_of, plans, steps, traces
+
+GTX = Machine.named("gtx1080ti")
+
+
+def stall(trace: Trace, target: Machine, swapped: Trace, capacity: int) -> float:
+    """Nanoseconds that an iteration takes longer, less the rounding of its mean."""
+    return simulate(swapped, target, capacity=capacity).makespan - simulate(trace, target).makespan + 0.5
+
+
+@given(st.data())
+def test_no_plan_runs_without_stall_below_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
+    target = machine_of(data)
+    bound = zero_stall_limit(trace, target)
+    assert floor(trace)[1] <= bound.limit <= bound.peak_load == trace.peak_load
+    swapped = data.draw(plans(trace)).apply(trace)
+    capacity = max(swapped.peak_load, 1)
+    if simulate(swapped, target, capacity=capacity).stalls == {"data": 0, "copy": 0, "memory": 0}:
+        assert capacity >= bound.limit
+
+
+@given(st.data())
+def test_no_plan_stalls_less_than_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=data.draw(st.integers(1, 2)), max_ops=12))
+    target = machine_of(data)
+    swapped = data.draw(plans(trace)).apply(trace)
+    capacity = swapped.peak_load
+    assume(capacity)
+    assert stall(trace, target, swapped, capacity) >= least_stall(trace, target, capacity).stall_ns
+
+
+@given(st.data())
+def test_nor_does_one_that_makes_values_again(data: st.DataObject) -> None:
+    trace = data.draw(st.one_of(steps(streams=1, max_layers=6), traces(streams=1, max_ops=12)))
+    target = machine_of(data)
+    swapped = data.draw(any_plans(trace)).apply(trace)
+    capacity = swapped.peak_load
+    assume(capacity)
+    bound = least_stall(trace, target, capacity, recompute=True)
+    assert stall(trace, target, swapped, capacity) >= bound.stall_ns
+    assert bound.stall_ns <= least_stall(trace, target, capacity).stall_ns + 1
+
+
+def test_while_an_op_waits_for_its_host_copies_run() -> None:
+    trace, slow = bundled("mlp3"), GTX.with_(host_ns=1e6)
+    sure, limit = zero_stall_limit(trace, slow), trace.peak_load * 9 // 10
+    assert zero_stall_limit(trace, GTX.with_(copy_host_ns=1e6)) == zero_stall_limit(trace, GTX)  # makes plans slower
+    line = simulate(autoswap(trace, slow, limit, peaks="all", threshold=1).apply(trace), slow, capacity=limit)
+    assert line.overhead(simulate(trace, slow)) == 0.0
+    assert sure.limit == floor(trace)[1] <= limit < zero_stall_limit(trace, GTX).limit
+    assert least_stall(trace, slow, limit).stall_ns == 0 < least_stall(trace, GTX, limit).stall_ns
+
+
+@given(st.data())
+def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
+    trace = data.draw(traces(streams=1, max_ops=12))
+    target = machine_of(data)
+    _, limit = lowest(trace, target, stall=0, effort=1e-5)
+    assert limit >= zero_stall_limit(trace, target).limit
+    assume(trace.peak_load > 1)
+    limit = data.draw(st.integers(1, trace.peak_load - 1))
+    try:
+        swapped = autoswap(trace, target, limit, peaks="all", threshold=1).apply(trace)
+    except (Infeasible, NotReached):
+        return
+    assert stall(trace, target, swapped, limit) >= least_stall(trace, target, limit).stall_ns
+
+
+def line() -> Trace:
+    """X of 8 bytes: written by op 0, read by op 4; Y of 8 bytes lives during op 2. Each op takes 10 ns."""
+    ops = Ops.make([[], [], [1], [], [0]], [[0], [], [1], [], []], duration=[10] * 5)
+    return Trace(Buffers.make([8, 8], [0, 2], [5, 3]), ops)
+
+
+@pytest.mark.parametrize(
+    "ns_per_byte, limit",
+    [
+        (1.0, 8),  # out 10..18, in 32..40: X is away while Y is there
+        (1.25, 8),  # out 10..20, in 30..40: just so
+        (1.5, 16),  # out 10..22: too late for op 2
+    ],
+)
+def test_whole_copies_by_hand(ns_per_byte: float, limit: int) -> None:
+    link = Link(0.0, ns_per_byte)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = zero_stall_limit(line(), target)
+    assert bound.limit == limit and bound.settled
+
+
+def test_a_stall_by_hand() -> None:
+    link = Link(0.0, 2.0)  # 16 ns a copy: out 10..26, op 2 26..36, in 36..52, op 4 from 52 instead of 40 on
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = least_stall(line(), target, 8)
+    assert bound.stall_ns == 12 and bound.settled
+    assert least_stall(line(), target, 16).stall_ns == 0
+
+
+@pytest.mark.thorough
+def test_half_duplex_raises_the_bound() -> None:
+    trace = bundled("resnet18")
+    both, one = (zero_stall_limit(trace, GTX.with_(duplex=duplex), rounds=2) for duplex in (True, False))
+    assert both.limit < one.limit < trace.peak_load
+
+
+def test_several_streams_leave_the_static_bound() -> None:
+    trace = line()
+    ops = Ops.make(
+        trace.ops.reads, trace.ops.writes, duration=trace.ops.duration, stream=[0, 1, 0, 0, 0], streams=["a", "b"]
+    )
+    bound = zero_stall_limit(Trace(trace.buffers, ops), GTX)
+    assert (bound.limit, bound.breakpoints, bound.settled) == (8, 0, False)
+
+
+def test_a_value_made_again_by_hand() -> None:
+    link = Link(0.0, 1e4)  # hopeless: op 0 runs once more, but for what a fluid copies meanwhile
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    bound = least_stall(line(), target, 8, recompute=True)
+    assert bound.stall_ns == 9 and bound.settled
+    found = fractions(line(), target, 8)
+    assert (found.buffer.tolist(), found.after.tolist(), found.before.tolist()) == ([0], [0], [4])
+    assert 0 < found.swapped[0] < 0.01 and 0.99 < found.dropped[0] <= 1 - found.swapped[0] + 1e-9
+
+
+def test_an_op_that_runs_again_is_shared_by_what_it_makes() -> None:
+    link = Link(0.0, 1e4)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    ops = Ops.make([[], [], [2], [], [0, 1]], [[0, 1], [], [2], [], []], duration=[10] * 5)
+    trace = Trace(Buffers.make([6, 2, 8], [0, 0, 2], [5, 5, 3]), ops)
+    assert least_stall(trace, target, 8, recompute=True).stall_ns == 9  # op 0 brings both back
+    assert least_stall(trace, target, 10, recompute=True).stall_ns == 7  # the larger one, in fractions
+
+
+def test_what_cannot_be_made_again_is_swapped() -> None:
+    link = Link(0.0, 2.0)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    trace = line()
+    for kind in (INPUT, PARAM):
+        fixed = Trace(replace(trace.buffers, kind=(kind, "")), trace.ops)
+        found = fractions(fixed, target, 8)
+        assert (found.dropped == 0).all() and found.swapped.max() > 0.9
+        assert least_stall(fixed, target, 8, recompute=True).stall_ns == 12
+
+
+def test_below_the_floor_is_infeasible() -> None:
+    with pytest.raises(Infeasible):
+        least_stall(line(), GTX, 7)
+
+
+@given(st.data())
+def test_flows_say_what_the_fluid_says(data: st.DataObject) -> None:
+    trace, target = data.draw(traces(streams=1, max_ops=12)), machine_of(data)
+    assume(trace.peak_load)
+    breaks = 2 * np.array(sorted(data.draw(st.sets(st.integers(0, trace.n - 1), min_size=1))))
+    for limit in (None, max(floor(trace)[1], trace.peak_load // 2)):
+        f = relax(trace, target, stalls=limit is not None)
+        fluid, flow = (of(f, breaks, trace.peak_load, limit).solve() for of in (FluidProgram, FlowProgram))
+        assert fluid and flow and fluid.dual == pytest.approx(flow.dual, rel=1e-3, abs=1e-4)  # close rates are one
+
+
+def test_copies_before_their_value_is_made_are_told() -> None:
+    link = Link(0.0, 2.0)
+    target = Machine("m", 100, link, link, 1.0, 1.0)
+    found = FlowProgram(relax(line(), target, stalls=True), np.array([0, 4, 6]), 16, 8).solve()
+    assert found is not None and found.dual == pytest.approx(0, abs=1e-9)  # out 0..16 and in 30..46, as it seems
+    assert dict(zip(*(column.tolist() for column in found.crammed))) == pytest.approx({1: 6, 8: 6})  # op 0 ends at 10
+
+
+def test_finer_breakpoints_never_lower_the_bound() -> None:
+    trace = bundled("mlp3")
+    f = relax(trace, GTX, stalls=False)
+    breaks = (np.arange(0, 2 * f.n, 2 * step) for step in (8, 4, 2, 1))
+    found = [FlowProgram(f, at, trace.peak_load, None).solve() for at in breaks]
+    values = [solution.dual for solution in found if solution is not None]
+    assert len(values) == 4
+    assert all(a <= b + 1e-9 for a, b in pairwise(values))
+
+
+@pytest.mark.thorough
+def test_the_bound_of_vgg16() -> None:
+    trace = bundled("vgg16")
+    told: list[str] = []
+    bound = zero_stall_limit(trace, GTX, progress=told.append)
+    assert 0.585 < bound.limit / trace.peak_load < 0.6 and told[-1].endswith("of the peak")
+    assert zero_stall_limit(trace, GTX, rounds=1).limit <= bound.limit
