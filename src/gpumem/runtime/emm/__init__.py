@@ -1,7 +1,7 @@
 """Numba's external memory manager: `NUMBA_CUDA_MEMORY_MANAGER=gpumem.runtime.emm`.
 
-`configure`, `statistics` and `report` are for the program; `manager` has them, and needs numba-cuda, so it is loaded when
-one of them is asked for.
+`configure`, `statistics` and `report` are for the program; `manager` has them, and needs numba-cuda, so it is loaded
+when one of them is asked for.
 """
 
 from typing import Any
