@@ -48,7 +48,7 @@ def a_gpu() -> Iterator[None]:
         for name in ("uniform_", "normal_", "copy_"):  # PyTorch wants a real GPU for them
             world.enter_context(patch.object(torch.Tensor, name, lambda self, *args, **kwargs: self))
         world.enter_context(patch.object(torch.Tensor, "contiguous", _whole))  # its binding wants one, too
-        world.enter_context(torch.backends.cudnn.flags(enabled=False))  # builds for GPUs choose it; see `as_cuda.py`
+        world.enter_context(torch.backends.cudnn.flags(enabled=False))  # builds for GPUs choose it; see `fake_cuda.py`
         world.enter_context(FakeTensorMode())
         world.enter_context(torch.device("cuda"))
         yield

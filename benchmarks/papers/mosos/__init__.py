@@ -1,6 +1,6 @@
 """Figures 2, 4 and 5 of MO-SOS (Wei et al. 2024): what operators need, what a step takes, and where its time goes.
 
-Read `measured` first: the paper's figures, and rows of ours; then `shown`: tables and pictures of them.
+Read `measured` first: the paper's figures, and rows of ours; then `tables`: tables and pictures of them.
 """
 
 from typing import TYPE_CHECKING

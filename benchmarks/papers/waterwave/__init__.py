@@ -1,9 +1,9 @@
 """Tables 1 and 2 and figures 2, 3, 7 and 8 of Waterwave (Shi et al.): jobs that share a GPU side by side.
 
-Read `quoted` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `splits` that over
-the size of node groups (figure 8), `throughput` what gets done (figure 7), `hosts` what a host that issues and waits
-changes (figures 2 and 3). Beyond the paper: `lengths` has groups of any length and priorities, `both` what swapping
-adds. `shown` has tables and pictures.
+Read `published` first, the paper's figures. `batches` has the largest batch that fits (Tables 1 and 2), `group_sizes`
+that over the size of node groups (figure 8), and groups of any length and priorities, beyond the paper; `throughput`
+what gets done (figure 7), `hosts` what a host that issues and waits changes (figures 2 and 3). Beyond the paper too:
+`sharing_and_swapping`, what swapping adds. `tables` has tables and pictures.
 """
 
 from typing import TYPE_CHECKING

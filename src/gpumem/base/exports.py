@@ -43,7 +43,7 @@ class Face(ModuleType):
 
 
 def face(room: str) -> None:
-    """Make the package `room` show what it imports for type checking, and nothing else."""
+    """Make the package named show what it imports for type checking, and nothing else."""
     module = sys.modules[room]
     assert module.__spec__ is not None
     source = module.__spec__.loader.get_source(room)  # type: ignore[union-attr]

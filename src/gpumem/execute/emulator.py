@@ -84,8 +84,8 @@ class Emulator(HostMemory):
     Parameters
     ----------
     order : int or callable
-        A seed for `orders.shuffled`, or a function that picks one of the ops that could run next, such as
-        `orders.in_issue_order` or one that lets Hypothesis draw.
+        A seed for `shuffled`, or a function that picks one of the ops that could run next, such as
+        `in_issue_order` or one that lets Hypothesis draw.
     races : bool
         Whether to refuse, with a `Race`, ops that touch the same bytes with nothing to order them.
     poison : int, optional

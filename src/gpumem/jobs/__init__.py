@@ -1,7 +1,7 @@
 """Jobs that share a GPU: TENSILE's run-time system; Waterwave, side by side, in `waterwave`.
 
-Read `job`, `policy` (who plans for all of them, and when) and `outcome` (the event log) first, then `runtime`: the
-controller and its executors, the same code in both `worlds`. `simulate_jobs` runs them under a simulated clock,
+Read `job`, `policy` (who plans for all of them, and when) and `outcome` (the event log) first, then `scheduler`: the
+controller and its executors, the same code in all `environments`. `simulate_jobs` runs them under a simulated clock,
 `run_jobs` on a backend with real bytes. `planners` are the memory schedulers by name, `metrics` what a run saves and
 costs.
 """

@@ -1,6 +1,6 @@
 """The one place that imports `numba.cuda`: decorators, launches, launch configurations, sums over a block.
 
-Numba is a compiler here: it makes PTX, and `cuda.core` loads and launches it (`_compiled`).
+Numba is a compiler here: it makes PTX, and `cuda.core` loads and launches it (`ptx`).
 
 Kernels keep to a plain subset (no cooperative groups, no float atomics, no dynamic shared memory), so that a successor
 of numba-cuda means a change here only. `NUMBA_ENABLE_CUDASIM=1` in the environment before the first import selects the

@@ -1,11 +1,9 @@
-"""Questions asked of several parts at once.
+"""The main job, and questions asked of several parts at once.
 
-Read `task` first: `plan` is the main job in one call, from a trace and a limit to a checked result (`planned`).
-`combined` makes a plan whose placed trace fits a pool, `knee` finds the lowest limit that costs nothing, `comparison`
-runs a plan beside the unmanaged program, `footprint` and `call_cost` compare pools. `verify` says what was held against
-the oracles, `options` reads what callers write. `need` says what a step takes as it is,
-`among` asks several planners. `survey` asks all of them about many traces; `ledger` keeps the answers, `standings`
-sums them up.
+Read `pipeline` first: `plan` is the main job in one call, from a trace and a limit to a checked result (`planned`).
+`swap_and_place` makes a plan whose placed trace fits a pool, `planned_vs_unmanaged` runs a plan beside the unmanaged
+program, `footprint` compares pools. `requirement` says what a step takes as it is, `compare_planners` asks several
+planners. `report` is what a person is shown of all this.
 """
 
 from typing import TYPE_CHECKING

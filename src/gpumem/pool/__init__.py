@@ -1,8 +1,9 @@
 """Pool planners: `Trace -> Placement`, and online allocators.
 
-Read `smartpool` first, the paper's two fits (`_index` makes them fast), then `online`: the protocol of allocators, the
-order in which a trace asks them, and `replay`. `search` goes below greedy, `allocators` are those of the frameworks,
-`runtime` is SmartPool as an allocator, which finds the iteration itself. `PLANNERS` and `ALLOCATORS` name them.
+Read `smartpool/offline` first, the paper's two fits (`_interval_index` makes them fast), then `allocators/protocol`:
+the protocol of allocators, the order in which a trace asks them, and `replay`. `search` goes below greedy, `allocators`
+are those of the frameworks, `smartpool/online` is SmartPool as an allocator, which finds the iteration itself.
+`PLANNERS` and `ALLOCATORS` name them.
 
 The contract of a planner is `planner(trace, *, alignment=256, ...) -> Placement`: each offset is a multiple of
 `alignment` bytes (256 suits CUDA, use 1 for bare instances), host buffers are left alone. `ValueError` for an alignment

@@ -1,8 +1,9 @@
 """Programs that know nothing of plans: they allocate, run and free, and find themselves inside their limit.
 
-Read `adaptive` first, the papers' transparent device, and `worlds`, where it runs. Then `residency`: who is on the
-device; `hints`, a plan by the ops around which it acts; `follow`, where in it a run stands; `learner`, which has the
-iteration found and planned for. `planning` makes plans beside the run, `log` and `report` say what came of it.
+Read `adaptive` first, the papers' transparent device, and `devices`, where it runs. Then `residency`: who is on the
+device (`limited_memory`), a plan by the ops around which it acts (`hints`), where in it a run stands (`follower`), what
+has the iteration found and planned for (`run_loop`), by a thread beside the run (`background_planning`). `pooled` and
+`paged` are memory for others, `emm`, `cuda_core` and `cupy` the integrations; `log` says what a device did.
 """
 
 from typing import TYPE_CHECKING

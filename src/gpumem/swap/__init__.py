@@ -1,8 +1,8 @@
 """Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` names them for the command line.
 
-Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then the facts that every
-planner asks for: `gaps` between accesses (`windows`: with times and copies), `limits`, `recompute`; and `accounts`:
-what is held, and when. Each published planner is a wing: `autoswap`, `snu`, `tensile`, and `baselines`. `search` goes
+Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then `facts`, which every
+planner asks for: limits, what is held and when, how long copies and reruns take; the gaps between accesses are part of
+the language. Each published planner has a folder: `autoswap`, `snu`, `tensile`, `mosos`, and `baselines`. `search` goes
 where they do not get to, `bound` says what none of them can beat. `tasks` is what schedulers of several jobs agree on.
 
 The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and

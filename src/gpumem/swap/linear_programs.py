@@ -258,7 +258,7 @@ def _some_worker() -> _Worker:
 
 
 def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
-    """Have a question answered in another process (see `_solver`); None where it is long past its time.
+    """Have a question answered in another process (see `_solver_process`); None where it is long past its time.
 
     An interrupt is heard at once, and ends that process.
     """

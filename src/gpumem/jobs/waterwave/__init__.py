@@ -1,10 +1,10 @@
 """Waterwave: jobs that are trained at the same time, on streams that take turns in taking memory and giving it back.
 
-Read `groups` (a job in node groups) first, then `pipeline` (which of them run side by side) and `together` (all of it
-as one trace). `balanced` searches the groups as well, `priorities` says whose turn it is. `ways` are ways of sharing by
-name, the paper's and its baselines; `session` lets jobs come and go by the simulated clock, `real` runs them with real
+Read `node_groups` first, then `pipeline` (which of them run side by side) and `co_schedule` (all of it as one trace).
+`balanced` searches the groups as well, `priorities` says whose turn it is. `sharing_policies` are ways of sharing by
+name, the paper's and its baselines; `rounds` lets jobs come and go by the simulated clock, `co_run` runs them with real
 bytes. `threads` hands node groups over in real threads, with a `barrier` between slots. `algorithm1` is the paper's
-schedule as printed, `order` the order of a job's ops.
+schedule as printed, `op_order` the order of a job's ops.
 """
 
 from typing import TYPE_CHECKING

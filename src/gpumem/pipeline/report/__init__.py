@@ -1,8 +1,8 @@
 """What a person is shown: tables and pictures.
 
-`text` is aligned tables, sizes and times in human units; `plan` what a plan costs and saves, `modules` whose tensors it
-moves; `plot` and `over_time` the pictures, for which matplotlib is needed. This room knows traces, plans and timelines,
-not how they were made.
+`text` is aligned tables, sizes and times in human units; `plan` what a plan costs and saves, `by_module` whose tensors
+it moves; `plot`, `figures` and `first_iterations` the pictures, for which matplotlib is needed. This knows traces,
+plans and timelines, not how they were made.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Placements below greedy: a search over canonical placements, and an exact one.
 
-Read `planner` first. `_problem` is what is searched, `_canonical` the depth-first search (`_packing` its state and what
-cannot fit), `greedy` the orders to start from, `ejection` (`_eject`) the local search for what is tight for long,
-`annealing` the end, over orders (`_reorder`); `exact` proves.
+Read `planner` first. `_problem` is what is searched, `_depth_first` the search (`_packing` its state and what cannot
+fit), `greedy` the orders to start from, `ejection` the local search for what is tight for long, `annealing` the end,
+over orders; `exact` proves.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 Where a trace was rewritten the load is high over long times, and buffers of the largest area decide: activations that
 go down like stairs, gradients and prefetched values that go up. An order says too little about that, since it fills
-from the bottom only. Here a buffer goes where it disturbs least, at either end of a hole (`_eject`).
+from the bottom only. Here a buffer goes where it disturbs least, at either end of a hole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Better than greedy: an exact search for the large buffers, for one height after another, and greedy for the rest.
 
 Greedy placements end far above the peak load where buffers are many and alike in size; most traces as recorded are
-easy. So the two greedy ones come first. What they leave is searched by `_canonical.pack`: is there a placement no
+easy. So the two greedy ones come first. What they leave is searched by `_depth_first.pack`: is there a placement no
 higher than a goal? At first for all buffers at the target itself, with many short tries, each in another order. In
 every second round what stood in the way before comes earlier, so that no single order has to be lucky. Then for
 higher goals and for fewer buffers: small ones fit into what large ones leave, so those are searched first::

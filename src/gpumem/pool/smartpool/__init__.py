@@ -1,7 +1,8 @@
-"""SmartPool as it runs: requests in, addresses out, without a trace.
+"""SmartPool: placed offline by a trace, and as it runs, requests in, addresses out, without one.
 
-Read `smartpool` first: the allocator. `_observer` finds the iteration, `_table` is its plan, a request a row, `_cursor`
-says where in it the program is, `_region` has the planned bytes, `_deviations` counts what was not as planned.
+`offline` is best-fit and first-fit. `online` is the allocator: `_iteration` finds the iteration, and is its plan, a
+request a row; `_cursor` says where in it the program is, `_region` has the planned bytes, `_statistics` counts what was
+not as planned.
 """
 
 from typing import TYPE_CHECKING

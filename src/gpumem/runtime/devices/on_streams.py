@@ -1,6 +1,6 @@
 """A GPU as the world of a transparent device: ops on one stream, copies beside them on two, memory from an allocator.
 
-`copies` has every wait. Memory is taken and given back in the order of the stream that computes.
+`residency/copy_engine` has every wait. Memory is taken and given back in the order of the stream that computes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     run(name, stream, call, ...)                        an op of the device; its arrays are there before it begins
     free(address)                                       a note, at any moment, in any thread; carried out by the next op
 
-This knows nothing of CUDA: `gpumem.runtime.paged.on_pages` does, and `emm_limit` tells it what Numba does.
+This knows nothing of CUDA: `gpumem.runtime.paged.on_pages` does, and `emm.limit` tells it what Numba does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A GPU as the world of a transparent device whose blocks keep their addresses, beside a program's own streams.
 
 The ops come on streams of the program, which may be gone a moment later, so nothing is given to one of them but around
-its own op. What the copies of `copies` wait for, and what waits for them, is a stream of this world's, `order`::
+its own op. What the copies of `copy_engine` wait for, and what waits for them, is a stream of this world's, `order`::
 
     op on stream p    p: wait for the last op's mark, and for what `order` waits for; the op; record its mark
     copy out, in      order: wait for the last mark, record; the copy's stream waits for that

@@ -1,6 +1,6 @@
 """AutoSwap: swaps by priority scores (section IV of the SmartPool and AutoSwap paper).
 
-Read `planner` first: the algorithm in one function. `scores` says which gaps go first, `selection` how many it takes,
+Read `planner` first: the algorithm in one function. `scores` says which gaps go first,
 `schedule` when their copies run. `bayes` tunes a mix of the scores, on `_gaussian`.
 """
 

@@ -1,6 +1,6 @@
 """Checkpointing: keep a few values of the forward pass, make the others again when the backward pass comes to them.
 
-Read `_levels` beside this file: segments on two levels, and the search for where to cut.
+Read `_checkpoint_segments` beside this file: segments on two levels, and the search for where to cut.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def checkpoint(
     Notes
     -----
     `sqrt` rewrites the trace for each number tried (about 2 log2 of the values). `cuts` prices some thousands of plans,
-    fewer on long traces, by `accounts.made_again`, which is exact: a few seconds; the same plan each time, unless
+    fewer on long traces, by `recompute_cost`, which is exact: a few seconds; the same plan each time, unless
     `seconds` cut it short. Departures: segments begin with the same number of bytes, not of layers, since there are no
     layers in a trace. A value that is used in a later segment than its own is a boundary. A change in place belongs to
     the value that it changes, so no cut divides the two. The paper runs the whole forward pass of a segment again; here

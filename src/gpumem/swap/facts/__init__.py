@@ -1,9 +1,10 @@
-"""Accounts that every planner asks: what is held, and when.
+"""What every planner asks: what a limit means, what is held and when, what can be made again and at what cost.
 
-`pinned` is what a plan holds in pinned host memory, `reruns` what recomputations need beside all else, `made_again`
-what a whole plan of them holds and takes, `room` what copies may hold under a limit for longer than they must, `times`
-when ops run, `link` when a link is free, `places` the load also between ops. `_tree` adds to arcs of the circle and
-asks for the largest, in O(log n).
+`limits` says whether a limit can be met, and which plan is the best for it by the clock. `load` is the load at ops and
+between, and the room that copies have under a limit; `pinned` what a plan holds in pinned host memory, `times` when ops
+run, `link` when a link is free. `recompute` says what can be made again, `recompute_scratch` what that needs beside all
+else, `recompute_cost` what a whole plan of it holds and takes; `operators` which implementations ops have.
+`segment_tree` adds to arcs of the circle and asks for the largest, in O(log n).
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """What a plan of recomputations holds and takes, without carrying it out: a search asks thousands of times.
 
-Positions as in `places`: `2 i` is the place before op `i`, `2 i + 1` is op `i`. A buffer that is made again at a place
+Positions as in `load`: `2 i` is the place before op `i`, `2 i + 1` is op `i`. A buffer that is made again at a place
 counts there from the rerun that begins it; scratch from its first write to its last reader::
 
     position   2 after + 1 |              2 at               | 2 at + 1

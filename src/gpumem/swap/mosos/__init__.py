@@ -1,8 +1,8 @@
 """MO-SOS: offloading, recomputation and the choice of operators in one integer program.
 
-Read `nodes` first: what the program decides about, and what it decides. Then `rules`: what a schedule may do, and what
-is known of one that was found. `program` states the paper's (1)-(18), over the variables that `scope` leaves; `solve`
-solves it, `rounding` finds a schedule near its linear relaxation; `schedule` is what a solution says, in whole bytes.
+Read `problem` first: what the program decides about, what a schedule may do, and what is known of one that was found.
+`program` states the paper's (1)-(18), over the variables that `scope` leaves; `solve` solves it, `rounding` finds a
+schedule near its linear relaxation; `schedule` is what a solution says, in whole bytes.
 
 Real traces: `stages` cuts them into nodes, `translate` makes a plan of a schedule, `planners` has `mosos` and its
 restrictions, Checkmate and STR; `work` is what these do one after the other.

@@ -31,8 +31,8 @@ def plan_of(net: Stages, schedule: Schedule) -> Plan:
     net : Stages
         The trace that the nodes of the schedule are cut from.
     schedule : Schedule
-        A plain one (see `nodes`). Of one that is not, what a plan cannot say is left out: an output that is there for a
-        while between two uses, and gone again, is made in scratch by the reruns that want it.
+        A plain one (see `problem`). Of one that is not, what a plan cannot say is left out: an output that is there for
+        a while between two uses, and gone again, is made in scratch by the reruns that want it.
 
     Notes
     -----

@@ -1,8 +1,9 @@
 """Search: swaps, values made again and operators in one plan, by annealing from the plans of all others.
 
-Read `planner` first: the phases; `race` and `starts`: where it begins. `annealing` holds a state and turns it into a
-plan, `_moves` and `_drop_steps` step from one to the next. `_engines` is the compiled evaluator, `_drops` says what is
-made again where, exactly, `_relief` drops greedily, `_ways` are the implementations of ops.
+Read `planner` first: the phases; `multistart`: where it begins. `annealing` holds a state and turns it into a plan,
+`_moves` and `_recompute_moves` step from one to the next. `_evaluate` is the compiled evaluator, `_recompute_state`
+says what is made again where, exactly, `_greedy_recompute` drops greedily, `_operator_choices` are implementations of
+ops, `_copy_orders` in which order each engine copies.
 """
 
 from typing import TYPE_CHECKING

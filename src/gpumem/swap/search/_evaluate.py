@@ -302,7 +302,7 @@ def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int
 def _host_excess(p: SwapProblem, s: SwapState, x: Evaluation) -> int:
     """Bytes on the host above the budget, each value there from its first swapped gap through its last.
 
-    The account of `accounts.pinned`, for copies at their accesses; all values anew at each call.
+    The account of `facts.pinned`, for copies at their accesses; all values anew at each call.
     """
     n = len(p.begin)
     x.host[:] = 0

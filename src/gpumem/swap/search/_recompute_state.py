@@ -28,7 +28,7 @@ MARKS = 256  # buffers that a replay touches are marked by their number modulo t
 
 
 class Replays(NamedTuple):
-    """What drops do not change: the gaps of a search as `made_again` sees them. m gaps, n ops, B buffers."""
+    """What drops do not change: the gaps of a search as `recompute_cost` sees them. m gaps, n ops, B buffers."""
 
     made: MadeAgain
     ways: Ways

@@ -80,14 +80,14 @@ def search(
     -----
     A state says which gaps are swapped, in which order each engine copies, how long each op waits, which values are
     made again before which op, and by which of its ways each op runs. Its cost is found without a clock (see
-    `_engines`): O(ops + gaps), 5 to 40 us; what runs again is found exactly (`_drops`). First the limit sinks from the
-    peak by swaps alone, greedily and by annealing, no op waiting. If it does not get to the limit, nine starts race
-    (`race`): the best three plans of others, and values dropped greedily, by bytes for the time that they really take,
-    until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps for the rest. Where ops have a choice,
-    published planners plan with the smallest workspaces too, and ops take what is left free; so do as many more greedy
-    starts. Each is annealed a little, the better ones go on. The capacity clock judges what comes out. Gaps of less
-    than 1/5000 of the peak are left alone. With several compute streams, times are those of the unswapped iteration,
-    and the clock may find stalls that the state does not have.
+    `_evaluate`): O(ops + gaps), 5 to 40 us; what runs again is found exactly (`_recompute_state`). First the limit
+    sinks from the peak by swaps alone, greedily and by annealing, no op waiting. If it does not get to the limit, nine
+    starts race (`multistart`): the best three plans of others, and values dropped greedily, by bytes for the time that
+    they really take, until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps for the rest. Where ops
+    have a choice, published planners plan with the smallest workspaces too, and ops take what is left free; so do as
+    many more greedy starts. Each is annealed a little, the better ones go on. The capacity clock judges what comes out.
+    Gaps of less than 1/5000 of the peak are left alone. With several compute streams, times are those of the unswapped
+    iteration, and the clock may find stalls that the state does not have.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 Read `on_demand` first, with `lru`, the run that decides; `by_address` is the same in a pool of `addresses`. Then
 `heuristic`, with `overlap`, where the links have time, and `ilp`, with `realise`, where a solution becomes plans.
-`pattern` is its test for an iteration.
+Its test for an iteration is `gpumem.trace.record.input_writes.pattern`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Swapping on demand, followed op by op: who is on the device, in which order they were used, what the host has.
 
 A run knows no future, so it keeps a value on the host until it is written or dies, in case it is evicted again. What
-the plan that comes out of it holds there, `accounts.pinned` says.
+the plan that comes out of it holds there, `facts.pinned` says.
 """
 
 from __future__ import annotations

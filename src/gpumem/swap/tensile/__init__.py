@@ -1,8 +1,8 @@
 """TENSILE: swaps across iterations and jobs, then recomputation.
 
 Read `planner` first (algorithm 3). `swap_rounds` is algorithm 1 for one job, its loops are in `_rounds`; `peak` is
-algorithm 2, `recompute_rounds` what follows where swapping does not do. `activity` cuts lifetimes to their accesses,
-`_stabs` finds the biggest gap over an op.
+algorithm 2, `recompute_rounds` what follows where swapping does not do. `gpumem.trace.lifetimes` cuts
+lifetimes to their accesses, `_stabbing_tree` finds the biggest gap over an op.
 """
 
 from typing import TYPE_CHECKING

@@ -52,8 +52,8 @@ def capture(
         the one before is told from that one, so both must do the same (of one recorded iteration, that is not checked).
     chunk : int or str, optional
         Bytes, or a text such as `"64MiB"`: calls on all tensors of an optimizer (`_foreach_*`, `_fused_*`) run, and are
-        recorded, as ops that touch at most so much each, or one parameter's tensors; see `chunks.pieces`. Every bit
-        comes out as unsplit. A plan for such a trace is one for steps that run split in the same way.
+        recorded, as ops that touch at most so much each, or one parameter's tensors; see `foreach_chunks.pieces`. Every
+        bit comes out as unsplit. A plan for such a trace is one for steps that run split in the same way.
     name : str
         Of the trace; by default that of `make`.
 

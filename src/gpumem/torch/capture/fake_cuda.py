@@ -1,7 +1,7 @@
 """Let tensors without a device take the path of CUDA tensors, where PyTorch chooses by the device.
 
 Dropout is one op that keeps a mask, RMS norm one that keeps a number for each row, scaled-dot-product attention takes
-the form that `attention.py` chooses, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
+the form that a GPU would choose, optimizers work on all parameters at once (`foreach`) unless told not to, autocast
 casts. There seems to be one GPU (`torch.cuda.is_available()`, `torch.accelerator`), so that scripts choose it, and what
 they or PyTorch's optimizers ask of it is answered. Batch norm, LSTM cells and losses stay the generic ops: what cuDNN's
 would keep is not known without it.

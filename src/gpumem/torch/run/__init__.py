@@ -2,6 +2,6 @@
 
 Read `managed` first. Below it, each knowing only those before: `cells` (storages, and where their bytes are), `engines`
 (how bytes move), `memory` (who is on the device, within the limit), `on_cuda` (how bytes move beside a GPU's kernels),
-`again` (calls that run again), `hints` (a plan by the ops around which it acts), `follow` (where in the plan a run
-stands), `iterations` (when one ends, what it was).
+`recompute` (calls that run again, and where in the plan a run stands), `boundaries` (when an iteration ends, what it
+was); hints are those of `gpumem.runtime.residency`.
 """
