@@ -18,6 +18,11 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def leftovers(folder: Path) -> list[str]:
+    """Names of temporary files."""
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
 def full_disk(where: Path, monkeypatch: pytest.MonkeyPatch, existed: bool) -> Path:
     """Return a folder on a disk that fills up after the plan and the trace; an old plan is in it if it `existed`."""
 

@@ -57,6 +57,9 @@ def net() -> Trace:
     return device.trace(name="net")
 
 
+PEAK = net().peak_load
+
+
 def dense(rng: np.random.Generator) -> Trace:
     """A trace of a few wide buffers, each touched again and again: much to swap."""
     n, count = int(rng.integers(4, 14)), int(rng.integers(2, 8))

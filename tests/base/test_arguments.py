@@ -5,40 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import gpumem
-from gpumem import check
 from gpumem.base.arguments import CLASSES, strict
 from gpumem.base.exports import Face
 from gpumem.jobs import Job
 from gpumem.pipeline.report import Run
 from gpumem.swap import Scheduled, Task
 from gpumem.trace.record.recording import Recording
-from tests.base.test_exports import SOURCE
+from tests.base.rooms import rooms
 
 ASKED = {"Trace", "Machine", "Placement", "Plan", "Timeline", "Recording", "Outcome", "Job"}
 MADE_BY_USERS = (gpumem.Machine, gpumem.Trace, Job, Recording, Run, Scheduled, Task)
-GROUND = ("pipeline.report.plot", "io.chrome", "io.minimalloc", "check.verdict")
-
-
-ABSENT = {"cuda", *([] if find_spec("torch") else ["torch"])}  # rooms that need what is not here
-
-
-def rooms() -> Iterator[ModuleType]:
-    from importlib import import_module
-
-    for file in sorted(SOURCE.glob("gpumem/**/__init__.py")):
-        name = ".".join(file.relative_to(SOURCE).parent.parts)
-        if not ABSENT & {*name.split(".")} and isinstance(room := import_module(name), Face):
-            yield room
-    yield check
-    yield from (import_module(f"gpumem.{name}") for name in GROUND)
 
 
 def functions() -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,7 @@
-"""Every planner ends by its deadline, with a plan that holds or with how far it got; no test looks at a real clock."""
+"""Every planner ends by its deadline, with a plan that holds or with how far it got; no test looks at a real clock.
+
+It is asked of `base/deadline.py`, all planners of `swap` and `pool`, and `gpumem.plan`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from gpumem.io import bundled
 from gpumem.pool import PLANNERS as PLACERS, best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap import PLANNERS, Plan, _solver_process as _solver, linear_programs as linear
+from gpumem.swap import PLANNERS, Plan, linear_programs as linear
+from gpumem.swap._solver_process import answer
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Trace
@@ -49,7 +53,7 @@ class Clock:
 
 def solved_here(question: dict[str, Any], until: Deadline = NEVER) -> Any:
     """The solver without a process of its own, which would be ended and begun anew whenever the clock jumps."""
-    return None if until.over() else _solver.answer(question)
+    return None if until.over() else answer(question)
 
 
 @pytest.fixture

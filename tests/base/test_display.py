@@ -29,7 +29,7 @@ from gpumem.swap import Hold, Recompute, Swap, Task, Times, Variant, gaps, zero_
 from gpumem.swap.autoswap import candidates
 from gpumem.swap.plan.gaps import windows
 from gpumem.trace import Buffers, Csr, Ops
-from tests.base.test_arguments import rooms
+from tests.base.rooms import rooms
 
 GTX = Machine.named("gtx1080ti")
 LONG_NAME = "<b>&" + "x" * 496

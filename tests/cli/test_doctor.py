@@ -1,4 +1,4 @@
-"""`gpumem doctor`."""
+"""`gpumem doctor`: it says what is there, what is missing, and what to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpumem run`."""
+"""`gpumem run`: a planned run ends with the bytes of the unmanaged one, and what cannot run is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpumem run --live`."""
+"""`gpumem run --live`: on demand, then planned, with the bytes of the native run; and the picture of its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command lines as people type them wrong: each is one line that names the value, the place and what would do."""
+"""Command lines as people type them wrong: each is one line that names the value, the place and what would do.
+
+The question is asked of all commands, of what they share (`cli/common`) and of the readers of files.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpumem import swap
 from gpumem.io import bundled_path
-from gpumem.simulator.machine import Machine
-from gpumem.swap.plan import Plan
-from gpumem.trace import Trace
 from tests.conftest import Cli
+from tests.files import BAD_AMOUNTS, KINDS, bad_file
 
 # What was typed, and a pattern for all that follows "gpumem: error: ".
 USAGE = {
@@ -182,58 +182,68 @@ def test_a_path_is_the_file(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPa
     assert cli("info", "./mine.json.gz", "--json").json[0]["file"] == "./mine.json.gz"
 
 
-# --- what is not wrong -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_file_is_one_line_that_names_it(cli: Cli, tmp_path: Path, kind: str) -> None:
+    path, out = bad_file(tmp_path, kind), tmp_path / "out"
+    for args in (
+        ("plan", path, "--limit", "70%", "--out", out),
+        ("pool", path, "--out", tmp_path / "out.csv"),
+        ("pool", bundled_path("mlp3"), path),
+        ("info", path),
+    ):
+        assert cli.refuses(*args).startswith(f"gpumem: error: {path}: ")
+    assert {p.name for p in tmp_path.iterdir()} <= {path.name}
 
 
-def test_gpumem_alone_prints_the_help(cli: Cli) -> None:
-    ran = cli()
-    assert (ran.status, ran.err, ran.out) == (0, [], cli("--help").out)
-    assert "gpumem plan --limit 70%" in ran.out and "docs/" in ran.out
-    assert cli("help").out == ran.out
-    assert cli("help", "plan").out == cli("plan", "--help").out
-    assert "examples:\n  gpumem plan --limit 70%\n" in cli("plan", "--help").out
+@pytest.mark.parametrize("text", BAD_AMOUNTS)
+def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file: Path, text: str) -> None:
+    options = {"--limit": "plan", "--load-limit": "plan", "--capacity": "pool"}
+    for option, command in options.items():
+        line = cli.refuses(command, net_file, f"{option}={text}")
+        assert line.startswith(f"gpumem: error: {option}: ")
+        assert repr(text[:40])[:-1] in line
 
 
-def test_what_fits_already_is_said_in_one_line(cli: Cli) -> None:
-    ran = cli("plan", "mlp3", "--limit", "400MiB")
-    assert (ran.status, ran.err) == (0, [])
-    assert ran.out.endswith("\n\nfits already, without a swap: its pool takes 231.70 MiB of 400.00 MiB\n")
-    ran = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "autoswap")
-    assert ran.out.endswith("\n\nfits already, without a swap: its load takes 231.70 MiB of 231.70 MiB\n")
-    assert "without a swap" not in cli("plan", "mlp3", "--load-limit", "95%").out
-
-
-def test_a_limit_that_is_missed_by_bytes_is_told_in_bytes(cli: Cli) -> None:
-    told = "without a swap its pool takes 231.70 MiB (242952196 bytes), 900 bytes more than the limit\n"
-    assert cli("plan", "mlp3", "--limit", "100%").out.endswith(f"\n\n{told}")
-    assert cli("swap", "mlp3", "--limit", "100%", "--planner", "autoswap").out.endswith(f"\n\n{told}")
-    ran = cli("plan", "mlp3", "--load-limit", "242951295", "--threshold", "1GiB")  # no buffer is that large
-    assert ran.status == 3
-    assert "the limit is 231.70 MiB (242951295 bytes), the planner got down to a peak load of 231.70 MiB" in ran.err[0]
-
-
-@pytest.mark.parametrize("error", [TypeError("trace: a list is no Trace"), KeyError("x"), ZeroDivisionError("by 0")])
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_what_we_did_wrong_is_one_line_unless_asked_for_more(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
-) -> None:
-    def wrong(trace: Trace, machine: Machine, limit: int) -> Plan:
-        raise error
-
-    monkeypatch.setitem(swap.PLANNERS, "wrong", wrong)
-    line = ["plan", "mlp3", "--planner", "wrong", "--load-limit", "95%"]
-    told = f"gpumem: internal error: {type(error).__name__}: {error}"
-    more = "; run it again with --traceback, and report what it says"
-    assert cli.refuses(*line, status=1) == told + more
-    ran = cli(*(["--traceback", *line] if where == "before" else [*line, "--traceback"]))
-    assert (ran.status, ran.out, ran.err[0], ran.err[-1]) == (1, "", "Traceback (most recent call last):", told)
-
-
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_who_asks_for_quiet_is_told_errors_only(cli: Cli, where: str) -> None:
-    line = ["swap", "mlp3", "--load-limit", "30%", "--planner", "autoswap"]
-    assert cli(*line).err
-    ran = cli(*(["--quiet", *line] if where == "before" else [*line, "--quiet"]))
-    assert (ran.status, ran.err) == (3, [])
-    assert cli(*line).err  # the next line is not
-    assert cli.refuses("--quiet", "info", "vgg").startswith("gpumem: error: vgg: ")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["plan", "FILE", "--machine", "gtx"], "gpumem: error: --machine: 'gtx' is unknown; there are gtx1080ti, "),
+        (["plan", "FILE", "--machine", "no.json"], "gpumem: error: no.json: No such file or directory"),
+        (["plan", "FILE", "--machine", "x" * 5000], "gpumem: error: --machine: 'xxx"),
+        (["plan", "FILE", "--machine", "FILE"], "net.json: machine: object missing required field `name`"),
+        (["plan", "FILE", "--score", "best"], "gpumem: error: --score: 'best' is unknown; there are doa, aoa, wdoa"),
+        (["plan", "FILE", "--peaks", "some"], "gpumem: error: --peaks: 'some' is unknown; there are first, all"),
+        (["plan", "FILE", "--planner", "vdnn"], "gpumem: error: --planner: 'vdnn' is unknown; there are autoswap"),
+        (["plan", "FILE", "--pool", "worst-fit"], "gpumem: error: --pool: 'worst-fit' is unknown; there are best-fit"),
+        (["plan", "FILE", "--pool", "all"], "gpumem: error: --pool: 'all' is unknown"),
+        (["plan", "FILE", "--pool", "best-fit,first-fit"], "gpumem: error: --pool: 'best-fit,first-fit' is unknown"),
+        (["plan", "FILE", "--alignment", "0"], "gpumem: error: alignment: 0 is not in [1, 2**40]"),
+        (["plan", "FILE", "--alignment", "-256"], "gpumem: error: alignment: -256 is not in [1, 2**40]"),
+        (["plan", "FILE", "--alignment", str(2**70)], "gpumem: error: alignment: 1180591620717411303424 is not in"),
+        (["plan", "FILE", "--alignment", "big"], "gpumem: error: --alignment: 'big' is not a whole number"),
+        (["plan", "FILE", "--limit"], "gpumem: error: --limit: a value must follow"),
+        (["plan", "FILE", "--out", ""], "gpumem: error: --out: the name is empty"),
+        (["plan", "FILE", "FILE"], "gpumem plan takes no such argument"),
+        (["plan", "FILE", "--nonsense"], "gpumem: error: --nonsense: gpumem plan has no such option"),
+        (["plan", "FILE", "--nonsense=a\nb"], "gpumem: error: --nonsense: gpumem plan has no such option"),
+        (["pool"], "gpumem: error: FILE is missing: trace file, or vgg16,"),
+        (["pool", "FILE", "--planner", "magic"], "gpumem: error: --planner: 'magic' is unknown; there are best-fit"),
+        (["pool", "FILE", "--planner", "best-fit,"], "gpumem: error: --planner: '' is unknown"),
+        (["pool", "FILE", "--allocator", "magic"], "gpumem: error: --allocator: 'magic' is unknown; there are native"),
+        (["pool", "FILE", "--allocator", ""], "gpumem: error: --allocator: '' is unknown"),
+        (["pool", "FILE", "--seed", "1"], "gpumem: error: --seed: no use to best-fit"),
+        (["pool", "FILE", "--planner", "search", "--seed", "-1"], "gpumem: error: --seed: -1 is below 0"),
+        (["pool", "FILE", "--planner", "search", "--effort", "nan"], "gpumem: error: --effort: nan is not positive"),
+        (["pool", "FILE", "--planner", "search", "--seconds", "0"], "gpumem: error: --seconds: 0.0 is not positive"),
+        (["pool", "FILE", "--alignment", "0"], "gpumem: error: alignment: 0 is not in [1, 2**40]"),
+        (["pool", "FILE", "--out", "x.png"], "gpumem: error: --out: 'x.png' ends in none of .csv, .json, .json.gz"),
+        (["pool", "FILE", "--out", ""], "gpumem: error: --out: '' ends in none of"),
+        (["pool", "FILE", "FILE", "--out", "x.csv"], "gpumem: error: --out: one placement goes into 'x.csv', but"),
+        (["pool", "FILE", "--out", "/nowhere/x.csv"], "error: /nowhere/x.csv: cannot write here (No such folder)"),
+        (["info"], "gpumem: error: FILE is missing: trace file, or vgg16,"),
+        (["info", "FILE", "--score", "doa"], "gpumem: error: --score: gpumem info has no such option"),
+        (["train"], "gpumem: error: COMMAND: 'train' is unknown; there are fit, capture, plan, swap"),
+    ],
+)
+def test_bad_usage_is_one_line(cli: Cli, net_file: Path, args: list[str], message: str) -> None:
+    assert message in cli.refuses(*[str(net_file) if a == "FILE" else a for a in args])

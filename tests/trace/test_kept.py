@@ -1,14 +1,14 @@
-"""What a file tells of buffers and ops (shapes, types, attributes, modules, hosts, blocking) stays with them."""
+"""What a file tells of buffers and ops (shapes, types, attributes, modules, hosts, blocking) stays with them.
+
+It is asked of plans, other batches, files, instructions of jobs, and the models of `execute`.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import io
@@ -19,8 +19,8 @@ from gpumem.swap import Plan, Recompute, Swap, Variant
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.batch import rebatch
 from gpumem.trace.kinds import GENERATOR
-from gpumem.trace.record.recorder import Recorder
 from tests.strategies import any_plans, steps
+from tests.trace.rows import columns
 
 HOSTS = ("main", "loader")
 
@@ -110,10 +110,6 @@ def test_rewrites_of_the_whole_trace_keep_them(tmp_path: Path) -> None:
     assert (back.buffers.shape, back.buffers.dtype) == (trace.buffers.shape, trace.buffers.dtype)
 
 
-def columns(ops: Ops) -> list[tuple[object, ...]]:
-    return [(op.attributes, op.module, op.host, op.blocking) for op in ops]
-
-
 def test_instructions_of_a_job_keep_them() -> None:
     plan = Plan.of(net(), [Swap(0, 0, 2, 1, 2)])
     todo = instructions(net(), plan, Machine.named("v100")).trace
@@ -123,61 +119,6 @@ def test_instructions_of_a_job_keep_them() -> None:
     assert {b.shape for b in todo.buffers if b.of == 0} == {(0, 3)}
 
 
-# --- the Recorder ----------------------------------------------------------------------------------------
-
-
-def test_what_a_recorder_is_told_comes_out() -> None:
-    device = Recorder()
-    w = device.malloc(48, kind="param", shape=[3, 4], dtype="float32")
-    for _ in range(2):
-        x = device.malloc(8, shape=(2,))
-        device.exec("conv", [w], [x], attributes={"stride": [2, 2]}, module="net.conv", host="loader")
-        device.exec("loss", [x], blocking=True)
-        device.free(x)
-    trace = device.trace(2, 4)
-    assert [(b.shape, b.dtype) for b in trace.buffers] == [((3, 4), "float32"), ((2,), "")]
-    assert columns(trace.ops) == [
-        ({"stride": [2, 2]}, "net.conv", "loader", False),
-        (None, "", "host", True),
-    ]
-    assert device.recording().ops.hosts == ("loader", "host")
-
-
-def test_a_recorder_that_is_told_nothing_has_no_such_columns() -> None:
-    device = Recorder()
-    device.exec("a", writes=[device.malloc(8)])
-    trace = device.trace()
-    assert (trace.buffers.shape, trace.buffers.dtype, trace.ops.attributes, trace.ops.module) == (None,) * 4
-    assert trace.ops.hosts == ("host",) and not trace.ops.blocking.any()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"shape": [2, -1]}, r"malloc: shape \[2, -1\] has a negative dimension"),
-        ({"shape": [1.5]}, r"malloc: shape \[1.5\] is not a list of integers"),
-        ({"shape": 3}, r"shape: .*3"),
-        ({"dtype": 4}, r"dtype: .*4"),
-    ],
-)
-def test_a_recorder_refuses_what_is_no_shape(given: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        Recorder().malloc(8, **given)
-
-
-def test_columns_take_shapes_as_lists_and_refuse_what_is_none() -> None:
-    assert Buffers.make([8, 8], [0, 0], [1, 1], shape=[[2, 3], None]).shape == ((2, 3), None)
-    for shape, why in (([2, -3], r"\[2, -3\] has a negative dimension"), ([2.5], r"\[2.5\] is not a list of integers")):
-        with pytest.raises(ValueError, match=f"buffer 1: shape {why}"):
-            Buffers.make([8, 8], [0, 0], [1, 1], shape=[None, shape])
-
-
-@pytest.mark.parametrize("given", [{"attributes": [1]}, {"module": 3}, {"host": 3}, {"blocking": "yes"}])
-def test_a_recorder_refuses_what_no_op_has(given: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=f"{next(iter(given))}: "):
-        Recorder().exec("a", **given)
-
-
 def test_models_know_their_shapes() -> None:
     trace = mlp(batch=4).trace
     assert trace.buffers.shape is not None and trace.buffers.dtype is not None
@@ -185,61 +126,3 @@ def test_models_know_their_shapes() -> None:
         if b.shape is not None:
             assert b.size == int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize
     assert sum(shape is not None for shape in trace.buffers.shape) > len(trace.buffers) // 2
-
-
-# --- files -----------------------------------------------------------------------------------------------
-
-
-def files() -> dict[str, dict[str, Any]]:
-    """A document of each format, of one buffer and one op."""
-    ours = {"id": 0, "bytes": 8, "start": 0, "end": 1, "persistent": False, "kind": "", "space": "device"}
-    op = {"i": 0, "name": "a", "reads": [], "writes": [0]}
-    return {
-        "recorded": {
-            "meta": {"iterations": [[0, 1]]},
-            "buffers": [{"id": 0, "bytes": 8, "alloc": 0, "free": 0}],
-            "ops": [op],
-        },
-        "trace": {
-            "meta": {"format": "gpumem.trace/1", "n_ops": 1},
-            "buffers": [ours],
-            "ops": [op | {"stream": "s", "duration_ns": 1, "role": "compute"}],
-        },
-    }
-
-
-def loaded(document: dict[str, Any], folder: Path) -> Trace:
-    (folder / "net.json").write_text(json.dumps(document))
-    return io.read(folder / "net.json")
-
-
-@pytest.mark.parametrize("name", ["recorded", "trace"])
-@pytest.mark.parametrize(
-    ("part", "key", "value", "message"),
-    [
-        ("buffers", "shape", [2, -1], r"buffers\[0\]\.shape\[\.*1?\.*\]: expected `int` >= 0 \(found .*-1"),
-        ("buffers", "shape", "2x3", r"buffers\[0\]\.shape: expected `array.*`, got `str` \(found \"2x3\"\)"),
-        ("buffers", "shape", [1.5], r"buffers\[0\]\.shape\[.*\]: expected `int`, got `float` \(found"),
-        ("buffers", "dtype", 3, r"buffers\[0\]\.dtype: expected `str`, got `int` \(found 3\)"),
-        ("ops", "attributes", [1], r"ops\[0\]\.attributes: expected `object.*`, got `array` \(found \[1\]\)"),
-        ("ops", "module", 3, r"ops\[0\]\.module: expected `str`, got `int` \(found 3\)"),
-        ("ops", "host", 3, r"ops\[0\]\.host: expected `str`, got `int` \(found 3\)"),
-        ("ops", "blocking", "yes", r"ops\[0\]\.blocking: expected `bool`, got `str` \(found \"yes\"\)"),
-    ],
-)
-def test_what_is_no_shape_or_attribute_is_refused(
-    name: str, part: str, key: str, value: object, message: str, tmp_path: Path
-) -> None:
-    document = files()[name]
-    assert loaded(document, tmp_path).n == 1
-    document[part][0][key] = value
-    with pytest.raises(ValueError, match=message) as refused:
-        loaded(document, tmp_path)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["recorded", "trace"])
-def test_a_shape_need_not_come_to_the_bytes(name: str, tmp_path: Path) -> None:
-    document = files()[name]
-    document["buffers"][0] |= {"shape": [5, 7], "dtype": "float32"}
-    assert loaded(document, tmp_path).buffers[0].shape == (5, 7)
