@@ -1,11 +1,9 @@
-"""The certified bound: no plan beats it, however made; finer breakpoints never lower it; whole machines by hand."""
+"""The certified bound: no plan beats it, however made; whole machines by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
@@ -16,13 +14,13 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
-from gpumem.swap.fluid import FlowProgram, FluidProgram, fractions, relax
+from gpumem.swap.fluid import fractions
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, PARAM
+from tests.nets import GTX
 from tests.strategies import any_plans, machine_of, plans, steps, traces
-
-GTX = Machine.named("gtx1080ti")
+from tests.swap.nets import line
 
 
 def stall(trace: Trace, target: Machine, swapped: Trace, capacity: int) -> float:
@@ -87,12 +85,6 @@ def test_the_planners_keep_to_the_bound(data: st.DataObject) -> None:
     except (Infeasible, NotReached):
         return
     assert stall(trace, target, swapped, limit) >= least_stall(trace, target, limit).stall_ns
-
-
-def line() -> Trace:
-    """X of 8 bytes: written by op 0, read by op 4; Y of 8 bytes lives during op 2. Each op takes 10 ns."""
-    ops = Ops.make([[], [], [1], [], [0]], [[0], [], [1], [], []], duration=[10] * 5)
-    return Trace(Buffers.make([8, 8], [0, 2], [5, 3]), ops)
 
 
 @pytest.mark.parametrize(
@@ -167,35 +159,6 @@ def test_what_cannot_be_made_again_is_swapped() -> None:
 def test_below_the_floor_is_infeasible() -> None:
     with pytest.raises(Infeasible):
         least_stall(line(), GTX, 7)
-
-
-@given(st.data())
-def test_flows_say_what_the_fluid_says(data: st.DataObject) -> None:
-    trace, target = data.draw(traces(streams=1, max_ops=12)), machine_of(data)
-    assume(trace.peak_load)
-    breaks = 2 * np.array(sorted(data.draw(st.sets(st.integers(0, trace.n - 1), min_size=1))))
-    for limit in (None, max(floor(trace)[1], trace.peak_load // 2)):
-        f = relax(trace, target, stalls=limit is not None)
-        fluid, flow = (of(f, breaks, trace.peak_load, limit).solve() for of in (FluidProgram, FlowProgram))
-        assert fluid and flow and fluid.dual == pytest.approx(flow.dual, rel=1e-3, abs=1e-4)  # close rates are one
-
-
-def test_copies_before_their_value_is_made_are_told() -> None:
-    link = Link(0.0, 2.0)
-    target = Machine("m", 100, link, link, 1.0, 1.0)
-    found = FlowProgram(relax(line(), target, stalls=True), np.array([0, 4, 6]), 16, 8).solve()
-    assert found is not None and found.dual == pytest.approx(0, abs=1e-9)  # out 0..16 and in 30..46, as it seems
-    assert dict(zip(*(column.tolist() for column in found.crammed))) == pytest.approx({1: 6, 8: 6})  # op 0 ends at 10
-
-
-def test_finer_breakpoints_never_lower_the_bound() -> None:
-    trace = bundled("mlp3")
-    f = relax(trace, GTX, stalls=False)
-    breaks = (np.arange(0, 2 * f.n, 2 * step) for step in (8, 4, 2, 1))
-    found = [FlowProgram(f, at, trace.peak_load, None).solve() for at in breaks]
-    values = [solution.dual for solution in found if solution is not None]
-    assert len(values) == 4
-    assert all(a <= b + 1e-9 for a, b in pairwise(values))
 
 
 @pytest.mark.thorough

@@ -1,46 +1,26 @@
-"""Every swap planner by the same oracles: data flow, budgets, the clock, and the certified bound."""
+"""Does every swap planner of `gpumem.swap.planners` pass the same oracles, and stay above the certified bound?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, read
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap import PLANNERS, Plan
+from gpumem.swap import PLANNERS
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
-from gpumem.trace import RECOMPUTE, Trace
+from gpumem.trace import RECOMPUTE
 from tests.conftest import shared
 from tests.strategies import machine_of, steps, traces
+from tests.swap.judging import judged, quick
 
-SMALL = {"search": {"effort": 1e-6}, "bayes": {"evaluations": 5}}
-THRESHOLDS = ("autoswap", "bayes", "capuchin")
 GTX = Machine.named("gtx1080ti")
-
-
-def quick(name: str) -> Callable[..., Plan]:
-    options = {**SMALL.get(name, {}), **({"threshold": 1} if name in THRESHOLDS else {})}
-    return partial(PLANNERS[name], **options)
-
-
-def judged(trace: Trace, target: Machine, plan: Plan, limit: int) -> int:
-    """Hold a plan against all oracles; return its makespan by the capacity clock."""
-    swapped = plan.apply(trace)
-    check.data_flow(trace, swapped)
-    check.budget(swapped, limit, host=target.pinned)
-    line = simulate(swapped, target, capacity=limit)
-    if trace.n < 1000:
-        ns, duplex, handing = target.durations(swapped), target.duplex, target.host_costs(swapped)
-        check.timeline(swapped, line, ns, capacity=limit, duplex=duplex, handing=handing)
-    return line.makespan
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

@@ -72,7 +72,7 @@ def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: boo
     free[0] = scratch
     room = 4 * levels << BITS
     index = _Index(WIDTH, base, files, free, np.empty(room, np.int64), np.empty((room, 3), np.int64))
-    _place(_Arcs(size, start, end, offset, order, first, steps), smallest, index, rows)
+    fill(_Arcs(size, start, end, offset, order, first, steps), smallest, index, rows)
 
 
 @inner
@@ -203,7 +203,7 @@ def _hole(need: int, smallest: bool, cursor: I64, count: int, rows: I64) -> int:
 
 
 @jit
-def _place(b: _Arcs, smallest: bool, x: _Index, rows: I64) -> None:
+def fill(b: _Arcs, smallest: bool, x: _Index, rows: I64) -> None:
     """Look where there is room for each buffer, then file it; `rows` may move when more are needed."""
     width, base, files, nodes, cursor = x.width, x.base, x.files, x.nodes, x.cursor
     levels, begun = len(base) - 1, base[-1] - base[0]

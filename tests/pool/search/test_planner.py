@@ -14,13 +14,12 @@ from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import planner
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.annealing import meetings, refit
-from gpumem.pool.smartpool.offline import _fit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from tests.conftest import shared
+from tests.pool.search.instances import crowd
 from tests.strategies import plans, traces
 
 ALIGNMENTS = st.sampled_from([1, 256, 512])
@@ -38,15 +37,6 @@ def test_every_placement_is_valid_and_never_worse_than_greedy(
     assert placed.alignment == alignment
     assert trace.peak_load <= placed.height
     assert placed.height <= min(p(trace, alignment=alignment).height for p in (best_fit, first_fit))
-
-
-def crowd(seed: int, count: int, n: int) -> Trace:
-    """Arcs of all lengths, many of them wrapping, a few alive all the time."""
-    rng = np.random.default_rng(seed)
-    start = rng.integers(0, n, count)
-    length = np.where(rng.random(count) < 0.1, n, rng.integers(1, n, count))
-    start[length == n] = 0
-    return Trace.from_lifetimes(rng.integers(1, 60, count), start, start + length, n=n)
 
 
 @pytest.mark.jit
@@ -68,21 +58,6 @@ def test_tiny_instances_go_below_every_greedy_order() -> None:
     for trace, placed in zip(hard, found):
         check.placement(trace, placed)
     assert sum(p.height < greedy(trace, alignment=1).height for trace, p in zip(hard, found)) >= 3
-
-
-def test_an_order_is_placed_by_first_fit_from_any_place_on() -> None:
-    b = (trace := crowd(1, 30, 20)).buffers
-    order = np.random.default_rng(0).permutation(30)
-    want = np.zeros(30, np.int64)
-    _fit(b.size, b.start, b.end, trace.n, order, 0, 1, False, want)
-    meet = meetings(b.start, b.end, trace.n)
-    offset, top, stack = np.zeros((3, 30), np.int64)
-    height, _ = refit(b.size, meet, order, 0, np.inf, offset, top, stack)
-    assert (offset.tolist(), height) == (want.tolist(), int((want + b.size).max()))
-    stack[:12] = order[:12][np.argsort(want[order[:12]], kind="stable")]
-    offset[order[12:]] = -1
-    assert refit(b.size, meet, order, 12, np.inf, offset, top, stack)[0] == height
-    assert offset.tolist() == want.tolist()
 
 
 @pytest.mark.jit

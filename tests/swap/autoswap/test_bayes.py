@@ -17,8 +17,7 @@ from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.autoswap._gaussian import Gaussian, matern
-from gpumem.swap.autoswap.bayes import Missed, _Search, bayes, standardised
+from gpumem.swap.autoswap.bayes import Missed, Trials, bayes, standardised
 from gpumem.swap.autoswap.planner import PEAKS, autoswap, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.facts.limits import floor
@@ -191,7 +190,7 @@ def test_weights_that_miss_the_limit_do_not_abort(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_misses_the_limit_counts_as_the_worst() -> None:
-    search = _Search.start(candidates(ramp(), tiny_machine(), 10, threshold=1), np.random.default_rng(0))
+    search = Trials.start(candidates(ramp(), tiny_machine(), 10, threshold=1), np.random.default_rng(0))
     search.results = [5, Missed(9, ""), 7, 6]
     assert (search.values().tolist(), search.best) == ([5, 7, 7, 6], 5)
     search.results = [Missed(9, ""), Missed(8, "")]
@@ -232,23 +231,3 @@ def test_scores_are_standardised_and_a_constant_one_is_nothing() -> None:
     assert z[0].mean() == pytest.approx(0) and z[0].std() == pytest.approx(1)
     assert z[1].tolist() == [0, 0, 0]
     assert standardised(np.zeros((4, 0))).shape == (4, 0)
-
-
-def test_the_process_goes_through_its_points_and_doubts_between_them() -> None:
-    x = np.array([[0.0], [0.5], [1.0]])
-    y = np.array([3.0, 1.0, 2.0])
-    model = Gaussian.fit(x, y)
-    mean, sigma = model.predict(np.array([[0.0], [0.5], [1.0], [0.25]]))
-    assert mean[:3] == pytest.approx(y, abs=1e-3)
-    assert (sigma[:3] < 0.01).all() and sigma[3] > 0.05
-    gain = model.improvement(np.array([[0.5], [0.6], [0.0]]), 1.0)
-    assert gain[1] > gain[0] and gain[1] > gain[2] >= 0
-    assert matern(x, x, 1.0).diagonal().tolist() == [1, 1, 1]
-
-
-def test_expected_improvement_is_what_drawing_from_the_process_gives() -> None:
-    model = Gaussian.fit(np.array([[0.0], [1.0]]), np.array([1.0, 0.0]))
-    at = np.array([[0.4]])
-    mean, sigma = model.predict(at)
-    drawn = np.random.default_rng(0).normal(mean, sigma, 400_000)
-    assert model.improvement(at, 0.0)[0] == pytest.approx(np.maximum(0 - drawn, 0).mean(), rel=0.02)

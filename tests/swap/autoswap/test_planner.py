@@ -1,8 +1,7 @@
-"""AutoSwap: the scores by hand, selection to the limit, certificates, the paper's figures, and the whole line."""
+"""AutoSwap: selection to the limit, certificates, the paper's figures, and the whole line."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,48 +12,21 @@ from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
 from gpumem.pool import PLANNERS as POOLS
-from gpumem.simulator.machine import Link, Machine
+from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min, select, without
-from gpumem.swap.autoswap.schedule import schedule
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, autoswap, candidates, load_min, select
 from gpumem.swap.autoswap.scores import SCORES, Candidates
-from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import gaps
-from gpumem.trace import I64, Buffers, Ops, Trace
+from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import shared, tiny_machine
 from tests.nets import ramp
 from tests.strategies import traces
+from tests.swap.autoswap.candidates import ops_of
 
 GTX = Machine.named("gtx1080ti")
-
-
-def test_scores_by_hand(machine: Machine) -> None:
-    # load 8 12 18 18 12 8; the first peak is op 2; X's gap is ops 1..4, Y's 2..3; Z straddles nothing
-    found = candidates(ramp(), machine, 10, threshold=1)
-    assert found.gaps.buffer.tolist() == [0, 1]
-    assert found.gap_ns.tolist() == [140, 70]
-    assert (found.out_ns.tolist(), found.in_ns.tolist()) == ([7, 5], [4, 3])
-    assert SCORES["doa"](found).tolist() == [129, 62]
-    assert SCORES["aoa"](found).tolist() == [129 * 8, 62 * 4]
-    area = 12 * 20 + 18 * 30 + 18 * 40 + 12 * 50
-    assert SCORES["wdoa"](found).tolist() == [area, 18 * 30 + 18 * 40]
-    # X is taken first; without it the load in Y's gap is 10 and 10
-    assert SCORES["swdoa"](found).tolist() == [area, 10 * 30 + 10 * 40]
-
-
-def test_a_negative_absence_is_divided_by_the_size() -> None:
-    slow = Machine("slow", 10**6, Link(100, 0.0), Link(100, 0.0), flops=1, bandwidth=1)
-    found = candidates(ramp(), slow, 10, threshold=1)
-    assert SCORES["aoa"](found).tolist() == [(140 - 200) / 8, (70 - 200) / 4]
-
-
-def test_a_constant_load_makes_wdoa_the_duration(machine: Machine) -> None:
-    found = candidates(ramp(), machine, 10, threshold=1)
-    flat = replace(found, load=np.ones(6, np.int64))
-    assert SCORES["wdoa"](flat).tolist() == [140, 70]
 
 
 def test_all_peaks_add_candidates(machine: Machine) -> None:
@@ -137,30 +109,6 @@ def test_the_whole_line_on_random_traces(data: st.DataObject) -> None:
     check.timeline(swapped, tight, machine.durations(swapped), capacity=limit, duplex=machine.duplex)
 
 
-def ops_of(c: Candidates, k: int) -> I64:
-    """The ops of a gap, strictly between its accesses."""
-    return np.arange(c.gaps.after[k] + 1, c.gaps.before[k]) % len(c.load)
-
-
-@given(traces())
-def test_swdoa_is_what_looking_at_every_gap_every_time_gives(trace: Trace) -> None:
-    c = candidates(trace, tiny_machine(), 1, peaks="all", threshold=1)
-    load, left, naive = c.load.copy(), list(range(len(c))), np.zeros(len(c))
-    while left:
-        area = {k: int((load * c.duration)[ops_of(c, k)].sum()) for k in left}
-        k = max(left, key=lambda k: (area[k], -k))
-        naive[k] = area[k]
-        load[ops_of(c, k)] -= c.size[k]
-        left.remove(k)
-    assert SCORES["swdoa"](c).tolist() == naive.tolist()
-
-
-def test_areas_beyond_64_bits_keep_their_order() -> None:
-    found = candidates(ramp(), tiny_machine(), 10, threshold=1)
-    huge = replace(found, load=found.load * 2**34, size=found.size * 2**34, duration=found.duration * 2**30)
-    assert SCORES["swdoa"](huge) == pytest.approx(SCORES["swdoa"](found) * 2.0**64, rel=1e-6)
-
-
 def selected(trace: Trace, found: Candidates, order: list[int], pinned: int) -> list[int]:
     chosen, _ = select(found, np.array(order), 1, Pinned(trace, found.gaps, pinned))
     return [int(k) for k in chosen]
@@ -179,25 +127,6 @@ def test_selection_is_what_looking_at_every_op_gives(data: st.DataObject) -> Non
             naive.append(k)
     chosen, left = select(c, order, limit, Pinned(trace, c.gaps, 10**6))
     assert (chosen.tolist(), left.tolist()) == (sorted(naive), load.tolist())
-
-
-@given(st.data())
-def test_a_tree_is_what_an_array_is(data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, 20))
-    values = np.array(data.draw(st.lists(st.integers(-9, 9), min_size=n, max_size=n)), np.int64)
-    width = np.array(data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)), np.int64)
-    top, add = _tree.build(values)
-    area, wide, more = _tree.build_area(values, width)
-    for _ in range(data.draw(st.integers(0, 6))):
-        a, b = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
-        x = data.draw(st.integers(-9, 9))
-        values[a:b] += x
-        _tree.add_to(top, add, a, b, x)
-        _tree.add_to_area(area, wide, more, a, b, x)
-        a, b = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
-        assert _tree.largest(top, add, a, b) == values[a:b].max(initial=_tree.LOW)
-        assert _tree.area_of(area, wide, more, a, b) == (values * width)[a:b].sum()
-        assert top[1] == values.max()
 
 
 def test_a_value_stays_on_the_host_between_two_gaps_that_share_it() -> None:
@@ -223,43 +152,6 @@ def test_a_value_that_goes_round_stays_on_the_host_over_the_boundary() -> None:
     plan = Plan(tuple(Swap(0, a, b, a + 1, b) for a, b in ((3, 5), (5, 7))), 6)
     host = plan.apply(trace).load(host=True)
     assert np.flatnonzero(host == 0).tolist() == [7]  # while op 5 writes it
-
-
-def queue() -> Trace:
-    """Ops 0 to 2 make 8 bytes each, read again in the end; ops 3 to 5 need 8 bytes for a moment."""
-    ops = Ops.make(
-        [[], [], [], [], [], [], [2], [1], [0]],
-        [[0], [1], [2], [3], [4], [5], [], [], []],
-        duration=[10, 10, 10, 100, 100, 100, 100, 100, 100],
-    )
-    return Trace(Buffers.make([8] * 6, [0, 1, 2, 3, 4, 5], [9, 8, 7, 4, 5, 6]), ops)
-
-
-def test_an_op_waits_for_the_copy_that_ends_next() -> None:
-    # Three copies of 55 ns queue up behind ops 0, 1, 2; the load fits with two buffers away.
-    machine = tiny_machine().with_(out=Link(55, 0.0))
-    trace, limit = queue(), 24
-    found = candidates(trace, machine, limit, peaks="all", threshold=1)
-    load = without(found.load, found.gaps, found.size)
-    swaps = schedule(trace, machine, found.gaps, load, limit, found.line)
-    # X0 leaves where op 3 needs its bytes, though its copy ends at 65 and op 3 could start at 30
-    assert [(s.buffer, s.release) for s in swaps] == [(0, 3), (1, 4), (2, 5)]
-    line = simulate(Plan(tuple(swaps), trace.n).apply(trace), machine, capacity=limit)
-    assert line.stalls["memory"] == 35
-
-
-def test_the_expected_time_line_moves_on_while_an_op_waits() -> None:
-    # As before, but only op 3 needs bytes: it ends at 75 instead of 40, so op 5 starts at 125, after the second copy.
-    ops = Ops.make(
-        [[], [], [], [], [], [], [2], [1], [0]],
-        [[0], [1], [2], [3], [], [], [], [], []],
-        duration=[10, 10, 10, 10, 50, 100, 100, 100, 100],
-    )
-    trace = Trace(Buffers.make([8] * 4, [0, 1, 2, 3], [9, 8, 7, 4]), ops)
-    found = candidates(trace, tiny_machine(), 24, peaks="all", threshold=1)
-    load = without(found.load, found.gaps, found.size)
-    swaps = schedule(trace, tiny_machine().with_(out=Link(55, 0.0)), found.gaps, load, 24, found.line)
-    assert [(s.buffer, s.release) for s in swaps] == [(0, 3), (1, 5), (2, 6)]
 
 
 def saving(trace: Trace, percent: int, peaks: str = "first") -> float:

@@ -20,7 +20,7 @@ from gpumem.swap.baselines.vdnn_dyn import Menu
 from gpumem.swap.facts.limits import floor
 from gpumem.trace import Trace
 from tests.conftest import shared, tiny_machine
-from tests.swap.baselines.test_vdnn import net, nets
+from tests.swap.baselines.layered import net, nets
 
 TINY = tiny_machine()
 GTX = Machine.named("gtx1080ti")

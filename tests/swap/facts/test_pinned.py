@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -20,33 +19,12 @@ from gpumem.swap.plan import Plan, Recompute, Swap, Variant
 from gpumem.swap.plan.gaps import gaps, windows
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.swap.search._copy_orders import toggle
-from gpumem.swap.search._evaluate import Evaluation, _host_excess
-from gpumem.swap.search._recompute_state import Drops
-from gpumem.swap.search.annealing import problem, start
 from gpumem.swap.tasks import Task
 from gpumem.swap.tensile import schedule
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 from tests.strategies import any_plans, nets, plans, steps, traces
-
-
-def on_host(trace: Trace, plan: Plan) -> int:
-    """The truth: the host's peak load in the rewritten trace, states of generators included."""
-    return int(plan.apply(trace).load(host=True).max(initial=0))
-
-
-def as_taken(host: Pinned, trace: Trace) -> Plan:
-    """The plan that an account stands for; a release is no matter of the host's."""
-    v, found = host.columns, host.found
-    swaps = []
-    for k in np.flatnonzero(v.taken).tolist():
-        after, before = int(found.after[k]), int(found.before[k])
-        out, prefetch = int(v.start[k] - v.base[k]) + after, int(v.stop[k] - v.base[k]) + after + 1
-        turn = after // trace.n * trace.n
-        release = max(out + 1, min(before, prefetch))
-        swaps.append(Swap(int(found.buffer[k]), *(x - turn for x in (after, before, release, prefetch, out))))
-    return Plan(tuple(swaps), trace.n)
+from tests.swap.accounts import as_taken, on_host
 
 
 @given(st.data())
@@ -204,18 +182,3 @@ def test_jobs_share_one_budget(several: list[Trace], pinned: int) -> None:
     machine = tiny_machine().with_(pinned=pinned, launch_ns=40)
     found = schedule([Task(t, machine.durations(t)) for t in several], machine, 1)
     assert sum(on_host(trace, one.plan) for trace, one in zip(several, found)) <= pinned
-
-
-@given(st.data())
-def test_the_evaluator_of_the_search_counts_the_same(data: st.DataObject) -> None:
-    trace = data.draw(st.one_of(nets(), traces()))
-    if data.draw(st.booleans()):
-        trace = data.draw(plans(trace)).apply(trace)
-    p, r, w = problem(trace, tiny_machine(), 1)
-    p, d = p._replace(pinned=0), Drops.of(r)
-    x, state, host = Evaluation.of(p), start(p), Pinned(trace, w, 10**6)
-    for g in range(len(w)):
-        if data.draw(st.booleans()):
-            toggle(p, d, state, g)
-            assert host.take(g, int(w.after[g]), int(w.before[g]))
-    assert _host_excess(p, state, x) == host.peak == on_host(trace, as_taken(host, trace))

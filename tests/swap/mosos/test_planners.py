@@ -7,26 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gpumem import Infeasible, Machine, NotReached, Plan, Swap, Variant, bundled, check, simulate
-from gpumem.base.deadline import Deadline
+from gpumem import Infeasible, NotReached, Plan, Swap, Variant, check, simulate
 from gpumem.simulator.machine import Link
 from gpumem.swap.mosos import mosos, operators, solve_mosos, str_
 from gpumem.swap.mosos.parking import crowded
-from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.work import FAMILY
 from gpumem.trace import Buffers, Ops, Trace
 from tests.strategies import nets
-from tests.swap.mosos.test_stages import chains, machine, menus
-
-CARD = Machine("m", 10_000, Link(0, 1.0), Link(0, 1.0), 1.0, 1.0)
-
-
-def chain(workspace: int = 0) -> tuple[Trace, dict[int, list[Variant]]]:
-    """Op 4 reads what op 0 made; op 1 has a workspace, and a slower way without."""
-    ops = Ops.make([[], [], [1], [2], [0, 3]], [[0], [1, 4], [2], [3], []], duration=[50] * 5, name=["zeros"] * 5)
-    kind = ["activation"] * 4 + ["workspace"]
-    trace = Trace(Buffers.make([40, 30, 30, 10, workspace], [0, 1, 2, 3, 1], [5, 3, 4, 5, 2], kind=kind), ops)
-    return trace, {1: [Variant(1, "zeros", 50, workspace), Variant(1, "narrow", 65, 0)]}
+from tests.swap.mosos.chains import chains, machine, menus
+from tests.swap.nets import CARD, chain
 
 
 def test_each_family_does_what_it_may() -> None:
@@ -113,11 +102,6 @@ def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KeyboardInterrupt) as stopped:
             mosos(trace, CARD, 80, algorithms=ways, start=known)
         assert stopped.value.__notes__[0].startswith(f"{trace.name}: {note}")
-
-
-def test_merging_stops_when_the_time_is_up() -> None:
-    trace, card = bundled("mlp3"), Machine.named("p40")
-    assert len(Stages.of(trace, card, most=5).nodes) < len(Stages.of(trace, card, most=5, until=Deadline(0, 1)).nodes)
 
 
 def test_what_cannot_be_back_in_time_beside_a_full_op_waits() -> None:

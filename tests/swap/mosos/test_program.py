@@ -12,7 +12,7 @@ import pytest
 
 from gpumem.swap.mosos import Implementation, Nodes, Rules, solve
 from gpumem.swap.mosos.program import MOVED
-from tests.mosos_oracle import least_value, obeys, replay
+from tests.swap.mosos.oracle import least_value, obeys, replay
 
 PLAIN = Rules(plain=True)
 

@@ -1,8 +1,7 @@
-"""MO-SOS' program against all schedules, tried one by one, and a replay by hand."""
+"""MO-SOS' program solved: against all schedules, tried one by one, and a replay by hand."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -11,31 +10,8 @@ import pytest
 from gpumem.base.deadline import Deadline
 from gpumem.swap.mosos import Implementation, Nodes, Rules, least, rounded, solve
 from gpumem.swap.mosos.program import MOVED
-from tests.mosos_oracle import least_value, obeys, random_nodes, replay
-
-
-def rules_of(rng: np.random.Generator, nodes: Nodes) -> Rules:
-    by = np.array([rng.integers(len(row)) for row in nodes.implementations])
-    flag = lambda share: bool(rng.random() < share)  # noqa: E731
-    return Rules(
-        copies=flag(0.8),
-        reruns=flag(0.8),
-        since=int(rng.integers(len(nodes))) if flag(0.2) else 0,
-        by=by if flag(0.2) else None,
-        one_each=flag(0.3),
-        plain=flag(0.4),
-        duplex=flag(0.7),
-        fetches=int(rng.integers(1, 3)) if flag(0.3) else None,
-    )
-
-
-def case(seed: int, n: int) -> tuple[Nodes, Rules, int]:
-    rng = np.random.default_rng(seed)
-    nodes = random_nodes(rng, n, shape=("any", "valley")[seed % 2])
-    rules = rules_of(rng, nodes)
-    loose, low = solve(nodes, 10**6, rules).schedule, least(nodes, rules).value
-    assert loose is not None
-    return nodes, rules, int(rng.integers(low - (seed % 8 == 0), max(loose.memory.max(), low) + 1))
+from tests.swap.mosos.cases import case
+from tests.swap.mosos.oracle import least_value, obeys, random_nodes, replay
 
 
 def check(seed: int, n: int) -> str:
@@ -79,26 +55,6 @@ def test_no_schedule_is_better(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3, 5, 7])
 def test_no_schedule_needs_less_memory(seed: int) -> None:
     check_least(seed, 6)
-
-
-def check_rounded(seed: int, n: int) -> str:
-    """A rounded schedule is one, a plan can say it, and its bound is one."""
-    nodes, rules, limit = case(seed, n)
-    near, best = rounded(nodes, limit, rules), solve(nodes, limit, rules)
-    assert near.bound <= best.value + 1e-6
-    if near.schedule is None:
-        return "none" if best.schedule else "infeasible"
-    memory, time = replay(nodes, near.schedule, duplex=rules.duplex, plain=rules.plain)
-    assert (memory, time) == (near.schedule.memory.tolist(), near.schedule.time)
-    assert max(memory) <= limit
-    obeys(nodes, near.schedule, replace(rules, plain=True))
-    assert near.value >= best.value - 1e-6
-    return "best" if near.value <= best.value + 1e-6 else "worse"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_rounded_schedule_is_legal_and_its_bound_holds(seed: int) -> None:
-    check_rounded(seed, 8)
 
 
 def check_replays(seed: int, n: int) -> str:

@@ -1,50 +1,17 @@
-"""From traces to nodes, and from schedules to plans: a plan holds and takes what its schedule says."""
+"""Traces to nodes by `stages`, schedules to plans by `translate`: does a plan hold and take what its schedule says?"""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem import Machine, bundled, check, simulate
+from gpumem import Machine, Plan, Variant, bundled, check, simulate
+from gpumem.base.deadline import Deadline
 from gpumem.simulator import workspaces
-from gpumem.simulator.machine import Link
-from gpumem.swap import Plan, Variant
 from gpumem.swap.mosos import Rules, rounded, solve
 from gpumem.swap.mosos.stages import Stages
 from gpumem.swap.mosos.translate import plan_of
-from gpumem.trace import Buffers, Ops, Trace
-
-
-@st.composite
-def chains(draw: st.DrawFn) -> Trace:
-    """Ops with one output each, read by later ones: mostly by the next, and again from the other end."""
-    n = draw(st.integers(3, 8))
-    reads: list[list[int]] = [[] for _ in range(n)]
-    for i in range(1, n):
-        reads[i].append(i - 1)
-        if i > n // 2:
-            reads[i].append(n - 1 - i)
-        reads[i] += draw(st.lists(st.integers(0, i - 1), max_size=1))
-    last = [max((i for i in range(n) if j in reads[i]), default=j) for j in range(n)]
-    size = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
-    duration = draw(st.lists(st.integers(1, 60), min_size=n, max_size=n))
-    ops = Ops.make([sorted(set(r)) for r in reads], [[i] for i in range(n)], duration=duration, name=["op"] * n)
-    return Trace(Buffers.make(size, range(n), [x + 1 for x in last]), ops)
-
-
-@st.composite
-def menus(draw: st.DrawFn, trace: Trace) -> dict[int, list[Variant]]:
-    """For some ops a slower way with less workspace than the one they run by."""
-    found = {}
-    for op in draw(st.lists(st.integers(0, trace.n - 1), unique=True, max_size=3)):
-        now = int(trace.ops.duration[op])
-        found[op] = [Variant(op, "wide", now, draw(st.integers(1, 60))), Variant(op, "narrow", now + 7, 0)]
-    return found
-
-
-def machine(data: st.DataObject) -> Machine:
-    slow = data.draw(st.sampled_from([0.3, 1.0, 3.0]))
-    return Machine("m", 10_000, Link(0, slow), Link(0, slow), 1.0, 1.0, duplex=data.draw(st.booleans()))
+from tests.swap.mosos.chains import chains, machine, menus
 
 
 @given(st.data())
@@ -92,3 +59,8 @@ def test_a_real_net_in_place_holds_no_more_than_its_schedule() -> None:
         rewritten = plan_of(net, found.schedule).apply(trace)
         assert rewritten.peak_load <= found.schedule.memory.max() <= trace.peak_load * part // 100
         assert simulate(rewritten, card, capacity=trace.peak_load * part // 100).makespan <= found.schedule.time
+
+
+def test_merging_stops_when_the_time_is_up() -> None:
+    trace, card = bundled("mlp3"), Machine.named("p40")
+    assert len(Stages.of(trace, card, most=5).nodes) < len(Stages.of(trace, card, most=5, until=Deadline(0, 1)).nodes)

@@ -1,4 +1,4 @@
-"""Values made again on random training steps: data flow, every oracle, and equal bytes in every legal order."""
+"""Values made again, by hand and on random steps: data flow, every oracle, and equal bytes in every legal order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from gpumem.execute import in_issue_order
 from gpumem.execute.emulator import shuffled
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.plan import Carried, Hold, Plan, Recompute, Swap
-from gpumem.trace import COMPUTE, RECOMPUTE, Op, Trace
+from gpumem.swap.plan import Carried, Decision, Hold, Plan, Recompute, Swap
+from gpumem.swap.plan.gaps import gaps
+from gpumem.trace import COMPUTE, RECOMPUTE, Buffers, Op, Ops, Trace
 from gpumem.trace.kinds import GENERATOR
 from tests.conftest import tiny_machine
 from tests.runs import differs, outcome
-from tests.strategies import any_plans, steps
+from tests.strategies import any_plans, steps, traces
+from tests.swap.nets import layers
 
 ITERATIONS = 4
 
@@ -135,3 +137,65 @@ def test_plans_of_rewritten_steps_compose(data: st.DataObject) -> None:
     for before in (trace, once):
         check.data_flow(before, twice)
         assert not same_bytes(before, twice, 1)
+
+
+def test_a_chain_runs_in_order_before_its_first_use() -> None:
+    trace = layers(4)  # map 4 is used by op 4, map 3 by op 5, map 2 by op 6, map 1 by op 7
+    dropped = (Recompute(2, 2, 6, 5), Recompute(3, 3, 5, 5))
+    again = Plan(dropped).apply(trace)
+    assert [(o.role, o.of) for o in again.ops][5:8] == [("recompute", 1), ("recompute", 2), ("compute", 5)]
+    assert again.buffers[again.ops[6].reads[0]].start == 5  # the second reads what the first has just made
+    check.data_flow(trace, again)
+    same = Plan(dropped[::-1]).apply(trace)  # united, so their order does not matter
+    assert [(o.reads, o.writes) for o in same.ops] == [(o.reads, o.writes) for o in again.ops]
+    late = Plan((Recompute(2, 2, 6, 6), Recompute(3, 3, 5, 5))).apply(trace)  # map 2 comes too late for map 3
+    assert [o.of for o in late.ops] == [0, 1, 2, 3, 4, 1, 2, 5, 1, 6, 7]
+    check.data_flow(trace, late)
+
+
+def test_no_recomputation_over_the_boundary() -> None:
+    # W is written by op 1 from the constant P; its gaps: 1..2 and 2..4, where 4 is op 1 of the next iteration
+    ops = Ops.make([[], [0], [1]], [[], [1], []])
+    trace = Trace(Buffers.make([1, 8], [0, 0], [3, 3], persistent=[True, True]), ops)
+    check.data_flow(trace, Plan((Recompute(1, 1, 2, 2),)).apply(trace))
+    for at in (3, 4):
+        with pytest.raises(ValueError, match=r"Recompute\(buffer=1.*wraps the iteration boundary"):
+            Plan((Recompute(1, 2, 4, at),)).apply(trace)
+
+
+def test_a_value_from_before_the_boundary_is_not_made_again() -> None:
+    # A is made by op 2, lives over the boundary, read by ops 0 and 1
+    trace = Trace(
+        Buffers.make([1, 8], [0, 2], [3, 5], persistent=[True, False]), Ops.make([[1], [1], [0]], [[], [], [1]])
+    )
+    with pytest.raises(ValueError, match="it was made before the iteration boundary"):
+        Plan((Recompute(1, 0, 1, 1),)).apply(trace)
+
+
+@st.composite
+def mixed(draw: st.DrawFn, trace: Trace) -> Plan:
+    """Any decisions that obey the order of a gap, recomputations among them; `apply` may refuse them."""
+    found = gaps(trace)
+    chosen: list[Decision] = []
+    for b, after, before in zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist()):
+        what = draw(st.sampled_from(["keep", "swap", "recompute", "recompute"]))
+        if what == "swap":
+            release = draw(st.integers(after + 1, before))
+            chosen.append(Swap(b, after, before, release, draw(st.integers(release, before))))
+        elif what == "recompute":
+            chosen.append(Recompute(b, after, before, draw(st.integers(after + 1, before))))
+    return Plan(tuple(draw(st.permutations(chosen))), trace.n)
+
+
+@given(st.data())
+def test_what_apply_accepts_keeps_the_values(data: st.DataObject) -> None:
+    trace = data.draw(traces())
+    plan = data.draw(mixed(trace))
+    accepted: tuple[Decision, ...] = ()
+    for d in plan.decisions:
+        try:
+            Plan((*accepted, d), trace.n).apply(trace)
+        except ValueError:
+            continue
+        accepted = (*accepted, d)
+    check.data_flow(trace, Plan(accepted, trace.n).apply(trace))

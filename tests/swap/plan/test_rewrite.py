@@ -1,9 +1,8 @@
-"""Rewrites: hand-checked arcs, clean copies, recomputation, variants, and every valid plan by the oracles."""
+"""Rewrites: hand-checked arcs, clean copies, recomputation, and every valid plan by the oracles."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,10 +11,10 @@ from gpumem import check
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.plan import Decision, Plan, Recompute, Swap, Variant
 from gpumem.trace import Buffers, Csr, Ops, Trace
 from tests.strategies import plans, traces
+from tests.swap.nets import activation
 
 
 def shape(trace: Trace) -> list[tuple[str, list[int], list[int]]]:
@@ -24,12 +23,6 @@ def shape(trace: Trace) -> list[tuple[str, list[int], list[int]]]:
 
 def arcs(trace: Trace) -> list[tuple[int, int, str, bool, int]]:
     return [(b.start, b.end, b.space, b.persistent, b.of) for b in trace.buffers]
-
-
-def activation() -> Trace:
-    """X: written by 0, read by 4, alive until 5 (a dead tail). Y: alive in 1..3."""
-    ops = Ops.make([[], [], [], [1], [0], []], [[0], [1], [1], [], [], []])
-    return Trace(Buffers.make([8, 4], [0, 1], [6, 4]), ops)
 
 
 def parameter() -> Trace:
@@ -239,121 +232,6 @@ def test_what_is_gone_or_changed_by_then_is_made_again_in_scratch() -> None:
         assert [o.of for o in runs] == [0, 1]
         scratch = again.buffers[runs[0].writes[0]]
         assert runs[1].reads == (scratch.id,) and (scratch.start, scratch.end) == (runs[0].id, runs[1].id + 1)
-
-
-def test_a_variant_replaces_duration_and_workspace() -> None:
-    trace = activation()
-    once = Plan((Variant(2, "winograd", 7, 100),)).apply(trace)
-    assert (once.ops[2].name, once.ops[2].duration) == ("winograd", 7)
-    assert once.buffers[2] == replace(once.buffers[2], size=100, start=2, end=3, kind="workspace")
-    twice = Plan((Variant(2, "gemm", 9, 10),)).apply(once)
-    assert (len(twice.buffers), twice.buffers[2].size) == (3, 10)
-    check.data_flow(trace, twice)
-    with pytest.raises(ValueError, match="two variants"):
-        Plan((Variant(2, "a", 1, 1), Variant(2, "b", 1, 1))).apply(trace)
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("own", [False, True])
-def test_a_rerun_has_a_variant_of_its_own(recorded: bool, own: bool) -> None:
-    # buffer 0 is made by op 0, again before op 3, and once more before op 5
-    ops = Ops.make([[], [0], [], [0], [], [0]], [[0], [], [1], [], [], []], duration=[4] * 6)
-    trace = Trace(Buffers.make([8, 3], [0, 2], [6, 3]), ops)
-    trace = Plan.of(trace, [Variant(0, "wide", 4, 50)]).apply(trace) if own else trace
-    drops = [Recompute(0, 1, 3, 3), Recompute(0, 3, 5, 5)]
-    ways = [Variant(0, "fast", 2, 100, at=5), *([Variant(0, "slow", 9, 5)] if recorded else [])]
-    again = Plan.of(trace, [*drops, *ways]).apply(trace)
-    runs = [o for o in again.ops if o.of == 0]
-    usual = ("slow", 9, [5]) if recorded else ("wide", 4, [50]) if own else ("", 4, [])
-    for run, (name, duration, workspaces) in zip(runs, [usual, usual, ("fast", 2, [100])], strict=True):
-        held = [b for b in (again.buffers[j] for j in run.writes) if b.kind == "workspace"]
-        assert (run.name, run.duration, [b.size for b in held]) == (name, duration, workspaces)
-        assert all((b.start, b.end) == (run.id, run.id + 1) for b in held)
-    check.data_flow(trace, again)
-    with pytest.raises(ValueError, match="op 0 does not run again before op 4, only before 3, 5"):
-        Plan.of(trace, [*drops, Variant(0, "fast", 2, 100, at=4)]).apply(trace)
-    with pytest.raises(ValueError, match="two variants"):
-        Plan.of(trace, [*drops, *ways, ways[0]]).apply(trace)
-
-
-def test_a_workspace_makes_nothing_a_statistic() -> None:
-    # op 1 counts in buffer 0 and writes nothing else; its variant has a workspace
-    ops = Ops.make([[], [0], [0], [], [0]], [[0], [0], [], [], []])
-    trace = Trace(Buffers.make([8], [0], [5], kind=["buffer"]), ops)
-    again = Plan.of(trace, [Variant(1, "fast", 5, 6), Recompute(0, 2, 4, 4)]).apply(trace)
-    assert [o.of for o in again.ops if o.role == "recompute"] == [0, 1] and not again.statistics.idx.size
-    check.data_flow(trace, again)
-
-
-def test_plans_survive_json() -> None:
-    plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Hold(1, 6), Variant(0, "fast", 5, 6)), 7, "net")
-    assert Plan.from_json(plan.to_json()) == plan
-    assert Plan.from_json(Plan().to_json()) == Plan()
-    rerun = Plan((Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6, at=3)), 7)
-    assert Plan.from_json(rerun.to_json()) == rerun
-    late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
-    assert Plan.from_json(late.to_json()) == late
-    assert Plan.from_json(late.to_json().replace(', "out": 3', "")).swaps[0].out == 1
-
-
-def test_a_plan_file_from_before_holds_reads_as_it_did() -> None:
-    text = """{"format": "gpumem.plan/1", "trace": "net", "n": 7, "decisions": [
-        {"kind": "swap", "buffer": 0, "after": 1, "before": 4, "release": 2, "prefetch": 3},
-        {"kind": "recompute", "buffer": 1, "after": 2, "before": 4, "at": 3},
-        {"kind": "variant", "op": 0, "name": "fast", "duration": 5, "workspace": 6}
-    ]}"""
-    assert Plan.from_json(text).decisions == (Swap(0, 1, 4, 2, 3), Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6))
-
-
-@pytest.mark.parametrize(
-    "text, why",
-    [
-        ("", "plan"),
-        ("[]", "plan"),
-        ('{"format": "x", "decisions": []}', "format 'x' is not"),
-        ('{"format": "gpumem.plan/1", "decisions": 5}', "must be a list"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "n": true}', "a number of ops"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": 1}', "plan: blocking 1 is neither true nor false"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": "no"}', "plan: blocking 'no' is neither true"),
-        ('{"format": "gpumem.plan/1", "decisions": [], "blocking": null}', "plan: blocking None is neither true"),
-        ('{"format": "gpumem.plan/1", "decisions": [7]}', "decision 0: 7 has no kind; there are swap, recompute"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": [1]}]}', "is unknown"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "jump"}]}', "decision 0: kind 'jump' is unknown"),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": -1}]}', "decision 0 .swap."),
-        ('{"format": "gpumem.plan/1", "decisions": [{"kind": "swap", "buffer": "1"}]}', "decision 0 .swap."),
-        (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "untill": 4}]}',
-            "decision 0 .hold.: 'untill' is unknown; .*; did you mean 'until'",
-        ),
-        (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": 2.0}]}',
-            r"decision 0 .hold.: until 2\.0 is not an integer",
-        ),
-        (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "recompute", "buffer": 1, "after": 0, "before": 3}]}',
-            "decision 0 .recompute.: `at` is missing",
-        ),
-        (
-            '{"format": "gpumem.plan/1", "decisions": [{"kind": "hold", "buffer": 1, "until": null}]}',
-            "decision 0 .hold.: until None is not an integer",
-        ),
-    ],
-)
-def test_a_bad_plan_file_is_refused(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        Plan.from_json(text)
-
-
-@given(traces())
-def test_gaps_are_the_spaces_between_accesses(trace: Trace) -> None:
-    n, found = trace.n, gaps(trace)
-    expected = []
-    for b, x in enumerate(trace.buffers):
-        life = [t for t in range(x.start, x.end) if b in trace.ops.reads[t % n] or b in trace.ops.writes[t % n]]
-        if x.persistent and x.end - x.start == n and life:
-            life.append(life[0] + n)
-        expected += [(b, s % n, s % n + t - s) for s, t in pairwise(life)]
-    assert list(zip(found.buffer.tolist(), found.after.tolist(), found.before.tolist())) == expected
 
 
 @given(st.data())

@@ -1,4 +1,4 @@
-"""TENSILE's peak analysis: against the rewritten trace, against naive sums, and the paper's accounting beside it."""
+"""TENSILE's peak analysis: against the rewritten trace, and the paper's accounting beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.facts import Times
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps
-from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.peak import LoadProfile, SwapTask, analyse
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
@@ -99,34 +98,3 @@ def test_the_peak_its_tensors_and_its_triggers(machine: Machine) -> None:
     assert (task.swap.out, task.swap.release, task.swap.prefetch) == (0, 2, 4)
     with pytest.raises(ValueError, match="accounting: 'wrong' is unknown"):
         analyse(trace, machine, times, accounting="wrong")
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 40))
-def test_times_of_ops(duration: list[int], time: int) -> None:
-    times, n = Times.in_a_row(np.array(duration)), len(duration)
-    every = range(4 * n)
-    start = [sum(duration[k % n] for k in range(i)) for i in every]
-    end = [start[i] + duration[i % n] for i in every]
-    assert (times.start.tolist(), times.end.tolist(), times.period) == (start, end, sum(duration))
-    assert times.ended(time) == max((i for i in every if end[i] <= time), default=-1)
-    assert times.started(time) == max(i for i in every if start[i] <= time)
-    assert times.begins(time) == min((i for i in every if start[i] >= time), default=4 * n)
-
-
-@given(st.data(), st.integers(1, 9))
-def test_the_biggest_gap_over_an_op(data: st.DataObject, n: int) -> None:
-    spans = data.draw(st.lists(st.tuples(st.integers(0, 2 * n), st.integers(0, n)), max_size=8))
-    first, stop = np.array([a for a, _ in spans], np.int64), np.array([a + k for a, k in spans], np.int64)
-    rows = Stabs(first, stop, n)
-    dead, tried = set[int](), dict[int, int]()
-    for _ in range(data.draw(st.integers(1, 12))):
-        op = data.draw(st.integers(0, n - 1))
-        over = [k for k, (a, length) in enumerate(spans) if (op - a) % n < length]
-        left = [k for k in over if k not in dead and tried.get(k) != op]
-        found = rows.biggest(op)
-        assert found == (left[0] if left else -1)
-        if found >= 0:
-            tried[found] = op
-            if data.draw(st.booleans()):
-                rows.dead[found] = True
-                dead.add(found)

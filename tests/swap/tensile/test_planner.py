@@ -20,9 +20,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.swap import Plan, Recompute, Swap, Times
 from gpumem.swap.facts.recompute import recomputable
 from gpumem.swap.tasks import Scheduled, Task
-from gpumem.swap.tensile.planner import _most as most, schedule, tensile
-from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
-from gpumem.swap.tensile.swap_rounds import SwapRounds
+from gpumem.swap.tensile.planner import most, schedule, tensile
 from gpumem.trace import RECOMPUTE, Buffers, Ops, Trace
 from tests.conftest import shared, tiny_machine
 from tests.nets import hill
@@ -253,22 +251,6 @@ def test_recomputations_alone(data: st.DataObject) -> None:
             assert beside >= trace.peak_load or alone.load(host=True).max() > machine.pinned
 
 
-@given(st.one_of(nets(), steps(streams=1)), st.data())
-def test_places_hold_what_recomputations_need_beside(trace: Trace, data: st.DataObject) -> None:
-    machine = tiny_machine().with_(pinned=32)
-    duration = np.array(data.draw(st.lists(st.integers(1, 100), min_size=trace.n, max_size=trace.n)), np.int64)
-    job = SwapRounds(trace, machine, duration, most=0, hosts=[])
-    rounds = RecomputeRounds(job, duration)
-    while (row := rounds.best()) >= 0:
-        rounds.drop(row)
-    swapped = Plan(tuple(rounds.taken), trace.n).apply(trace)
-    check.data_flow(trace, swapped)
-    assert swapped.load(host=True).max() == job.host.peak <= 32
-    load, role, old = swapped.load(), swapped.ops.role, np.cumsum(swapped.ops.role != RECOMPUTE)
-    for place in {d.before for d in rounds.taken}:
-        assert job.footprint.at(place) == load[(role == RECOMPUTE) & (old == place)].max()
-
-
 @pytest.mark.parametrize("peak", [1, 4])
 def test_a_swap_that_would_not_lower_the_peak_is_not_made(machine: Machine, peak: int) -> None:
     duration = [10, 170, 170, 170, 170, 10]
@@ -284,19 +266,6 @@ def test_of_equal_tensors_that_of_the_higher_peak_goes_first(machine: Machine) -
     job = Task(trace, machine.durations(trace))
     both = schedule([job, job], machine, 2 * trace.peak_load - 100, link="job")
     assert [len(one.plan.swaps) for one in both] == [1, 1]
-
-
-def test_two_recomputations_at_one_place_do_not_need_their_scratch_at_once() -> None:
-    ops = Ops.make([[0], [0], [], [1, 3]], [[1, 2], [3, 4], [5], []], duration=[10] * 4)
-    size, start, end = [1, 30, 35, 20, 5, 100, 30], [0, 0, 0, 1, 1, 2, 2], [4, 4, 1, 4, 2, 3, 4]
-    trace = Trace(Buffers.make(size, start, end, persistent=[True] + [False] * 6), ops)
-    job = SwapRounds(trace, tiny_machine(), np.full(4, 10), most=0, hosts=[])
-    rounds = RecomputeRounds(job, np.full(4, 10))
-    while (row := rounds.best()) >= 0:
-        rounds.drop(row)
-    assert [d.buffer for d in rounds.taken] == [1, 3]
-    # Before op 3: buffers 0, 6, 1 and the 35 beside it; then 0, 6, 1, 3 and the 5 beside that.
-    assert job.footprint.at(3) == 96 and max(Plan(tuple(rounds.taken), 4).apply(trace).load()[3:5]) == 96
 
 
 def test_a_source_that_is_dropped_as_well_is_made_in_scratch() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.pool.search._packing import FAR, PackingInstance
-from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, _fit
+from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
 from gpumem.trace import I64, Trace
 from gpumem.trace.lifetimes import meet
 from gpumem.trace.placement import Placement
@@ -122,7 +122,7 @@ class PlacementProblem:
         if len(ids):
             rest = rest[~np.isin(rest, ids)]
         every = np.concatenate([placed, rest])
-        _fit(b.size, b.start, b.end, self.trace.n, every, len(placed), a, smallest, at)
+        fit(b.size, b.start, b.end, self.trace.n, every, len(placed), a, smallest, at)
         top = int((at + b.size)[every].max(initial=0))
         size, height = self.units[self.eternal] * a, self.height(top)
         below = np.cumsum(size) - size

@@ -107,11 +107,11 @@ def _place(trace: Trace, alignment: int, *, smallest: bool) -> Placement:
     offset[~b.host & (b.size == 0)] = 0  # nothing to place: zero bytes overlap nothing
     todo = np.flatnonzero(~b.host & (b.size > 0))
     order = todo[np.lexsort((todo, b.start[todo], -b.size[todo]))]
-    _fit(b.size, b.start, b.end, trace.n, order, 0, alignment, smallest, offset)
+    fit(b.size, b.start, b.end, trace.n, order, 0, alignment, smallest, offset)
     return Placement(offset, int((offset + b.size)[~b.host].max(initial=0)), alignment)
 
 
-def _fit(
+def fit(
     size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
 ) -> None:
     """Fill `offset` for `order[first:]`; what comes before is placed already, aligned and sorted by offset."""
@@ -131,7 +131,7 @@ def _fit(
 def _scan(
     size: I64, start: I64, end: I64, n: int, order: I64, first: int, alignment: int, smallest: bool, offset: I64
 ) -> None:
-    """Do as `_fit` by a look at every pair: what the other way must agree with."""
+    """Do as `fit` by a look at every pair: what the other way must agree with."""
     placed = order.copy()
     for count in range(first, len(order)):
         x = order[count]

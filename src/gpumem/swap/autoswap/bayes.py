@@ -101,7 +101,7 @@ def bayes(
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    search = _Search.start(found, np.random.default_rng(seed))
+    search = Trials.start(found, np.random.default_rng(seed))
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
@@ -125,7 +125,7 @@ class Missed(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class Trials:
     """What was tried: the direction of the weights, the order of the candidates, what came out."""
 
     found: Candidates
@@ -136,7 +136,7 @@ class _Search:
     results: list[int | Missed] = field(default_factory=list)
 
     @classmethod
-    def start(cls, found: Candidates, rng: np.random.Generator) -> _Search:
+    def start(cls, found: Candidates, rng: np.random.Generator) -> Trials:
         """Begin with the scores themselves, so that ties are broken as `autoswap` breaks them."""
         raw = np.array([score(found) for score in SCORES.values()]).reshape(len(SCORES), len(found))
         orders = [np.argsort(-row, kind="stable") for row in raw]

@@ -144,7 +144,7 @@ def evaluate(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int) 
         used += p.out_ns[s.outs[q]]
     for q in range(s.used[1]):
         used += p.in_ns[s.ins[q]]
-    host = _host_excess(p, s, x) if p.pinned >= 0 else 0
+    host = host_excess(p, s, x) if p.pinned >= 0 else 0
     cost = (total / max(d.used[0], 1) + worst) / limit + bad + 1e-3 * used / x.turn[0] + host / max(p.pinned, 1)
     return cost, max(worst, 1 if bad > 0 or host > 0 else 0)
 
@@ -299,7 +299,7 @@ def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int
 
 
 @jit
-def _host_excess(p: SwapProblem, s: SwapState, x: Evaluation) -> int:
+def host_excess(p: SwapProblem, s: SwapState, x: Evaluation) -> int:
     """Bytes on the host above the budget, each value there from its first swapped gap through its last.
 
     The account of `facts.pinned`, for copies at their accesses; all values anew at each call.

@@ -105,7 +105,7 @@ def schedule(
         raise ValueError(f"capacity: {capacity} bytes is below 1")
     until, hosts = Deadline.within(seconds), list[Pinned]()
     jobs = [
-        SwapRounds(t.trace, machine, t.duration, most=_most(t), hosts=hosts, accounting=accounting, rest=rest)
+        SwapRounds(t.trace, machine, t.duration, most=most(t), hosts=hosts, accounting=accounting, rest=rest)
         for t in tasks
     ]
     _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds, until=until)
@@ -115,7 +115,7 @@ def schedule(
     return [_scheduled(job, more) for job, more in zip(jobs, dropped)]
 
 
-def _most(task: Task) -> int:
+def most(task: Task) -> int:
     """How many buffers may be swapped."""
     device = int((~task.trace.buffers.host).sum())
     return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29

@@ -1,0 +1,141 @@
+"""Checkpointing: segments by hand, options, and random and real traces by the oracles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from gpumem import check
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.io import load
+from gpumem.simulator.machine import Machine
+from gpumem.simulator.simulate import simulate
+from gpumem.swap.baselines.checkpoint import checkpoint
+from gpumem.swap.facts.limits import floor
+from gpumem.swap.plan import Plan, Recompute
+from gpumem.testing import steps
+from gpumem.trace import Trace
+from tests.conftest import shared, tiny_machine
+from tests.nets import GTX
+from tests.strategies import traces
+from tests.swap.nets import layers
+
+
+def test_four_segments_of_sixteen_layers(machine: Machine) -> None:
+    trace = layers(17)  # the last map is used at once: 16 values can be dropped
+    plan = checkpoint(trace, machine, 81, rule="sqrt", segments=4)
+    assert plan.apply(trace).peak_load <= 81 < trace.peak_load == 137
+    at = [d.at for d in plan.decisions if isinstance(d, Recompute)]
+    assert len(set(at)) == 4  # each segment at one place
+    assert checkpoint(trace, machine, 81, rule="sqrt") == plan  # the square root of the values
+    check.data_flow(trace, plan.apply(trace))
+
+
+def test_the_number_of_segments_that_gives_the_lowest_peak(machine: Machine) -> None:
+    trace = layers(16)
+    with pytest.raises(NotReached) as stop:
+        checkpoint(trace, machine, floor(trace)[1])
+    reached = stop.value.reached
+    assert checkpoint(trace, machine, reached).apply(trace).peak_load == reached < 73
+    with pytest.raises(Infeasible):
+        checkpoint(trace, machine, floor(trace)[1] - 1)
+    assert checkpoint(trace, machine, trace.peak_load) == Plan((), trace.n)
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"limit": 0}, "limit: 0"),
+        ({"rule": "sqrt", "segments": 0}, "segments: 0"),
+        ({"rule": "sqrt", "segments": 10**9}, "segments: 1000000000 of them, but the iteration has"),
+        ({"segments": 4}, "segments: 4 of them with rule 'cuts'"),
+        ({"rule": "sqr"}, "rule: 'sqr' is unknown.*did you mean 'sqrt'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], why: str, machine: Machine) -> None:
+    with pytest.raises(ValueError, match=why):
+        checkpoint(layers(4), machine, **{"limit": 10, **options})
+
+
+@given(st.data())
+def test_checkpoints_of_random_traces_pass_the_oracles(data: st.DataObject) -> None:
+    trace = data.draw(traces(max_ops=12))
+    options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}, {"rule": "sqrt", "segments": 2}]))
+    machine = tiny_machine()
+    least = floor(trace)[1]
+    limit = data.draw(st.integers(max(least, 1), max(trace.peak_load, least, 1)))
+    try:
+        again = checkpoint(trace, machine, limit, **options).apply(trace)
+    except NotReached as stop:
+        assert limit < stop.reached
+        limit = stop.reached
+        again = checkpoint(trace, machine, limit, **options).apply(trace)
+    verify(trace, again, machine, limit)
+
+
+def verify(trace: Trace, again: Trace, machine: Machine, limit: int) -> float:
+    check.budget(again, limit, host=0)
+    check.data_flow(trace, again)
+    line = simulate(again, machine, capacity=limit, iterations=60)
+    check.timeline(again, line, machine.durations(again), capacity=limit)
+    return line.overhead(simulate(trace, machine))
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", shared("traces/resnet50_cifar_b100.json.gz"), ids=lambda p: p.name)
+def test_half_of_resnet50_for_a_quarter_of_the_time(path: Path) -> None:
+    trace = load(path).trace
+    limit = trace.peak_load * 58 // 100
+    assert verify(trace, checkpoint(trace, GTX, limit).apply(trace), GTX, limit) < 0.27
+
+
+@given(st.data())
+def test_cuts_for_random_steps_pass_the_oracles(data: st.DataObject) -> None:
+    trace = data.draw(steps())
+    machine = replace(tiny_machine(), pinned=data.draw(st.sampled_from([0, 16, 10_000])))
+    limit = data.draw(st.integers(max(trace.peak_load // 2, 1), max(trace.peak_load, 1)))
+    try:
+        options = data.draw(st.sampled_from([{}, {"hold": False}, {"rule": "sqrt"}]))
+        plan = checkpoint(trace, machine, limit, **options)
+    except (Infeasible, NotReached):
+        return
+    again = plan.apply(trace)
+    check.budget(again, limit, host=machine.pinned)
+    check.data_flow(trace, again)
+    check.timeline(
+        again, simulate(again, machine, capacity=limit, iterations=60), machine.durations(again), capacity=limit
+    )
+
+
+BARS = [  # trace, limit as a share of the peak, time at most
+    ("vgg19_227_b144", 0.60, 0.15),
+    ("unet_256_b16", 0.55, 0.40),
+    ("resnet50_224_b64", 0.35, 0.35),
+    ("vgg16_cifar_b100", 0.63, 0.20),
+    ("bert_base_s128_b32", 0.50, 0.35),
+    ("densenet121_224_b2", 0.46, 0.35),
+]
+
+
+@pytest.mark.shared
+@pytest.mark.jit
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "path, share, most",
+    [pytest.param(p, *bar, id=name) for name, *bar in BARS for p in shared(f"traces/{name}.json.gz")],
+)
+def test_real_nets_at_the_loads_that_were_asked_for(path: Path, share: float, most: float) -> None:
+    trace = load(path).trace
+    limit = int(trace.peak_load * share)
+    again = checkpoint(trace, GTX, limit).apply(trace)
+    check.budget(again, limit, host=GTX.pinned)
+    check.data_flow(trace, again)
+    line = simulate(again, GTX, capacity=limit)
+    check.timeline(again, line, GTX.durations(again), capacity=limit)
+    assert line.overhead(simulate(trace, GTX)) <= most
