@@ -355,6 +355,10 @@ CASES: dict[str, Callable[[Pick], Arguments]] = {
 }
 
 
+def zeros(*shape: int, dtype: type = np.float32) -> Array:
+    return np.zeros(shape, dtype)
+
+
 def of_shape(*shape: int) -> Callable[[Pick], Array]:
     return lambda pick: pick.floats(*shape)
 

@@ -76,7 +76,7 @@ def test_the_choice_comes_before_the_first_import(
     tmp_path: Path, arguments: list[str], env: dict[str, str], where: str
 ) -> None:
     needs(absent("numba_cuda"))
-    files = ["tests/test_gpu.py", "tests/kernels/test_kernels.py", "tests/kernels/test_prebound.py"]
+    files = ["tests/test_gpu.py", "tests/kernels/test_device.py", "tests/kernels/test_prebound.py"]
     said = spied(tmp_path, *arguments, *files, **env)
     assert set(said) == {where} and len(said) >= 1 + ("-n2" in arguments)
 

@@ -75,7 +75,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
         case = pipeline.Case.of(trace, machine, load=trace.peak_load)
-        study = papers.autoswap.Study(case, own, progress, tell, partial(_rebatched, bare, rule), not args.no_check)
+        study = papers.autoswap.Study(case, own, progress, tell, partial(rebatched, bare, rule), not args.no_check)
         if "knees" in parts or "table2" in parts:
             results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
         shown = args.trace or trace.name.startswith("vgg16")
@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     return results | {"table2": papers.autoswap.depths(results["knees"])}
 
 
-def _rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
+def rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
     """The trace at another batch, by whose shapes it is given workspaces."""
     from gpumem.trace.batch import rebatch
 

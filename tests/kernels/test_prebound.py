@@ -8,17 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpumem.kernels import in_turn, launch, prebinding, prebound, reference
+from gpumem.kernels import in_turn, prebinding, prebound, reference
 from gpumem.kernels.prebound import Script
-from tests.conftest import simulated
 from tests.kernel_cases import CASES, Pick
 
 pytestmark = pytest.mark.jit  # the simulator runs Python anyway
-
-
-@pytest.fixture(scope="module")
-def device() -> ModuleType:
-    return simulated()
 
 
 def case(name: str) -> dict[str, Any]:
@@ -87,15 +81,3 @@ def test_starts_in_turn() -> None:
     in_turn([lambda s: told.append(f"first on {s}"), lambda s: told.append(f"then on {s}")])("a")
     in_turn([])("b")
     assert told == ["first on a", "then on a"]
-
-
-def test_a_kernel_has_as_many_blocks_as_it_is_launched_with(
-    device: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gpumem.kernels import numba_cuda as _numba
-
-    grids = []
-    monkeypatch.setattr(_numba, "_bound", lambda kernel, grid, *_: grids.append(grid))
-    launch(None, 2**20, 1, Script())  # it need not loop
-    _numba.spread(None, 2**20, 1, Script())
-    assert grids == [2**20, 2**16]

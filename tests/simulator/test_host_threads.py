@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpumem import check, io
-from gpumem.base.errors import CheckError, Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached
 from gpumem.pool.smartpool.offline import best_fit
-from gpumem.simulator import _iteration as _clock
-from gpumem.simulator._iteration import Clock, Reservations, Steps
 from gpumem.simulator.hazards import hazards
-from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted, simulate
-from gpumem.simulator.timeline import Timeline
 from gpumem.swap import PLANNERS
 from gpumem.swap.facts.limits import floor
-from gpumem.trace import COPY_IN, COPY_OUT, Buffers, Ops, Trace
-from gpumem.trace.placement import Placement
+from gpumem.trace import COPY_IN, Buffers, Ops, Trace
 from tests.conftest import shared, tiny_machine
 from tests.runs import outcome, same
+from tests.simulator.host_cases import Case, cases, chain, log, with_copy
 from tests.strategies import plans, traces
-
-
-def log(line: Timeline) -> list[tuple[int, int, int, str]]:
-    """When each op was issued, started and ended, and what it waited for."""
-    assert line.issued is not None
-    return [(int(issued), s.start, s.end, s.cause) for issued, s in zip(line.issued, line)]
-
-
-def chain(*durations: int, **columns: Any) -> Trace:
-    """Ops of these durations that share nothing, on one stream unless told otherwise."""
-    none: list[list[int]] = [[] for _ in durations]
-    return Trace(Buffers.make([1], [0], [len(durations)]), Ops.make(none, none, duration=durations, **columns))
-
-
-def with_copy(blocking: bool) -> Trace:
-    """Two kernels of 10 and 30 ns; a copy out of what the first made, 7 ns; another kernel of 5 ns."""
-    ops = Ops.make(
-        [[], [], [0], []],
-        [[0], [], [1], []],
-        duration=[10, 30, -1, 5],
-        stream=[0, 0, 1, 0],
-        streams=["compute", "d2h"],
-        role=[0, 0, COPY_OUT, 0],
-        blocking=[False, False, blocking, False],
-    )
-    return Trace(Buffers.make([8, 8], [0, 2], [3, 3], host=[False, True]), ops)
 
 
 def test_queued_kernels_hide_a_copy_that_does_not_block(machine: Machine) -> None:
@@ -122,78 +90,12 @@ def test_a_host_without_ops_does_not_matter(machine: Machine) -> None:
     assert (one.makespan, one.first, one.cycle) == (two.makespan, two.first, two.cycle) == (25, 1, 1)
 
 
-def test_two_hosts_hand_over_in_one_order(machine: Machine) -> None:
-    # a      |10: op 0|     waits until 50    |60: op 2|
-    # b      |10: op 1|             |60: op 3, after op 2 though b could at 20; it blocks, 60..64|
-    # first  |10 .. .. .. .. 50|         |60..62|
-    # second |10..13|                    |60..64|
-    pair = chain(40, 3, 2, 4, stream=[0, 1, 0, 1], streams=["first", "second"], host=[0, 1, 0, 1], hosts=["a", "b"])
-    trace = replace(pair, ops=replace(pair.ops, blocking=np.array([True, False, False, False])))
-    machine = machine.with_(host_ns=10)
-    steps = Steps.make(trace, machine, None)
-    clock = Clock(steps, Reservations.make(trace, None), Hosts.make(trace, machine, None))
-    clock.advance()
-    assert clock.hosts.issued.tolist() == [10, 10, 60, 60]
-    assert list(zip(steps.start.tolist(), steps.end.tolist())) == [(10, 50), (10, 13), (60, 62), (60, 64)]
-    # a goes on at 60, b at 64: op 0 at 70, op 1 at 74
-    clock.advance()
-    assert clock.hosts.issued.tolist() == [70, 74, 120, 120]
-    assert simulate(trace, machine).makespan == 60
-
-
 def test_blocking_ops_turn_the_host_on(machine: Machine) -> None:
     line = simulate(chain(4, 5, 6, stream=[0, 1, 0], streams=["a", "b"], blocking=[True, False, False]), machine)
     assert log(line) == [(0, 0, 4, "none"), (4, 4, 9, "host"), (4, 4, 10, "none")]
     assert simulate(chain(4, 5), machine).issued is None
     assert simulate(chain(4, 5), machine, sync=False).issued is None
     assert simulate(chain(4, 5), machine, sync=True).issued is not None
-
-
-@dataclass(frozen=True)
-class Case:
-    """A trace under one clock, with a host."""
-
-    trace: Trace
-    machine: Machine
-    placement: Placement | None
-    capacity: int | None
-    sync: bool | None
-
-    def line(self, iterations: int = 200) -> Timeline:
-        memory = {"capacity": self.capacity, "iterations": iterations, "sync": self.sync}
-        return simulate(self.trace, self.machine, self.placement, **memory)
-
-    def rules(self) -> dict[str, Any]:
-        memory = {"placement": self.placement, "capacity": self.capacity, "duplex": self.machine.duplex}
-        return memory | {"handing": self.machine.host_costs(self.trace), "sync": self.sync}
-
-    def check(self) -> None:
-        check.timeline(self.trace, self.line(), self.machine.durations(self.trace), **self.rules())
-
-    def off(self) -> Case:
-        """Nothing takes host time, nothing blocks."""
-        return replace(
-            self,
-            trace=self.trace.with_blocking(False),
-            machine=self.machine.with_(host_ns=0, copy_host_ns=0),
-            sync=None,
-        )
-
-
-@st.composite
-def cases(draw: st.DrawFn, hosts: int = 3, *, memory: bool = True) -> Case:
-    """Blocking ops and copies, of several hosts, drawn or planned; arcs; any clock."""
-    trace = draw(traces(max_ops=8, hosts=hosts))
-    if draw(st.booleans()):
-        trace = replace(draw(plans(trace)), blocking=draw(st.booleans())).apply(trace)
-    machine = tiny_machine(duplex=draw(st.booleans()))
-    machine = machine.with_(
-        host_ns=draw(st.sampled_from([0, 1.4, 3, 10, 100])), copy_host_ns=draw(st.sampled_from([0, 5]))
-    )
-    which, sync = draw(st.integers(0, 2 if memory else 0)), draw(st.sampled_from([None, True, False]))
-    placement = best_fit(trace, alignment=draw(st.sampled_from([1, 4]))) if which == 1 else None
-    capacity = trace.peak_load + draw(st.sampled_from([0, 0, 1, 5, 1000])) if which == 2 else None
-    return Case(trace, machine, placement, capacity, sync)
 
 
 @given(cases())
@@ -263,16 +165,6 @@ def test_a_regime_of_several_hosts_is_for_ever(case: Case) -> None:
 
 
 @given(cases())
-def test_a_host_only_ever_delays(case: Case) -> None:
-    starts = []
-    for one in (case, case.off()):
-        steps = Steps.make(one.trace, one.machine, one.placement)
-        clock = Clock(steps, Reservations.make(one.trace, one.capacity), Hosts.make(one.trace, one.machine, one.sync))
-        starts.append([(clock.advance(), steps.start.copy())[1] for _ in range(4)])
-    assert (np.array(starts[0]) >= np.array(starts[1])).all()
-
-
-@given(cases())
 def test_with_the_host_off_nothing_is_another(case: Case) -> None:
     off = case.off()
     assert not hosted(off.trace, off.machine)
@@ -299,67 +191,3 @@ def test_who_blocks_makes_no_difference_to_hazards_and_bytes(data: st.DataObject
     placed = best_fit(queued)
     ran = [outcome(trace, swapped, placed, order=1, iterations=2) for swapped in (queued, blocking)]
     assert same(*ran)
-
-
-FAULTS = {
-    "a blocking copy does not drain": ("if drained and drains[i] and ended[h] > clock[h]", "if False"),
-    "it drains what the device was given last": ("max(ended[h], end[i])", "end[i]"),
-    "each host has an order of its own": ("if here > last:", "if True:"),
-    "handing over takes no time": ("clock[h] + cost[i]", "clock[h]"),
-    "copies that do not block hold the host": ("end[i] if blocks[i] else", "end[i] if True else"),
-    "nothing blocks": ("end[i] if blocks[i] else", "end[i] if False else"),
-    "ops start before they are issued": ("if last > t:", "if False:"),
-    "the host's time goes for a copy's": ("COPY if until >= t else HOST", "COPY"),
-    "a copy's time goes for the host's": ("COPY if until >= t else HOST", "HOST"),
-    "a copy that blocks is forgotten": ("held[h] = end[i]", "pass"),
-}
-
-
-def hand_made() -> list[Case]:
-    """One copy after two kernels on one stream; after a long one and a short one on two; two hosts."""
-    two = chain(40, 3, 2, 4, stream=[0, 1, 0, 1], streams=["first", "second"], host=[0, 1, 0, 1], hosts=["a", "b"])
-    two = replace(two, ops=replace(two.ops, blocking=np.array([True, False, False, False])))
-    one = with_copy(True)
-    apart = replace(one, ops=replace(one.ops, stream=np.array([2, 0, 1, 0]), streams=("compute", "d2h", "long")))
-    apart = replace(apart, ops=replace(apart.ops, duration=np.array([40, 3, -1, 5])))
-    machines = tiny_machine(), tiny_machine().with_(host_ns=3, copy_host_ns=2)
-    return [Case(trace, machine, None, None, None) for trace in (one, apart, two) for machine in machines]
-
-
-def objects() -> bool:
-    """Whether the naive clock objects to some case made by hand, or of fifty random ones."""
-
-    @settings(max_examples=50, derandomize=True, database=None, phases=[Phase.generate], deadline=None)
-    @given(cases(memory=False))
-    def judged(case: Case) -> None:
-        case.check()
-
-    try:
-        for case in hand_made():
-            case.check()
-        judged()
-    except CheckError:
-        return True
-    return False
-
-
-def test_without_a_fault_the_naive_clock_has_no_objection() -> None:
-    assert not objects()
-
-
-@pytest.mark.jit
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = FAULTS[fault]
-    source = inspect.getsource(getattr(_clock._advance, "py_func", _clock._advance)).removeprefix("@jit\n")
-    assert right in source
-    broken = dict(vars(_clock))
-    exec(source.replace(right, wrong), broken)
-    monkeypatch.setattr(_clock, "_advance", broken["_advance"])
-    assert objects()
-
-
-def test_a_sync_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = Hosts.make
-    monkeypatch.setattr(Hosts, "make", lambda trace, machine, sync: make(trace, machine, False))
-    assert objects()

@@ -136,7 +136,7 @@ class Clock:
     def advance(self) -> None:
         """Run one more iteration."""
         self.steps.before[:] = self.steps.end
-        _advance(self.steps, self.memory, self.hosts)
+        advance(self.steps, self.memory, self.hosts)
         self.memory = self.memory.settled(self._now)
 
     @property
@@ -166,7 +166,7 @@ class Clock:
 
 
 @jit
-def _advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
+def advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
     """Run one iteration in issue order; `before` and `end` hold the ends of the last one and of this."""
     # columns by name: looked up in the tuples at every use, the loop takes a third longer
     duration, engine, ready, before, end = x.duration, x.engine, x.ready, x.before, x.end

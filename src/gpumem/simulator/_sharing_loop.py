@@ -83,7 +83,7 @@ class SharedClock:
     def advance(self) -> tuple[I64, I64]:
         """Go on until one more iteration has ended; return when its ops started and ended."""
         x = self.streams
-        _advance(x, self.hosts)
+        advance(x, self.hosts)
         row = (x.state[TURN] - 1) % len(x.start)
         return x.start[row].copy(), x.end[row].copy()
 
@@ -111,7 +111,7 @@ class SharedClock:
 
 
 @jit
-def _advance(x: Streams, hosts: Hosts) -> None:
+def advance(x: Streams, hosts: Hosts) -> None:
     """Go from event to event until one more iteration has ended."""
     work, kernel, after_ptr, after, order_ptr, order = x.work, x.kernel, x.after_ptr, x.after, x.order_ptr, x.order
     begun, running, left, until, ended, rate = x.begun, x.running, x.left, x.until, x.ended, x.rate
@@ -132,7 +132,7 @@ def _advance(x: Streams, hosts: Hosts) -> None:
                 running[e] = IDLE
                 count -= kernel[i]
                 if hosted:
-                    _release(x, hosts, i, now)
+                    release(x, hosts, i, now)
         if todo == 0:
             break
         then = FAR
@@ -151,7 +151,7 @@ def _advance(x: Streams, hosts: Hosts) -> None:
             if not ready:
                 continue
             if hosted:
-                at = _hand_over(x, hosts, k * n + i)
+                at = hand_over(x, hosts, k * n + i)
                 if at > now:
                     then = min(then, at)
                     hosts.state[LATE] += 1
@@ -172,7 +172,7 @@ def _advance(x: Streams, hosts: Hosts) -> None:
 
 
 @inner
-def _hand_over(x: Streams, hosts: Hosts, position: int) -> int:
+def hand_over(x: Streams, hosts: Hosts, position: int) -> int:
     """Return when the op at a position since the start is handed over; FAR where that is not known yet."""
     n, window = len(x.work), len(x.start)
     while x.state[HANDED] <= position:
@@ -192,7 +192,7 @@ def _hand_over(x: Streams, hosts: Hosts, position: int) -> int:
 
 
 @inner
-def _release(x: Streams, hosts: Hosts, i: int, now: int) -> None:
+def release(x: Streams, hosts: Hosts, i: int, now: int) -> None:
     """An op has ended: its host goes on, if it has waited for it."""
     h = hosts.host[i]
     x.given[h] -= 1

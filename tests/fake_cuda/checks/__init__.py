@@ -1,4 +1,4 @@
-"""What the fake driver is checked for, in the process that has it: `test_fake_cuda.py` runs `main` there."""
+"""What the fake driver is checked for, in the process that has it: `execute/test_fake_cuda.py` runs `main` there."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""What the room `live` is checked for on the fake driver: `test_live_memory.py` runs `main` there."""
+"""What pages and the memory behind pools are checked for on the fake driver: `test_pages.py` runs `main` there."""
 
 from cuda.core import Device
 

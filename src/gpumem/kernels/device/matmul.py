@@ -128,10 +128,10 @@ def _tiled(share: int) -> Any:
 _PRODUCTS = {share: _tiled(share) for share in (1, 4)}
 
 
-def _share(batches: int, rows: int, columns: int) -> int:
+def share_of(batches: int, rows: int, columns: int) -> int:
     """Return 4 for large tiles where these are enough, and no more than a quarter as many as small ones; else 1.
 
-    >>> _share(1, 512, 512), _share(1, 512, 64), _share(1000, 8, 8), _share(1000, 17, 17)
+    >>> share_of(1, 512, 512), share_of(1, 512, 64), share_of(1000, 8, 8), share_of(1000, 17, 17)
     (4, 1, 1, 4)
     """
     large, small = (batches * -(-rows // side) * -(-columns // side) for side in (4 * TILE, TILE))
@@ -160,7 +160,7 @@ def product(
     rows, columns, _ = shape
     if max(shape) > _LONGEST:
         raise ValueError(f"a product of (rows, columns, inner) = {shape}: no side may be longer than {_LONGEST}")
-    share = _share(batches, rows, columns)
+    share = share_of(batches, rows, columns)
     tiles = batches * -(-rows // (share * TILE)) * -(-columns // (share * TILE))
     counts = [np.int64(n) for n in (batches, sums, *shape)]
     left, right = [[flat, *map(np.int64, strides)] for flat, *strides in (a, b)]

@@ -1,4 +1,4 @@
-"""Kernels from PTX on the fake driver: `fake_cuda/ptx_checks`, and what is refused."""
+"""The fake CUDA driver runs kernels from PTX (`fake_cuda/ptx_checks`), and refuses what it does not know."""
 
 import pytest
 

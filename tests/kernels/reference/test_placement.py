@@ -1,6 +1,6 @@
 """The checks of a placement in `kernels.reference` against the project's oracles and against sets of steps and bytes.
 
-`test_kernels.py` and `test_gpu.py` compare the kernels with these references bit for bit.
+`kernels/test_device.py` and `test_gpu.py` compare the kernels with these references bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Overheads compare two runs with the same host, in each place that gives one."""
+"""Is every overhead, of `simulator`, `pipeline`, `swap.facts` and `benchmarks.papers`, against the same host?
+
+A base is the unswapped run with the host of the run that it is for.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""The compiled loop over events against a run in steps of a nanosecond; faults in the loop are seen."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import Phase, given, settings
+
+import gpumem.simulator._sharing_loop as module
+from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
+from tests.conftest import tiny_machine
+from tests.simulator.sharing_cases import SLOWDOWNS, Case, cases, streams
+
+
+@given(cases())
+def test_each_iteration_is_that_in_steps_of_a_nanosecond(case: Case) -> None:
+    case.check()
+
+
+@pytest.mark.parametrize("slowdown", [0.0, *SLOWDOWNS])
+def test_two_jobs_are_two_streams(slowdown: float) -> None:
+    work, machine, turns = ([100, 50, 30], [60, 0, 55, 65]), tiny_machine(), 3
+    jobs = [Job(f"job{k}", streams(row), iterations=turns + 1) for k, row in enumerate(work)]
+    ran = simulate_jobs(jobs, machine, 100, Policy(unmanaged), slowdown=slowdown)
+    trace = streams(*work)
+    clock = Case(trace, machine, slowdown).clock()
+    for k in range(turns):
+        _, end = clock.advance()
+        assert [job.end[k] for job in ran.jobs] == [end[trace.ops.stream == s].max() for s in range(2)]
+
+
+FAULTS = {
+    "of three kernels that run one is forgotten": ("(then - now) * rate[count]", "(then - now) * rate[min(count, 2)]"),
+    "copies slow others down": ("count += kernel[i]", "count = min(count + 1, len(rate) - 1)"),
+    "a kernel ends a nanosecond early": ("now - (-left[e] // rate[count])", "now + max(left[e] // rate[count], 1)"),
+    "work goes on at full speed": ("(then - now) * rate[count]", "(then - now) * unit"),
+    "nobody waits": ("(ended[y] <= k) if y >= 0", "False if y >= 0"),
+    "the iteration before is forgotten": ("(ended[y + n] < k)", "False"),
+    "streams drift apart": ("k >= turn + window", "k >= turn + window + 1"),
+    "ops start before they are issued": ("if at > now:", "if False:"),
+    "a copy does not drain": ("(hosts.drains[i] and x.given[h] > 0)", "False"),
+    "nothing blocks": ("x.waits[h] = hosts.blocks[i]", "pass"),
+    "handing over takes no time": ("hosts.clock[h] + hosts.cost[i]", "hosts.clock[h]"),
+    "the host goes on as of when it gave": ("hosts.clock[h] = now", "pass"),
+}
+
+
+def objects() -> bool:
+    """Whether the steps of a nanosecond object to some of a hundred random cases."""
+
+    @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate], deadline=None)
+    @given(cases())
+    def judged(case: Case) -> None:
+        case.check(3)
+
+    try:
+        judged()
+    except (AssertionError, IndexError):
+        return True
+    return False
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_loop_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = FAULTS[fault]
+    loops = (module.advance, module.hand_over, module.release)
+    source = "".join(inspect.getsource(getattr(loop, "py_func", loop)).partition("\n")[2] for loop in loops)
+    assert right in source
+    broken = dict(vars(module))
+    exec(source.replace(right, wrong), broken)
+    monkeypatch.setattr(module, "advance", broken["advance"])
+    assert objects()
