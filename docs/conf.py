@@ -1,22 +1,28 @@
 """How Sphinx builds the pages: `sphinx-build -W docs site`."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE / "_ext")]
 
+from gpumem.base.version import __version__  # noqa: E402
+
 project = "gpumem"
+release = __version__
 copyright = "The gpumem authors"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
     "pictures",
     "rooms",
+    "source",
 ]
 exclude_patterns = ["_*"]
 templates_path = ["_templates"]
@@ -52,7 +58,11 @@ html_title = "gpumem"
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
-html_theme_options = {"navigation_with_keys": False}
+html_theme_options = {"navigation_with_keys": False, "logo": {"text": f"gpumem {release}"}}
+if repository := os.environ.get(
+    "GITHUB_REPOSITORY"
+):  # where the pages are built by a workflow, the bar has its repository
+    html_theme_options["github_url"] = f"https://github.com/{repository}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -58,8 +58,8 @@ def wrong(path: Path, link: str) -> str:
 
 
 def built(site: Path) -> list[Path]:
-    """Return the pages of a site, without the theme's own files."""
-    return [file for file in sorted(site.rglob("*.html")) if "_static" not in file.parts]
+    """Return the pages of a site, without the theme's own files, and the code, whose links back viewcode guesses."""
+    return [file for file in sorted(site.rglob("*.html")) if not {"_static", "_modules"} & {*file.parts}]
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
     $ gpumem info tiny.csv          a command; what it prints follows, stdout and stderr as on a terminal
     ...                             lines that the page leaves out
     $ cat tiny.csv                  `ls`, `cat`, `head` and `echo $?` are known, and `cat <<END > FILE`
-    $ python train.py               runs a file of the page, or one that a command wrote
+    $ python train.py               runs a file of the page, one that a command wrote, or one of `examples/`
 
 One page is one terminal: its commands run in order, in one folder. A block may say what it needs: "```console slow"
 runs only with `-m slow`, "```console torch" where PyTorch is (tests/pytorch), "```console zoo" where transformers is,
@@ -30,6 +30,7 @@ from benchmarks.suites import parser as suites
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.main import main
 
+ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = 100  # of the terminal
 
 _BLOCK = re.compile(r"^```console(?: (?P<needs>slow|torch|zoo))?\n(?P<text>.*?)^```$", re.M | re.S)
@@ -155,7 +156,7 @@ class Terminal:
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(screen), redirect_stderr(screen):
             patch.syspath_prepend(Path.cwd())
             try:
-                runpy.run_path(script, run_name="__main__")
+                runpy.run_path(script if Path(script).exists() else str(ROOT / script), run_name="__main__")
             except Exception:
                 self.status = 1
                 traceback.print_exc()

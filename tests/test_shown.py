@@ -15,6 +15,7 @@ pytestmark = pytest.mark.jit  # what is compiled is tested elsewhere
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+COMMANDS = ROOT / "docs" / "reference" / "commands.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -35,10 +36,10 @@ def test_pages_show_what_commands_print(page: Path, needs: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_stand_in_console_blocks(page: Path) -> None:
-    """What is typed in another block (`sh`: to install) is not run, so it shows no output; README has the synopsis."""
+    """What is typed in another block (`sh`: to install) is not run, so it shows no output; the page of commands has the synopsis."""
     for fence in re.finditer(r"^ *```(?!console|\s)([^\n]*)\n(.*?)^ *```$", page.read_text(), re.M | re.S):
         typed = re.findall(r"^(?:\$ )?gpumem .*", fence[2], re.M)
-        assert not typed or (page == README and fence[1] == "text"), typed
+        assert not typed or (page == COMMANDS and fence[1] == "text"), typed
     assert not re.search(r"^ +```console", page.read_text(), re.M), "a console block stands at the margin"
 
 
@@ -61,7 +62,7 @@ def _options(text: str) -> set[str]:
 
 
 def test_the_synopsis_is_that_of_the_parsers() -> None:
-    (synopsis,) = re.findall(r"^```text\n(gpumem .*?)^```$", README.read_text(), re.M | re.S)
+    (synopsis,) = re.findall(r"^```text\n(gpumem .*?)^```$", COMMANDS.read_text(), re.M | re.S)
     lines = [line.split(maxsplit=3) for line in re.sub(r"\n +", " ", synopsis).splitlines()]
     assert {name for _, name, *_ in lines} == set(re.findall(r"^ +([a-z]+) {2,}", _helps(), re.M))
     for _, name, *rest in lines:
@@ -80,7 +81,7 @@ def test_options_and_machines_that_pages_name_exist() -> None:
             flags=re.M | re.S,
         )
         assert _options(text) <= exist, page.name
-    assert all(re.search(rf"[` ]{name}[` ]", README.read_text()) for name in PRESETS)
+    assert all(re.search(rf"[` ]{name}[` ]", COMMANDS.read_text()) for name in PRESETS)
 
 
 def test_a_terminal_and_what_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,4 +90,4 @@ def _legend(ax: Axes, seen: set[str]) -> None:
         for name, marker, fill in MARKS.values()
     ]
     bars = [Patch(color=colour, label=name) for name, colour in PIECES.items() if name in seen]
-    ax.figure.legend(handles=[*marks, *bars], loc="outside lower center", ncols=6, frameon=False, fontsize=10)
+    ax.figure.legend(handles=[*marks, *bars], loc="outside lower center", ncols=3, frameon=False)

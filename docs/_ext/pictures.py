@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 from lifetimes import forward_values, lifetimes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import font_scalings
 
 import benchmarks.papers.waterwave
 import gpumem
@@ -31,10 +33,18 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1]
 Draw = Callable[["Axes"], object]
 PICTURES: dict[str, tuple[Draw, tuple[float, float]]] = {}
-STYLE = {"svg.hashsalt": "gpumem", "font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
+WIDTH = 8  # inches, 768 pixels: what a page of 1300 pixels has room for, so nothing on a picture shrinks
+STYLE = {  # 12 points are 16 pixels, as the text of a page; `font_scalings` below sees to legends
+    "svg.hashsalt": "gpumem",
+    "svg.fonttype": "none",
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+font_scalings |= {"small": 1.0, "medium": 1.0, "large": 1.0}
 
 
-def picture(*, width: float = 9, height: float = 4) -> Callable[[Draw], Draw]:
+def picture(*, width: float = WIDTH, height: float = 4) -> Callable[[Draw], Draw]:
     """Put the function below among those that are drawn."""
 
     def add(draw: Draw) -> Draw:
@@ -68,6 +78,30 @@ def timeline(ax: Axes) -> None:
     gpumem.plot.streams(planned().trace, planned().after.timeline, ax=ax)
 
 
+def front(folder: Path) -> list[Path]:
+    """Draw the front page's picture, `load-light.svg` and `load-dark.svg`, which stand in the repository.
+
+    What it shows is in its description as well, for `tests/test_front.py` to hold against the plan of today.
+    """
+    written = []
+    for look, style in {"light": "default", "dark": "dark_background"}.items():
+        with matplotlib.style.context([style, STYLE | {"savefig.transparent": True}]):
+            figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+            ax = figure.subplots()
+            gpumem.plot.profile(planned().before.trace, planned().trace, planned().pool, ax=ax)
+            ax.set(title="", xlabel="op of the training step", ylabel="on the GPU (MiB)")
+            ax.legend(frameon=False)
+            written.append(folder / f"load-{look}.svg")
+            figure.savefig(written[-1], metadata={"Date": None, "Creator": None, "Description": shows()})
+    return written
+
+
+def shows() -> str:
+    """Say what the front page's picture shows, in figures."""
+    before, after = planned().before.trace, planned().trace
+    return f"peak load {before.peak_load}, planned {after.peak_load}, limit {planned().pool} bytes"
+
+
 @cache
 def made_by(page: str) -> dict[str, Any]:
     """Run the examples of a page, silently; return what they name."""
@@ -82,43 +116,43 @@ def _again(ax: Axes, name: str, only: str = "") -> None:
     lifetimes(ax, made_by("guides/recompute.md")[name], only=only)
 
 
-@picture(height=4.4)
+@picture(height=4.7)
 def again_values(ax: Axes) -> None:
     """The net before: who makes each value, and who reads it."""
     _again(ax, "trace")
 
 
-@picture(height=3)
+@picture(height=3.3)
 def again_chain(ax: Axes) -> None:
     """A chain made again."""
     _again(ax, "chain", "y s h")
 
 
-@picture(height=3)
+@picture(height=3.3)
 def again_scratch(ax: Axes) -> None:
     """An input that is away, made in scratch."""
     _again(ax, "apart", "x y s h")
 
 
-@picture(height=3)
+@picture(height=3.3)
 def again_united(ax: Axes) -> None:
     """Two decisions at one place."""
     _again(ax, "united", "x y s h")
 
 
-@picture(height=2.6)
+@picture(height=2.9)
 def again_place(ax: Axes) -> None:
     """Copies out, copies in, reruns."""
     _again(ax, "mixed", "y h")
 
 
-@picture(height=3.3)
+@picture(height=3.6)
 def again_random(ax: Axes) -> None:
     """A random op run again, and its generator's state."""
     _again(ax, "drawn", "h d m p generator")
 
 
-@picture(height=2.8)
+@picture(height=3.1)
 def again_hold(ax: Axes) -> None:
     """A dead input held instead."""
     _again(ax, "held", "h d m p")
@@ -183,7 +217,7 @@ def waterwave_sharing(ax: Axes) -> None:
         gains = [float(row[7 + k]) if row[7 + k] != "-" else float("nan") for row in rows]
         ax.plot(memory, gains, marker="o", markersize=3, label=way)
     ax.set(xlabel="memory, GiB", ylabel="times as much as in turn", ylim=(0.5, 1.4))
-    ax.legend(fontsize="small")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 @picture()
@@ -201,12 +235,23 @@ def mosos(ax: Axes) -> None:
     gpumem.plot.curves(figure, ax=ax)
 
 
+SHOWN = [
+    "vgg16_cifar_b100",
+    "resnet50_224_b64",
+    "unet_256_b16",
+    "inceptionv3_299_b2",
+    "gpt2_s512_b8",
+    "llama_8l1024_s1024_b4_bf16",
+]
+
+
 @picture()
 def standings(ax: Axes) -> None:
-    """Every planner on every recorded trace, as measured."""
+    """Every planner on six kinds of nets, as measured; on a page all 33 recorded traces would be too small to read."""
     curves = json.loads((DOCS.parent / "benchmarks/results/planners.json").read_text())["curves"]
+    curves = [one for one in curves if one["title"] in SHOWN]
     figures = [plot.Figure(**one | {"series": tuple(plot.Series(**each) for each in one["series"])}) for one in curves]
-    plot.multiples(figures, ax=ax, across=5)
+    plot.multiples(figures, ax=ax, across=2)
 
 
 def draw_all(app: Sphinx) -> None:
@@ -224,3 +269,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Draw before the pages are read."""
     app.connect("builder-inited", draw_all)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    print(*front(DOCS / "_static"), sep="\n")

@@ -105,11 +105,15 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: Element, content: Element)
 
 
 def trim(app: Sphinx, tree: document) -> None:
-    """Take the blank line away that ends a doctest in Markdown, where pytest needs it."""
+    """Take the blank line away that ends a doctest in Markdown, where pytest needs it.
+
+    The source goes with the text: a block whose two differ is taken for marked-up text, and is not highlighted.
+    """
     from docutils.nodes import Text, literal_block
 
     for block in tree.findall(literal_block):
-        block[:] = [Text(block.astext().rstrip())]
+        block.rawsource = block.astext().rstrip()
+        block[:] = [Text(block.rawsource)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -133,7 +133,10 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
         ax.secondary_xaxis("top", functions=(partial(np.multiply, units), partial(np.multiply, 1 / units))).set_xlabel(
             label
         )
-    ax.legend(fontsize="small")
+    beside = (
+        {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(figure.series) > 5 else {}
+    )  # it would hide curves
+    ax.legend(fontsize="small", **beside)
     return ax
 
 
@@ -152,9 +155,10 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     x = [value for figure in figures for one in figure.series for value in one.x]
     wide = min(x, default=0) - 3, max(x, default=100) + 3
     across = min(across, len(figures))
-    columns = 2 * max(across, 2)  # of the legend
+    width = 3.2 * max(across, 2)
+    columns = _columns(looks, width)
     down, lines = -(-len(figures) // across), -(-len(looks) // columns)
-    canvas.set_size_inches(1.6 * columns, 2.6 * down + 0.25 * lines + 0.4)
+    canvas.set_size_inches(width, 2.6 * down + 0.25 * lines + 0.4)
     axes = canvas.subplots(down, across, squeeze=False).ravel()
     for k, (small, figure) in enumerate(zip(axes, figures)):
         _small(small, figure, looks)
@@ -168,6 +172,14 @@ def multiples(figures: Sequence[Figure], *, ax: Axes | None = None, across: int 
     canvas.legend([handles[name] for name in shown], shown, **look)
     first: Axes = axes[0]
     return first
+
+
+def _columns(names: Iterable[str], width: float) -> int:
+    """How many columns of a legend have room in `width` inches: a letter is 0.6 of the font wide, a handle 0.5."""
+    from matplotlib.font_manager import FontProperties
+
+    letter = 0.6 * float(FontProperties(size="small").get_size_in_points()) / 72
+    return max(1, int(width / (letter * max(map(len, names), default=1) + 0.5)))
 
 
 def _look(style: str, k: int) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def profile(
         ax.step(steps, np.maximum.reduceat(after.load(), begins) / _MIB, where="post", label="planned", color="#c44e52")
     if limit is not None:
         at = amount(limit, before.peak_load, "limit") / _MIB
-        ax.axhline(at, linestyle="--", linewidth=0.8, color="black", label="limit")
+        ink = ax.spines["bottom"].get_edgecolor()  # black would not be seen on a dark ground
+        ax.axhline(at, linestyle="--", linewidth=0.8, color=ink, label="limit")
     ax.set(xlabel="op", ylabel="device load (MiB)", title=before.name, ylim=(0, None))
     ax.legend()
     return ax
@@ -144,7 +145,8 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     shown = {role: _ROLES[role] for k, role in enumerate(ROLES) if (trace.ops.role == k).any()}
     for label, colour in (shown | (_HOST if handed else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(ROLES) + len(_HOST), fontsize="small")
+    under_the_label = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.4}  # in font sizes
+    ax.legend(ncols=len(ROLES) + len(_HOST), fontsize="small", **under_the_label)
     rows = [*trace.ops.hosts[: len(handed)], *trace.ops.streams]
     ax.set_yticks(range(len(rows)), rows)
     if handed:
