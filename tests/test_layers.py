@@ -269,3 +269,41 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gpumem.nonsense
+
+
+# Test files that ask a question of several modules, which their docstring names; all others bear a module's name, or a
+# folder's.
+QUESTIONS = {
+    *(
+        "cli/wrong_lines",
+        "execute/fake_cuda",
+        "execute/fake_cuda_ptx",
+        "execute/reruns",
+        "jobs/fake_cuda_jobs",
+    ),
+    *("jobs/waterwave/swapped", "kernels/compiled", "pool/allocators/seeded_bugs", "pool/smartpool/smartpool"),
+    *(
+        "runtime/long",
+        "runtime/page",
+        "runtime/programs",
+        "simulator/overhead",
+        "swap/search/brute_force",
+        "trace/kept",
+    ),
+    *("testing/testing", "torch/foreign", "torch/rebatch", "torch/shown", "torch/torch_peers", "torch/capture/bitwise"),
+    *("torch/capture/peaks", "torch/run/beside", "torch/run/bits", "torch/run/leaving", "torch/run/op_samples"),
+    *("torch/run/random_programs", "torch/run/random_steps", "torch/zoo/zoo", "pool/allocators/contract"),
+}
+
+
+def test_the_word_finds_the_test() -> None:
+    modules_of = {str(path.relative_to(SOURCE).with_suffix("")) for path in SOURCE.rglob("*.py")}
+    folders = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.is_dir()}
+    there = {name.rpartition("/")[0] + "/" + name.rpartition("/")[2].lstrip("_") for name in modules_of} | folders
+    tests = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    named = {
+        f"{path.parent}/{path.stem.removeprefix('test_')}".replace("pytorch", "torch", 1)
+        for path in tests
+        if len(path.parts) > 1 and path.parts[0] not in ("benchmarks", "fake_cuda")
+    }
+    assert named - there == QUESTIONS

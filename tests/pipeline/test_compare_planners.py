@@ -1,4 +1,4 @@
-"""What a step takes as it is, the cheapest plan of several planners, and whose tensors it moves."""
+"""The cheapest plan of several planners, within a pool or a load, and the least pool that does."""
 
 from __future__ import annotations
 
@@ -8,46 +8,13 @@ from pathlib import Path
 import pytest
 
 import gpumem
-from gpumem import Machine, Trace
+from gpumem import Machine
 from gpumem.base.units import fraction
-from gpumem.pipeline import among, at_the_peak, least, need
-from gpumem.pipeline.report import by_module
-from gpumem.pipeline.requirement import CONTEXT, context_of
-from gpumem.pool import Caching, replay
-from gpumem.simulator import workspaces
-from gpumem.swap import Plan, Recompute, Swap
-from gpumem.trace import Buffers, Ops
+from gpumem.pipeline import among, least
 from tests.conftest import Cli
 
 MIB = 2**20
 pytestmark = pytest.mark.jit
-
-
-def reserved(trace: Trace) -> int:
-    allocator = Caching()
-    replay(trace, allocator)
-    return allocator.statistics.reserved.peak
-
-
-def test_a_step_takes_what_its_allocator_reserves_with_its_workspaces() -> None:
-    trace = gpumem.bundled("vgg16")
-    found = need(trace)
-    assert (found.live, found.tensors) == (trace.peak_load, reserved(trace))
-    assert found.reserved == reserved(workspaces.add(trace)) == found.tensors + found.workspaces
-    assert need(trace, trace).workspaces == 0
-    assert found.kinds == at_the_peak(trace) and sum(size for _, size in found.kinds) == trace.peak_load
-
-
-def test_a_buffer_that_wraps_and_moves_is_reserved_for() -> None:
-    trace = Trace.from_lifetimes([2 * MIB, 3 * MIB], [1, 3], [4, 6], n=4)
-    assert need(trace).reserved >= 5 * MIB
-
-
-def test_the_context_is_what_the_machine_says_or_assumed() -> None:
-    machine = Machine.named("rtx4090")
-    assert context_of(machine) == CONTEXT
-    assert context_of(machine.with_(reserved=5)) == 5
-    assert context_of(machine.with_(capacity=400)) == 100
 
 
 def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
@@ -76,43 +43,6 @@ def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
 def test_a_planner_that_comes_too_late_is_told() -> None:
     found = among(gpumem.bundled("vgg16"), Machine.named("gtx1080ti"), 300 * MIB, seconds=1e-6)
     assert found.planned is None and {tried.why for tried in found.tried} == {"the time was up, more seconds may do"}
-
-
-def modular() -> Trace:
-    """Four ops of two modules; the first two make a buffer each, the last two read them; a weight with its state."""
-    told = [{"phase": phase} for phase in ("forward", "forward", "backward", "optimizer")]
-    ops = Ops.make(
-        [[2], [0], [0, 1], [2, 3]],
-        [[0], [1], [], [2, 3]],
-        attributes=told,
-        module=["net.0.conv", "net.0.relu", "net.0.relu", ""],
-    )
-    names, kinds = (
-        ["", "", "net.0.conv.weight", "net.0.conv.weight.momentum"],
-        ["activation"] * 2 + ["param", "opt_state"],
-    )
-    full = {"persistent": [False, False, True, True]}
-    return Trace(Buffers.make([8, 4, 2, 2], [0, 1, 0, 0], [3, 3, 4, 4], kind=kinds, name=names, **full), ops)
-
-
-def test_decisions_are_summed_by_module_and_phase() -> None:
-    plan = Plan.of(modular(), [Swap(3, 3, 7, 4, 6), Swap(0, 1, 2, 2, 2), Recompute(1, 1, 2, 2)])
-    deep = {h.module: (h.moved, h.again, h.tensors, h.told) for h in by_module(modular(), plan)}
-    assert deep == {
-        "net.0.conv": (10, 0, 2, "forward to backward, optimizer to the next optimizer"),
-        "net.0.relu": (0, 4, 1, "forward to backward"),
-    }
-    (one,) = by_module(modular(), plan, rows=1)
-    assert (one.module, one.moved, one.again, one.tensors) == ("net.0", 10, 4, 3)
-    assert by_module(modular(), Plan()) == []
-
-
-def test_where_there_are_too_many_modules_the_rest_is_one_row() -> None:
-    trace = gpumem.bundled("vgg16")
-    plan = gpumem.plan(trace, "gtx1080ti", pool="60%", planner="capuchin", check=False).plan
-    (one,) = by_module(trace, plan, rows=1)
-    assert one.tensors == len(plan.decisions) and one.moved == sum(trace.buffers.size[s.buffer] for s in plan.swaps)
-    assert len(by_module(trace, plan, rows=3)) <= 3
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1%", "1e3", "5", "10%%", True])

@@ -1,9 +1,8 @@
-"""The main job as one call: the command line's result, honest about what was checked, saved whole or not at all."""
+"""Planning as one call: the command line's result, honest about what was checked."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import pytest
 from hypothesis import given
 
 import gpumem
-from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, check, simulate
+from gpumem import Infeasible, Machine, NotReached, Placement, Plan, Swap, Trace, best_fit, simulate
 from gpumem.base.names import name_of
 from gpumem.base.units import amount
 from gpumem.pipeline import Case, Checked, Planned
 from gpumem.swap import autoswap
-from tests.cli.test_cli import MIB, PEAK, net
 from tests.conftest import Cli, tiny_machine
-from tests.files import full_disk, snapshot
+from tests.files import snapshot
+from tests.nets import MIB, PEAK, net
 from tests.strategies import traces
 
 ALL = Checked(("placement", "data_flow", "budget", "timeline"))
@@ -31,11 +30,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("task") / "net.json"
     gpumem.write(path, net())
     return path
-
-
-@pytest.fixture(scope="module")
-def planned() -> Planned:
-    return gpumem.plan(net(), "gtx1080ti", pool="75%")
 
 
 # --- the same as on the command line ----------------------------------------------------------------------
@@ -92,20 +86,6 @@ def test_it_saves_what_the_command_writes(cli: Cli, file: Path, tmp_path: Path, 
 # --- what comes back ----------------------------------------------------------------------------------------
 
 
-def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
-    trace, machine = net(), Machine.named("gtx1080ti")
-    assert planned.before.placement.height == PEAK and planned.pool == PEAK * 3 // 4 and planned.load is None
-    assert planned.trace is planned.after.trace and planned.placement is planned.after.placement
-    assert planned.trace.peak_load == planned.plan.apply(trace).peak_load <= planned.load_limit <= planned.pool
-    check.everything(trace, planned.trace, planned.placement, planned.after.timeline, machine, limit=planned.pool)
-    base = simulate(trace, machine, planned.before.placement).makespan
-    assert planned.before.timeline.makespan == base
-    assert planned.overhead == planned.after.timeline.makespan / base - 1
-    assert (planned.machine, planned.planner, planned.score) == (machine, "autoswap", planned.report().score)
-    with pytest.raises(FrozenInstanceError):
-        planned.score = "mine"  # type: ignore[misc]
-
-
 def test_without_a_limit_the_pool_is_what_the_machine_has_available() -> None:
     card = Machine.named("gtx1080ti").with_(capacity=PEAK, reserved=PEAK // 4)
     planned = gpumem.plan(net(), card, planner="heuristic")
@@ -118,16 +98,6 @@ def test_by_a_load_the_capacity_clock_judges_and_the_placed_clock_is_there_too()
     assert found.after.timeline.makespan == simulate(found.trace, found.machine, capacity=found.load).makespan
     assert found.placed.makespan == simulate(found.trace, found.machine, found.placement).makespan
     assert found.report().clock == "capacity"
-
-
-def test_a_name_of_any_length_gives_a_short_repr(planned: Planned) -> None:
-    text = repr(planned)
-    assert text.startswith("Planned(net, pool of 18.00 MiB on gtx1080ti: ") and "swaps by " in text
-    machine = Machine.named("gtx1080ti").with_(name="m" * 500)
-    trace = Trace(net().buffers, net().ops, name="n" * 500)
-    long = replace(planned, machine=machine, planner="p" * 500, score="", before=replace(planned.before, trace=trace))
-    assert len(repr(long)) <= 200 and "\n" not in repr(long)
-    assert "load of 2.00 KiB" in repr(replace(planned, load=2048))
 
 
 # --- what was checked ---------------------------------------------------------------------------------------
@@ -302,39 +272,6 @@ def test_what_no_plan_reaches_is_not_bad_input() -> None:
     with pytest.raises(NotReached) as stop:
         gpumem.plan(net(), "gtx1080ti", pool=9 * MIB, threshold="2MiB")
     assert stop.value.reached > stop.value.limit == 9 * MIB
-
-
-# --- saving -------------------------------------------------------------------------------------------------
-
-
-def test_what_is_saved_can_be_read_back(planned: Planned, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    planned.save(str(tmp_path))
-    assert Plan.from_json((tmp_path / "plan.json").read_text()) == planned.plan
-    back = gpumem.read(tmp_path / "trace.json.gz")
-    assert back.peak_load == planned.trace.peak_load and (tmp_path / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("existed", [False, True])
-def test_a_disk_that_fills_up_leaves_no_half_of_the_files(
-    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
-) -> None:
-    folder = full_disk(tmp_path, monkeypatch, existed)
-    with pytest.raises(ValueError, match=f"^directory: {folder}: cannot write .No space left on device.$"):
-        planned.save(folder)
-    assert snapshot(tmp_path) == ({"out/plan.json": b"old"} if existed else {})
-    assert folder.exists() == existed
-
-
-def test_places_that_cannot_be_written_to_are_named(planned: Planned, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "full" / "timeline.json").mkdir(parents=True)
-    for place, message in (("file", "cannot write here"), ("full", "timeline.json is a directory")):
-        with pytest.raises(ValueError, match=f"^directory: .*{message}"):
-            planned.save(tmp_path / place)
-    with pytest.raises(ValueError, match=r"^directory: the name is empty$"):
-        planned.save("")
-    assert sorted(snapshot(tmp_path)) == ["file"]
 
 
 # --- any trace ----------------------------------------------------------------------------------------------

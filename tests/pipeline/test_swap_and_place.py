@@ -1,4 +1,4 @@
-"""SmartPool and AutoSwap together, the report, the pictures and the Chrome trace."""
+"""SmartPool and AutoSwap together: a plan whose placement fits the pool; and the Chrome trace of a plan."""
 
 from __future__ import annotations
 
@@ -10,31 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpumem import check, plot
+from gpumem import check
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, chrome
-from gpumem.pipeline.report import Report, Run, human, human_ns
 from gpumem.pipeline.swap_and_place import Combined, at_load, in_pool, settle
 from gpumem.pool import best_fit, search as pack
-from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap import Plan, autoswap, search
-from gpumem.trace import COPY_IN, COPY_OUT, Trace
+from gpumem.swap import Plan, search
+from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
-
-GTX = Machine.named("gtx1080ti")
-
-
-def swap(trace: Trace, limit: int) -> Plan:
-    return autoswap(trace, GTX, limit, score="wdoa")
-
-
-def report(trace: Trace, found: Combined, limit: int) -> Report:
-    placed = simulate(found.trace, GTX, found.placement)
-    before = Run(trace, best_fit(trace), simulate(trace, GTX))
-    after = Run(found.trace, found.placement, placed)
-    return Report("gtx1080ti", "wdoa", found.plan, before, after, limit, found.load_limit, "placed", placed)
+from tests.pipeline.swapping import GTX, swap
 
 
 def test_the_pool_limit_holds_for_the_placement() -> None:
@@ -89,40 +75,6 @@ def test_progress_is_told() -> None:
     assert len(told) > 1
 
 
-def test_the_report_counts_what_is_copied() -> None:
-    trace = bundled("vgg16")
-    limit = trace.peak_load * 7 // 10
-    found = at_load(trace, limit, swap=swap, pool=best_fit)
-    row = report(trace, found, limit).row()
-    size = {b.id: b.size for b in found.trace.buffers}
-    for key, role in (("bytes_out", COPY_OUT), ("bytes_in", COPY_IN)):
-        expected = sum(size[o.reads[0]] for o in found.trace.ops if found.trace.ops.role[o.id] == role)
-        assert row[key] == expected > 0
-    assert row["peak_load_after"] == found.trace.load().max()
-    assert row["overhead"] == row["makespan_ns"] / row["makespan_before_ns"] - 1
-    assert set(row["stalls"]) == {"data", "copy", "memory"}
-    json.dumps(row)
-
-
-def test_the_table_shows_the_row() -> None:
-    trace = bundled("mlp3")
-    found = at_load(trace, trace.peak_load, swap=swap, pool=best_fit)
-    table = report(trace, found, trace.peak_load).table()
-    assert "231.70 MiB" in table
-    assert "0.00%" in table
-
-
-def test_amounts_are_written_for_people() -> None:
-    assert [human(x) for x in (0, 1023, 1024, 2**20, 5 * 2**30)] == [
-        "0 B",
-        "1023 B",
-        "1.00 KiB",
-        "1.00 MiB",
-        "5.00 GiB",
-    ]
-    assert [human_ns(x) for x in (999, 1000, 10**6, 10**9)] == ["999 ns", "1.00 us", "1.00 ms", "1.00 s"]
-
-
 def test_the_chrome_trace_has_every_op_on_its_stream(tmp_path: Path) -> None:
     trace = bundled("vgg16")
     swapped = swap(trace, trace.peak_load * 7 // 10).apply(trace)
@@ -152,16 +104,6 @@ def test_the_chrome_trace_has_a_track_for_each_host() -> None:
         assert [end for _, end in mine[:-1]] == pytest.approx([begin for begin, _ in mine[1:]])
         assert mine[-1][1] - mine[0][0] == pytest.approx(line.makespan / 1000)
     assert min(e["ts"] for e in spans) == 0
-
-
-def test_pictures_are_drawn(tmp_path: Path) -> None:
-    trace = bundled("mlp3")
-    limit = trace.peak_load
-    found = at_load(trace, limit, swap=swap, pool=best_fit)
-    r = report(trace, found, limit)
-    paths = plot.pictures(tmp_path, r.before, r.after, limit)
-    assert sorted(p.name for p in paths) == ["layout.png", "profile.png", "timeline.png"]
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
 
 
 def _by_search(trace: Trace, load_limit: int, *, seed: int = 0, placed: bool = True) -> Plan:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,12 @@ def nothing():
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file with steps. It is loaded as the module `train`; pages have files of that name too, so it goes again."""
     file = tmp_path_factory.mktemp("workload") / "train.py"
     file.write_text(FILE)
-    return file
+    yield file
+    sys.modules.pop("train", None)
 
 
 @pytest.fixture(scope="module")

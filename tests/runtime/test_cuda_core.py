@@ -1,4 +1,4 @@
-"""Memory of the room `live` over the fake driver: see `fake_cuda/live_checks`."""
+"""Pools behind the memory of cuda.core and CuPy, on the fake driver. See `fake_cuda/resource_checks.py`."""
 
 from __future__ import annotations
 
@@ -7,42 +7,10 @@ import pytest
 from tests import fake_cuda
 from tests.on_fake_driver import all_pass, checks_of, needs_driver
 
-pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 
-CHECKS = checks_of(*sorted((fake_cuda.HERE / "live_checks").glob("*.py")))
-
-
-def test_on_the_fake_driver() -> None:
+@pytest.mark.thorough
+@pytest.mark.jit  # no loop of gpumem's is compiled here
+def test_pools_on_the_fake_driver() -> None:
     needs_driver()
-    all_pass("live_checks", CHECKS, memory=12 << 16, FAKE_CUDA_GRANULE="65536")
-
-
-@pytest.mark.parametrize(("mapping", "kind"), [("0", "Grown"), ("1", "Fixed")])
-def test_a_backing_is_what_the_device_can_do(mapping: str, kind: str) -> None:
-    """The context is left as well, whether that went well or not."""
-    needs_driver()
-    code = """
-from cuda.bindings import driver
-from fake_cuda import control
-from gpumem.runtime.pooled.backing import VirtualMemory, backing
-made = backing(0, 1 << 20)
-made.grow(1 << 20)
-made.close()
-control.fail("allocation", 1)
-try:
-    backing(0, 8).close()
-except MemoryError as error:
-    print(error)
-try:
-    print(type(made).__name__, VirtualMemory(0).granule)
-except RuntimeError as error:
-    print(type(made).__name__, error)
-print("held" if driver.cuDevicePrimaryCtxGetState(0)[2] else "left")
-"""
-    told = {
-        "Grown": "Grown 2097152\nleft\n",
-        "Fixed": "8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY\n"
-        "Fixed how memory is mapped: CUDA_ERROR_NOT_SUPPORTED\nleft\n",
-    }
-    done = fake_cuda.run(code, FAKE_CUDA_NO_MAPPING=mapping)
-    assert done.stdout == told[kind], done.stderr
+    checks = checks_of(fake_cuda.HERE / "resource_checks.py")
+    all_pass("resource_checks", checks, PYTHONPATH=str(fake_cuda.HERE.parent.parent))

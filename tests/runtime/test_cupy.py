@@ -10,7 +10,7 @@ import pytest
 from gpumem.pool import MultiStream, Native, SmartPool
 from gpumem.runtime import cupy_allocator
 from tests import cupy_double
-from tests.runtime.test_served import BASE, in_thread, served
+from tests.runtime.serving import BASE, in_thread, served
 
 pytestmark = pytest.mark.jit  # no loop of gpumem's is compiled here
 

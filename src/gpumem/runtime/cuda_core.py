@@ -99,7 +99,7 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         """Take a buffer back, last used on `stream`."""
         if address := int(ptr):
             handle = None if stream is None else _handle(stream)
-            self.served.free(address, handle if _tells() or handle not in DEFAULT else None)
+            self.served.free(address, handle if tells_the_stream() or handle not in DEFAULT else None)
 
     def close(self) -> None:
         """Serve nothing from now on; the memory goes back when the last buffer is closed. Twice does nothing."""
@@ -157,12 +157,12 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
         return float(hits / (hits + misses)) if hits else 0.0
 
     def _buffer(self, address: int, size: int, stream: Any) -> Any:
-        told = {"stream": stream} if _tells() else {}
+        told = {"stream": stream} if tells_the_stream() else {}
         return Buffer.from_handle(address, size, mr=self, **told)
 
 
 @cache
-def _tells() -> bool:
+def tells_the_stream() -> bool:
     """Whether a buffer is told its stream: cuda.core 1.0 frees on the default one, so there that one says nothing."""
     return "stream" in inspect.signature(Buffer.from_handle).parameters
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, permutations, product
+from itertools import permutations, product
 from time import perf_counter
 
 import numpy as np
@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 from gpumem import Machine, bundled, simulate
 from gpumem.base.errors import Infeasible
-from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, by_weight, partition, pipeline, takes, together
+from gpumem.jobs.waterwave import Partition, Pipeline, atoms, balanced, partition, pipeline, takes, together
 from gpumem.trace import Trace
-from tests.jobs.waterwave.test_waterwave import checked, made
+from tests.jobs.waterwave.jobs_together import checked, made
 from tests.strategies import nets, steps
 
 MACHINE = Machine.named("v100")
@@ -137,13 +137,6 @@ def test_one_job_and_what_is_refused():
         atoms(jobs[0], MACHINE, 0)
 
 
-def test_atoms_keep_ranges_whole_and_have_a_cut_at_the_peak():
-    trace = bundled("vgg16")
-    parts = atoms(trace, MACHINE, 60, keep=[(100, 200)])
-    assert not ((parts.cuts > 100) & (parts.cuts < 200)).any()
-    assert parts.held[parts.angs] == parts.held.max() and len(parts) <= 62 <= 2 * len(atoms(trace, MACHINE, 60))
-
-
 @pytest.mark.jit  # too slow without the compiler
 def test_two_jobs_of_5000_ops_are_planned_in_two_seconds():
     """As a net of 2,500 layers would be."""
@@ -156,18 +149,3 @@ def test_two_jobs_of_5000_ops_are_planned_in_two_seconds():
     both = together(balanced([atoms(job, MACHINE) for job in jobs], MACHINE, limit), MACHINE)
     assert perf_counter() - began < 2
     assert both.pipeline.bound().max() <= limit
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_turns_are_spread_by_weight(weights: list[int]):
-    turns = by_weight(weights)
-    for job, weight in enumerate(weights):
-        assert turns.count(job) == weight
-        for k, ran in enumerate(accumulate(turn == job for turn in turns), 1):
-            assert abs(ran - k * weight / sum(weights)) < 1.5
-
-
-def test_a_weight_below_1_is_refused():
-    for weights, told in (([1, 0], "weight of job 1: 0 is below 1"), ([], "weights: no jobs")):
-        with pytest.raises(ValueError, match=told):
-            by_weight(weights)

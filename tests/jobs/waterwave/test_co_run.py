@@ -27,31 +27,14 @@ from gpumem.execute import (
     run,
     scaled,
 )
-from gpumem.execute.models import Model, cnn, mlp
 from gpumem.jobs.waterwave import Pipeline, Together, partition, pipeline, run_together, together
 from gpumem.kernels import reference
 from gpumem.trace import SYNC, Buffers, Op, Ops, Trace
-from tests.jobs.waterwave.test_waterwave import sets
+from tests.jobs.waterwave.jobs_together import sets
+from tests.jobs.waterwave.models import alone, model
 
 MACHINE = Machine.named("v100")
 ROUNDS = 4
-
-
-@cache
-def model(name: str) -> Model:
-    """A small model; `net` draws random numbers and keeps statistics."""
-    if name == "net":
-        return cnn(batch=8, side=4, channels=[2, 3], classes=3, norm=True, drop=0.25)
-    return mlp(batch=64, features=8, hidden=(12, 8, 12), classes=3, optimiser=name)
-
-
-@cache
-def alone(name: str, iterations: int) -> dict[int, np.ndarray]:
-    """What a model ends with when it is trained by itself."""
-    mine, state = model(name), model(name).state()
-    launch = mine.launch(reference)
-    run(mine.trace, best_fit(mine.trace), Emulator(in_issue_order), launch, iterations, state=state)
-    return state
 
 
 # Jobs, their node groups' bytes, the limit as a part of what they hold without one, turns, whether rounds overlap

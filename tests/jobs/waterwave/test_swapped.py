@@ -15,7 +15,7 @@ from gpumem.kernels import reference
 from gpumem.simulator.sharing import share
 from gpumem.swap import PLANNERS, Plan
 from gpumem.trace import Trace
-from tests.jobs.waterwave.test_co_run import alone, model
+from tests.jobs.waterwave.models import alone, model
 
 pytestmark = pytest.mark.jit  # planners that search are too slow without the compiler
 MACHINE = Machine.named("v100")

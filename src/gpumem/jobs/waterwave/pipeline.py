@@ -170,7 +170,7 @@ def pipeline(
             f"turns: {order!r:.60} are not of the {len(parts)} jobs 0 to {len(parts) - 1}, each at least once"
         )
     flat = _flat(parts, limit, order, overlap)
-    return _folded(flat, limit) if wrap else flat
+    return folded(flat, limit) if wrap else flat
 
 
 def feasible(parts: Sequence[Partition], limit: int | None) -> None:
@@ -251,14 +251,14 @@ def _later(held: I64) -> I64:
     return np.append(np.maximum.accumulate(held[::-1])[::-1], 0)
 
 
-def _folded(flat: Pipeline, limit: int | None) -> Pipeline:
+def folded(flat: Pipeline, limit: int | None) -> Pipeline:
     """The shortest period at which rounds may follow each other: no slot taken twice, jobs in turn, the bound kept."""
     on = np.bincount([stream for turn in flat.turns for stream in turn.stream])  # a slot for each group
     shortest = max(*(turn.slot[-1] - turn.slot[0] + 1 for turn in flat.turns), *on.tolist())
     for period in range(shortest, flat.period):
-        folded = _rounds(flat, period)
-        if _apart(folded) and (limit is None or int(folded.bound().max()) <= limit):
-            return folded
+        found = _rounds(flat, period)
+        if _apart(found) and (limit is None or int(found.bound().max()) <= limit):
+            return found
     return flat
 
 
@@ -269,14 +269,14 @@ def _rounds(flat: Pipeline, period: int) -> Pipeline:
     return replace(flat, turns=tuple(sorted(turns, key=lambda turn: turn.slot[0])), period=period)
 
 
-def _apart(folded: Pipeline) -> bool:
+def _apart(rounds: Pipeline) -> bool:
     """Whether each slot of a stream has one group at most, and the turns of each job follow one another."""
-    taken = [(slot % folded.period, stream) for turn in folded.turns for slot, stream in zip(turn.slot, turn.stream)]
+    taken = [(slot % rounds.period, stream) for turn in rounds.turns for slot, stream in zip(turn.slot, turn.stream)]
     if len(set(taken)) < len(taken):
         return False
-    for job in range(len(folded.parts)):
-        mine = [folded.turns[t].slot for t in folded.turns_of(job)]
-        begin = [*(slot[0] for slot in mine[1:]), mine[0][0] + folded.period]  # of the iteration behind each
+    for job in range(len(rounds.parts)):
+        mine = [rounds.turns[t].slot for t in rounds.turns_of(job)]
+        begin = [*(slot[0] for slot in mine[1:]), mine[0][0] + rounds.period]  # of the iteration behind each
         if any(slot[-1] >= behind for slot, behind in zip(mine, begin)):
             return False
     return True

@@ -1,0 +1,68 @@
+"""What `plan` returns: all that follows from the plan, and files that are saved whole or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+import gpumem
+from gpumem import Machine, Plan, Trace, check, simulate
+from gpumem.pipeline import Planned
+from tests.files import full_disk, snapshot
+from tests.nets import PEAK, net
+
+
+def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
+    trace, machine = net(), Machine.named("gtx1080ti")
+    assert planned.before.placement.height == PEAK and planned.pool == PEAK * 3 // 4 and planned.load is None
+    assert planned.trace is planned.after.trace and planned.placement is planned.after.placement
+    assert planned.trace.peak_load == planned.plan.apply(trace).peak_load <= planned.load_limit <= planned.pool
+    check.everything(trace, planned.trace, planned.placement, planned.after.timeline, machine, limit=planned.pool)
+    base = simulate(trace, machine, planned.before.placement).makespan
+    assert planned.before.timeline.makespan == base
+    assert planned.overhead == planned.after.timeline.makespan / base - 1
+    assert (planned.machine, planned.planner, planned.score) == (machine, "autoswap", planned.report().score)
+    with pytest.raises(FrozenInstanceError):
+        planned.score = "mine"  # type: ignore[misc]
+
+
+def test_a_name_of_any_length_gives_a_short_repr(planned: Planned) -> None:
+    text = repr(planned)
+    assert text.startswith("Planned(net, pool of 18.00 MiB on gtx1080ti: ") and "swaps by " in text
+    machine = Machine.named("gtx1080ti").with_(name="m" * 500)
+    trace = Trace(net().buffers, net().ops, name="n" * 500)
+    long = replace(planned, machine=machine, planner="p" * 500, score="", before=replace(planned.before, trace=trace))
+    assert len(repr(long)) <= 200 and "\n" not in repr(long)
+    assert "load of 2.00 KiB" in repr(replace(planned, load=2048))
+
+
+def test_what_is_saved_can_be_read_back(planned: Planned, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    planned.save(str(tmp_path))
+    assert Plan.from_json((tmp_path / "plan.json").read_text()) == planned.plan
+    back = gpumem.read(tmp_path / "trace.json.gz")
+    assert back.peak_load == planned.trace.peak_load and (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_disk_that_fills_up_leaves_no_half_of_the_files(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    folder = full_disk(tmp_path, monkeypatch, existed)
+    with pytest.raises(ValueError, match=f"^directory: {folder}: cannot write .No space left on device.$"):
+        planned.save(folder)
+    assert snapshot(tmp_path) == ({"out/plan.json": b"old"} if existed else {})
+    assert folder.exists() == existed
+
+
+def test_places_that_cannot_be_written_to_are_named(planned: Planned, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full" / "timeline.json").mkdir(parents=True)
+    for place, message in (("file", "cannot write here"), ("full", "timeline.json is a directory")):
+        with pytest.raises(ValueError, match=f"^directory: .*{message}"):
+            planned.save(tmp_path / place)
+    with pytest.raises(ValueError, match=r"^directory: the name is empty$"):
+        planned.save("")
+    assert sorted(snapshot(tmp_path)) == ["file"]

@@ -1,0 +1,53 @@
+"""Processes that are forked from a run, as a loader's workers, have all their tensors and no run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gpumem.torch import managed
+from tests.pytorch.small_runs import HOW, away
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """The plainest there is."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.ones(8) * i
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_loader_with_and_without_workers(workers: int) -> None:
+    def sums() -> list[float]:
+        return [batch.sum().item() for batch in DataLoader(Numbers(), batch_size=4, num_workers=workers)]
+
+    bare = sums()
+    with managed("1MiB", **HOW) as run:
+        assert sums() == bare
+    assert all(row.peak <= 2**20 for row in run.report().iterations)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_has_all_its_tensors_and_no_run() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64) * 3
+        away(run, x)
+        into, out = os.pipe()
+        child = os.fork()
+        if not child:  # nothing may be raised here: it would run the other tests, too
+            modes = torch._C._len_torch_dispatch_stack()
+            os.write(out, f"{modes} {x.sum().item()} {x.numpy()[5]}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(into, 100) == b"0 192.0 3.0"
+        assert not run.memory.of([x])[0].here
+        os.close(into)
+        os.close(out)
+    assert x.sum().item() == 192

@@ -1,0 +1,157 @@
+"""Who is on the device within a limit: who goes, what is copied, and what holds where there is too little memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpumem.runtime import Adaptive, InMemory, LimitError, LiveBlock, OnClock
+from gpumem.testing import Unmanaged
+from tests.runtime.programs import CLOCK, Small, begin, short, step, told
+
+
+def test_native_until_the_limit_then_the_least_recently_used_goes() -> None:
+    device = Adaptive(OnClock(CLOCK), 250)
+    a, b, c = (device.malloc(100) for _ in range(3))
+    device.exec("make a", [], [a], duration=10)
+    device.exec("make b", [], [b], duration=10)
+    device.exec("make c", [b], [c], duration=10)  # a must go, though it is as old as b: b is an operand
+    device.exec("use a", [a], [], duration=10)  # and now b, unused for longer than c
+    device.exec("use b", [b], [], duration=10)  # which the host still has when c goes
+    assert told(device) == [
+        ("fill", 0, a),
+        ("op", 0, "make a"),
+        ("fill", 1, b),
+        ("op", 1, "make b"),
+        ("out", 2, a),
+        ("empty", 2, a),
+        ("fill", 2, c),
+        ("op", 2, "make c"),
+        ("out", 3, b),
+        ("empty", 3, b),
+        ("fill", 3, a),
+        ("in", 3, a),
+        ("op", 3, "use a"),
+        ("out", 4, c),
+        ("empty", 4, c),
+        ("fill", 4, b),
+        ("in", 4, b),
+        ("op", 4, "use b"),
+    ]
+    times = {(e.kind, e.op): (e.start, e.end) for e in device.log if e.kind in ("op", "out", "in")}
+    assert times["out", 2] == (20, 120) and times["op", 2] == (120, 130)
+    assert times["out", 3] == (130, 230) and times["in", 3] == (230, 430) and times["op", 3] == (430, 440)
+
+
+def test_a_clean_block_goes_without_a_copy_and_a_written_one_with_another() -> None:
+    device = Adaptive(InMemory(), 100)
+    a, b = device.malloc(100), device.malloc(100)
+    device.write(a, np.full(100, 7, np.uint8))
+    device.write(b, b"x")
+    device.read(a)
+    device.read(b)  # a is clean
+    device.exec("change", [a], [a], call=lambda stream, x: x.__iadd__(1))
+    device.read(b)
+    assert [e.block for e in device.log if e.kind == "out"] == [a, b, a]
+    assert device.read(a).tolist() == [8] * 100 and device.read(b)[:2].tolist() == [ord("x"), 0]
+
+
+def test_what_nobody_wrote_is_not_copied() -> None:
+    device = Adaptive(InMemory(), 100)
+    a, b = device.malloc(100), device.malloc(100)
+    device.exec("look", [a])
+    device.exec("look", [b])
+    device.exec("look", [a])
+    assert told(device, "out", "in") == [] and len(told(device, "fill")) == 3
+
+
+def test_an_op_larger_than_the_limit_is_refused_and_all_goes_on() -> None:
+    device = Adaptive(InMemory(), 250)
+    a, b = device.malloc(200), device.malloc(100)
+    device.write(a, np.arange(200, dtype=np.uint8))
+    with pytest.raises(LimitError, match=r"both holds 300 B at once, the limit is 250 B; the least limit .* 300 bytes"):
+        device.exec("both", [a], [b], call=lambda stream, x, y: pytest.fail("it was run"))
+    device.exec("one", [], [b], call=lambda stream, x: x.fill(3))
+    assert device.read(a).tolist() == list(range(200)) and device.read(b).tolist() == [3] * 100
+
+
+def test_a_device_that_has_less_than_the_limit() -> None:
+    device = short(Small(250), 1000, wait=True)
+    weights = begin(device)
+    for _ in range(3):
+        step(device, weights)
+    big = short(InMemory(), 1000)
+    others = begin(big)
+    for _ in range(3):
+        step(big, others)
+    assert [device.read(w).tolist() for w in weights] == [big.read(w).tolist() for w in others]
+    more = device.malloc(300)
+    with pytest.raises(MemoryError, match="300 bytes"):
+        device.write(more, b"")
+    assert device.read(weights[0]).tolist() == big.read(others[0]).tolist()
+
+
+class Full(InMemory):
+    """A host without memory for copies, now and then."""
+
+    full = False
+
+    def out(self, storage: LiveBlock) -> Any:
+        if self.full:
+            raise MemoryError("the host is full")
+        return super().out(storage)
+
+
+def test_an_op_that_ran_is_not_said_to_have_failed() -> None:
+    """A planned copy for which there is no memory is not begun; an op that needs the room says so, and has not run."""
+    world, native = Full(), Unmanaged()
+    device = short(world, 500, wait=True)
+    weights, others = begin(device), begin(native)
+    for k in range(8):
+        world.full = k > 5
+        made = [(device.malloc(100), native.malloc(100)) for _ in weights]
+        for w, other, (x, y) in zip(weights, others, made):
+            for one, row, out in ((device, [w], [x, w]), (native, [other], [y, other])):
+                retried(world, one, "forward", row, out, lambda stream, w, x: np.copyto(x, np.add(w, 1, out=w)))
+        for w, other, (x, y) in zip(weights[::-1], others[::-1], made[::-1]):
+            for one, row, out in ((device, [x, w], [w]), (native, [y, other], [other])):
+                retried(world, one, "backward", row, out, lambda stream, x, w: w.__iadd__(x))
+            device.free(x)
+            native.free(y)
+    assert [device.read(w).tolist() for w in weights] == [native.read(w).tolist() for w in others]
+
+
+def retried(world: Full, device: Any, name: str, reads: list[int], writes: list[int], call: Any) -> None:
+    """Run an op once more if it failed, when there is room on the host."""
+    try:
+        device.exec(name, reads, writes, call=call)
+    except MemoryError:
+        world.full = False
+        device.exec(name, reads, writes, call=call)
+        world.full = True
+
+
+class Torn(InMemory):
+    """A device whose n-th copy back fails."""
+
+    left = 3
+
+    def back(self, storage: LiveBlock, copy: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("a copy was torn")
+        super().back(storage, copy)
+
+
+def test_a_copy_that_fails_leaves_the_block_on_the_host() -> None:
+    device = short(Torn(), 100)
+    blocks = begin(device, 3)
+    for k in (0, 1):
+        assert device.read(blocks[k])[0] == k + 1
+    with pytest.raises(RuntimeError, match="torn"):
+        device.read(blocks[2])
+    assert [device.read(b)[0] for b in blocks] == [1, 2, 3]
+    device.close()
+    assert len(told(device, "fill")) == len(told(device, "empty"))
