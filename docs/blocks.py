@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 PLAIN = {"text", "none"}  # drawings and formats: nothing to colour
-FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>[a-z]+)\b.*?\n.*?^(?P=fence)$", re.M | re.S)
+FENCE = re.compile(r"^ *(?P<fence>`{3,})(?P<language>[a-z]+)\b.*?\n.*?^ *(?P=fence)$", re.M | re.S)
 BUILT = re.compile(
     r'<div class="(?:doctest )?highlight-(?P<language>\w+) notranslate">'
     r'<div class="highlight"><pre>(?P<code>.*?)</pre>',

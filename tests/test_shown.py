@@ -36,7 +36,7 @@ def test_pages_show_what_commands_print(page: Path, needs: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_stand_in_console_blocks(page: Path) -> None:
-    """What is typed in another block (`sh`: to install) is not run, so it shows no output; one page has the synopsis."""
+    """What is typed in another block (`sh`: to install) is not run, so it shows no output; a page has the synopsis."""
     for fence in re.finditer(r"^ *```(?!console|\s)([^\n]*)\n(.*?)^ *```$", page.read_text(), re.M | re.S):
         typed = re.findall(r"^(?:\$ )?gpumem .*", fence[2], re.M)
         assert not typed or (page == COMMANDS and fence[1] == "text"), typed

@@ -1,4 +1,4 @@
-"""What kernels from PTX are checked for on the fake driver: `execute/test_fake_cuda_ptx.py` runs `main` in its process."""
+"""What kernels from PTX are checked for: `execute/test_fake_cuda_ptx.py` runs `main` in its process."""
 
 from cuda.core import Device
 

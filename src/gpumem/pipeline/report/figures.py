@@ -133,10 +133,9 @@ def curves(figure: Figure, *, ax: Axes | None = None) -> Axes:
         ax.secondary_xaxis("top", functions=(partial(np.multiply, units), partial(np.multiply, 1 / units))).set_xlabel(
             label
         )
-    beside = (
-        {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(figure.series) > 5 else {}
-    )  # it would hide curves
-    ax.legend(fontsize="small", **beside)
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    many = len(figure.series) > 5  # more names than that would hide the curves
+    ax.legend(fontsize="small", **(beside if many else {}))
     return ax
 
 

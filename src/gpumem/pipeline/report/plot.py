@@ -145,8 +145,13 @@ def streams(trace: Trace, timeline: Timeline, *, ax: Axes | None = None) -> Axes
     shown = {role: _ROLES[role] for k, role in enumerate(ROLES) if (trace.ops.role == k).any()}
     for label, colour in (shown | (_HOST if handed else {})).items():
         ax.plot([], [], "s", color=colour, label=label)
-    under_the_label = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.4}  # in font sizes
-    ax.legend(ncols=len(ROLES) + len(_HOST), fontsize="small", **under_the_label)
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=3.4,  # in font sizes: under the label of the axis
+        ncols=len(ROLES) + len(_HOST),
+        fontsize="small",
+    )
     rows = [*trace.ops.hosts[: len(handed)], *trace.ops.streams]
     ax.set_yticks(range(len(rows)), rows)
     if handed:
