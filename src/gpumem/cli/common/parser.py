@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Sequence
 from itertools import takewhile
@@ -34,8 +35,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, examples: Sequence[str] = (), after: str = "", **more: Any) -> None:
         shown = "\n".join(["examples:", *(f"  {line}" for line in examples), "", after]) if examples else after
+        told = (
+            inspect.cleandoc(more.pop("description", None) or "") or None
+        )  # which Python 3.13 does to docstrings itself
         super().__init__(
-            **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more}
+            description=told,
+            **{"epilog": shown.rstrip() or None, "formatter_class": _Formatter, "allow_abbrev": False, **more},
         )
         self.register("type", int, whole)
         self.register("type", float, number)
@@ -89,6 +94,13 @@ class _Formatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """As from Python 3.13 on, so that the pages show what every version prints: `-o, --out FILE`."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
 
     def add_arguments(self, actions: Any) -> None:
         actions = list(actions)
