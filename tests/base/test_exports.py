@@ -100,3 +100,15 @@ def test_planners_are_loaded_one_by_one() -> None:
     code = "import sys, gpumem.swap; gpumem.swap.vdnn; print(*(n for n in sys.modules if n.startswith('gpumem.swap.')))"
     loaded = {name.split(".")[2] for name in fresh(code).split()}
     assert "baselines" in loaded and not loaded & {"autoswap", "bound", "search", "snu", "tensile"}
+
+
+def test_packages_are_there_when_they_are_asked_for() -> None:
+    """`import gpumem` is enough for `gpumem.swap.autoswap`; what is no package and no name is no attribute."""
+    script = (
+        "import gpumem; print(gpumem.swap.autoswap.__name__, gpumem.pool.search.__name__, hasattr(gpumem, 'torches'), "
+        "hasattr(gpumem, '_private'), 'swap' in dir(gpumem))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True
+    )
+    assert told.stdout.decode().split() == ["autoswap", "search", "False", "False", "False"], told.stderr.decode()

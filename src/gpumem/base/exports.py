@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 
@@ -28,7 +29,10 @@ class Face(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         if name not in self._home:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            inside = f"{self.__name__}.{name}"
+            if name.startswith("_") or find_spec(inside) is None:
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            return import_module(inside)  # `import gpumem; gpumem.torch.managed`, as people know it from SciPy
         module, attribute = self._home[name]
         room = module == self.__name__  # a module right inside this package
         return import_module(f"{module}.{attribute}") if room else getattr(import_module(module), attribute)
