@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,16 +53,16 @@ def test_a_fraction_is_a_part_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["fit"], ["capture", "-o", "OUT"]])
-def test_without_pytorch_one_line_says_what_installs_it(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "torch" or name.startswith("gpumem.torch.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)
+def test_without_pytorch_one_line_says_what_installs_it(tmp_path: Path, command: list[str]) -> None:
+    """In a process of its own: what imports `gpumem.torch` twice leaves modules behind that others do not expect."""
     (tmp_path / "train.py").write_text("def make(batch=1): ...")
     words = [str(tmp_path / "trace.json") if word == "OUT" else word for word in command]
-    line = cli.refuses(words[0], tmp_path / "train.py", *words[1:])
-    assert line.startswith("gpumem: error: gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]'")
+    words.insert(1, str(tmp_path / "train.py"))
+    code = f"import sys; sys.modules['torch'] = None; from gpumem.cli import main; sys.exit(main({words}))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert told.returncode == 2 and told.stdout == ""
+    assert told.stderr.startswith("gpumem: error: gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]'")
+    assert len(told.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
