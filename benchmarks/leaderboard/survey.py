@@ -154,7 +154,9 @@ def failed(error: BaseException) -> Row:
 
 @lru_cache(maxsize=64)  # by identity
 def content(thing: object) -> str:
-    """Return a hash of all that a trace, or a machine, consists of, but for names.
+    """Return a hash of all that a trace, or a machine, consists of, but for its own name.
+
+    Names of ops and buffers count: planners read what an op does from them.
 
     >>> trace = Trace.from_lifetimes([4, 2], [0, 1], [2, 3])
     >>> content(trace) == content(Trace.from_lifetimes([4, 2], [0, 1], [2, 3], name="other"))
@@ -163,14 +165,14 @@ def content(thing: object) -> str:
     False
     """
     found = hashlib.sha256()
-    _add(found, thing)
+    _add(found, thing, but="name")
     return found.hexdigest()[:16]
 
 
-def _add(found: Any, thing: object) -> None:
+def _add(found: Any, thing: object, but: str = "") -> None:
     if is_dataclass(thing):
         for one in fields(thing):
-            if one.name not in ("name", "module"):
+            if one.name != but:
                 found.update(one.name.encode())
                 _add(found, getattr(thing, one.name))
     elif isinstance(thing, np.ndarray):

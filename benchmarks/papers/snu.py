@@ -194,7 +194,14 @@ def models(study: Study, step: float = 1.1, rounds: int = 1) -> list[Row]:
 
     Values are tried from the lowest on, each `step` times the last, until it gets worse by `WORSE`: with the heuristic
     against its figure, and with the certified least in `rounds` of the bound against the program's.
+
+    Raises
+    ------
+    ValueError
+        A step that is not finite and above 1: the values would not grow.
     """
+    if not 1 < step < math.inf:
+        raise ValueError(f"step: {step} is not finite and above 1; 1.1 would do")
     trace, machine = study.case.trace, study.case.machine
     aims = RELATIVE.get(batch_of(trace), {}) if trace.peak_load > _limit(study) else {}
     rows: list[Row] = []

@@ -84,10 +84,10 @@ def methods(trace: Trace, tasks: int, setting: Setting) -> list[Row]:
     """Run copies of a job side by side by each method; Capuchin is asked for what TENSILE saves, as in the paper."""
 
     def capuchin(msr: float, trace: Trace, machine: Machine, limit: int) -> Any:
-        return swap.PLANNERS["capuchin"](trace, machine, math.floor((1 - msr) * trace.peak_load))
+        return swap.PLANNERS["capuchin"](trace, machine, max(math.floor((1 - msr) * trace.peak_load), 1))
 
     def vdnn(trace: Trace, machine: Machine, limit: int) -> Any:  # offloads whatever the limit
-        return swap.PLANNERS["vdnn-all"](trace, machine, trace.peak_load - 1)
+        return swap.PLANNERS["vdnn-all"](trace, machine, max(trace.peak_load - 1, 1))
 
     least, before = partial(schedule, least=True), _run(trace, tasks, unmanaged, setting)
     ours = _saving(before, trace, tasks, least, "tensile", setting)
@@ -112,7 +112,8 @@ def _saving(before: Outcome, trace: Trace, tasks: int, planner: Planner, method:
     passive = sum(sum(job.passive) for job in after.jobs)
     row: Row = {"trace": trace.name, "tasks": tasks, "method": method, **found.row(), "passive": passive}
     b, peak = trace.buffers, max(job.peak[0] for job in before.jobs)
-    return row | {"msr_nothing_freed": 1 - (1 - found.msr) * peak / max(int(b.size[~b.host].sum()), 1)}
+    whole = int(b.size[~b.host].sum())
+    return row | {"msr_nothing_freed": 1 - (1 - found.msr) * peak / whole if whole else 0.0}
 
 
 def _run(trace: Trace, tasks: int, planner: Planner, setting: Setting) -> Outcome:
@@ -127,20 +128,26 @@ def bounds(trace: Trace, setting: Setting) -> Row:
     """What no swap plan of one task can beat: the saving without a stall, the extra time at the paper's savings."""
     setting.progress(f"{trace.name}: bounds")
     machine, peak = setting.machine, trace.peak_load
-    free = zero_stall_limit(trace, machine, rounds=setting.rounds).limit
-    row: Row = {"trace": trace.name, "free_msr": 1 - free / max(peak, 1)}
+    row: Row = {"trace": trace.name, "free_msr": _free(trace, setting)}
     base, stall = simulate(trace, machine).makespan, partial(least_stall, trace, machine, rounds=setting.rounds)
     for msr in sorted({TABLE1[1, "tensile"][0], TABLE2[3, "tensile"][0]} | {MLP_SAVING}):
         row[f"eor_at_{msr}"] = _least(stall, math.floor((1 - msr) * peak), base)
     return row
 
 
+def _free(trace: Trace, setting: Setting) -> float:
+    """The most that is saved without a stall, of the peak; 0 of nothing."""
+    limit, peak = zero_stall_limit(trace, setting.machine, rounds=setting.rounds).limit, trace.peak_load
+    return 1 - limit / peak if peak else 0.0
+
+
 def _least(stall: Callable[[int], Any], limit: int, base: int) -> float | None:
     """The least extra time at a limit; None where no plan gets there."""
     try:
-        return float(stall(max(limit, 1)).stall_ns / base) if base else None
+        least = stall(max(limit, 1)).stall_ns
     except Infeasible:
         return None
+    return float(least / base) if base else math.inf if least else 0.0
 
 
 def mlps() -> list[Trace]:
@@ -153,9 +160,8 @@ def mlp_row(trace: Trace, setting: Setting) -> Row:
     """What TENSILE saves of one MLP, and what it costs; beside it what can be saved without a stall at all."""
     setting.progress(trace.name)
     found = _saving(_run(trace, 1, unmanaged, setting), trace, 1, partial(schedule, least=True), "tensile", setting)
-    bound = 1 - zero_stall_limit(trace, setting.machine, rounds=setting.rounds).limit / trace.peak_load
-    met = found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
-    return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": bound}
+    free, met = _free(trace, setting), found["msr"] >= MLP_SAVING and found["eor"] <= MLP_EXTRA
+    return {"trace": trace.name, "msr": found["msr"], "eor": found["eor"], "met": met, "free_msr": free}
 
 
 @strict
@@ -164,11 +170,11 @@ def arrivals(trace: Trace, setting: Setting) -> list[Row]:
     machine = setting.machine
     ns = machine.durations(trace)
     three = sum(s.peak for s in schedule([Task(trace, ns)] * 3, machine, 1, recompute=False))
-    capacity, turn = (three + 3 * trace.peak_load) // 2, Times.serial(trace, machine, ns).period
+    capacity, turn = max((three + 3 * trace.peak_load) // 2, 1), Times.serial(trace, machine, ns).period
     jobs = [Job(f"{trace.name}#{k + 1}", trace, 5 * k * turn, setting.iterations) for k in range(3)]
     setting.progress(f"{trace.name}: arrivals")
     out = setting.checked(simulate_jobs(jobs, machine, capacity, slowdown=setting.slowdown), jobs, capacity)
-    rows, part = [], capacity / (3 * trace.peak_load)
+    rows, part = [], capacity / max(3 * trace.peak_load, 1)
     for k, job in enumerate(jobs):
         mine = out[job.name]
         ended = [sum(job.arrival < end <= mine.launch for end in out[other.name].end) for other in jobs[:k]]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given, strategies as st
 
 from gpumem import check
+from gpumem.check.clock import _conflicts
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, HOST, Timeline
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
+from tests.check import naive
 from tests.check.nets import net
 from tests.conftest import objects, tiny_machine
+from tests.strategies import steps, traces
 
 
 def placed_net() -> tuple[Trace, Placement, Timeline, Machine]:
@@ -104,3 +109,26 @@ def test_the_naive_clock_by_hand() -> None:
     assert start.tolist() == [[0, 10], [30, 40], [60, 70]]
     start, _ = check.naive_clock(trace, trace.ops.duration, capacity=8, iterations=4)
     assert start.tolist() == [[0, 10], [10, 30], [30, 50], [50, 70]]
+
+
+@given(st.one_of(traces(max_ops=8), steps()), st.data())
+def test_conflicts_are_those_of_every_pair_of_buffers(trace: Trace, data: st.DataObject) -> None:
+    host = trace.buffers.host
+    at = np.array([-1 if away else data.draw(st.integers(0, 12)) for away in host], np.int64)
+    for placement in (None, Placement(at, 2**40)):
+        found, wanted = _conflicts(trace, placement), naive.conflicts(trace, placement)
+        assert [[row.tolist() for row in pair] for pair in found] == [[row.tolist() for row in pair] for pair in wanted]
+
+
+def test_the_clock_of_a_chain_at_two_addresses_takes_a_few_bytes_for_each_pair_of_ops() -> None:
+    n = 1000  # all that share an address conflict; each of their pairs once took 19 bytes, and its row another pass
+    ops = Ops.make([[i - 1] if i else [] for i in range(n)], [[i] for i in range(n)], duration=[5] * n)
+    trace = Trace(Buffers.make([8] * n, range(n), [min(i + 2, n) for i in range(n)]), ops)
+    placement = Placement.at(trace, [8 * (i % 2) for i in range(n)])
+    tracemalloc.start()
+    try:
+        check.naive_clock(trace, trace.ops.duration, placement=placement, iterations=1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 7 * n * n

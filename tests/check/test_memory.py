@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gpumem import check
 from gpumem.base.errors import CheckError
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.placement import Placement
+from tests.check import naive
 from tests.conftest import objects
 from tests.strategies import traces
 
@@ -59,6 +61,45 @@ def test_the_placement_oracle_agrees_with_a_grid_of_bytes(trace: Trace, data: st
         assert clash
     else:
         assert not clash
+
+
+@given(traces(max_ops=12), st.data())
+def test_the_placement_oracle_agrees_with_every_pair(trace: Trace, data: st.DataObject) -> None:
+    at = np.array([data.draw(st.integers(0, 40)) for _ in trace.buffers], np.int64)
+    pairs = naive.overlapping(trace, at)
+    try:
+        check.placement(trace, Placement(at, 2**40))
+    except CheckError as error:
+        assert error.buffers in pairs and f"at byte {at[list(error.buffers)].max()}" in str(error)
+    else:
+        assert not pairs
+
+
+class Counted(np.ndarray):  # type: ignore[type-arg]
+    """A column that counts the elements of all that is computed from it."""
+
+    elements = 0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *given: Any, **options: Any) -> Any:
+        found = getattr(ufunc, method)(*(x.view(np.ndarray) if isinstance(x, Counted) else x for x in given), **options)
+        Counted.elements += np.size(found)
+        return found.view(Counted) if isinstance(found, np.ndarray) else found
+
+
+def test_the_placement_oracle_looks_at_few_of_those_that_share_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 2000  # one address: each pair shares it, two million pairs
+    trace = Trace.from_lifetimes([8] * n, range(n), range(1, n + 1))
+    for column in ("start", "end", "size"):
+        object.__setattr__(trace.buffers, column, getattr(trace.buffers, column).view(Counted))
+    monkeypatch.setattr(Counted, "elements", 0)
+    check.placement(trace, Placement.at(trace, [0] * n))
+    assert n < Counted.elements < 20 * n
+
+
+def test_an_offset_near_the_end_of_all_numbers_is_above_the_height() -> None:
+    trace = Trace.from_lifetimes([8], [0], [1])
+    with objects("height", "buffer 0: ends at byte 9223372036854775808, above the height of 8"):
+        check.placement(trace, Placement(np.array([2**63 - 8]), 8))
 
 
 def test_the_budget_counts_arcs_on_both_sides() -> None:

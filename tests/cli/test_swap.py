@@ -85,6 +85,23 @@ def test_swap_prints_a_table(cli: Cli, net_file: Path, table: object) -> None:
     assert "pool of 18.00 MiB (placed clock)" in cli("swap", net_file, "--limit", "75%").out
 
 
+def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
+    args = ("swap", "vgg16", "--load-limit", "70%", "--planner")
+    rows = cli(*args, "heuristic,tensile,vdnn-all", "--json").json
+    over = [row["footprint"] > row["limit"] for row in rows]
+    assert over == [True, True, False] and rows[0]["overhead"] == 0
+    told = f"Overheads are by the load: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
+    most = human(max(row["footprint"] for row in rows))
+    for planners, those in (
+        ("heuristic,tensile,vdnn-all", f"2 of 3 plans take more, up to {most}"),
+        ("heuristic,vdnn-all", f"1 of 2 plans takes more, {most}"),
+        ("heuristic", f"it takes {most}"),
+    ):
+        assert f"{told} {those} (footprint); --limit plans for a pool." in cli(*args, planners).out
+    assert "As one pool" not in cli(*args, "vdnn-all").out
+    assert "As one pool" not in cli("swap", "vgg16", "--limit", "70%", "--planner", "vdnn-all").out
+
+
 def test_without_a_file_it_is_the_bundled_vgg16_and_names_do(cli: Cli) -> None:
     limit = gpumem.bundled("vgg16").peak_load * 7 // 10
     assert cli("swap", "--load-limit", "70%", "--planner", "autoswap", "--json").json[0]["limit"] == limit

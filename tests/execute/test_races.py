@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.execute import Emulator, GenericOp, Program, Race, carried, in_issue_order, initial, late, prepare
+from gpumem.execute.races import Races
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.hazards import hazards
 from gpumem.trace import Trace
@@ -69,6 +70,22 @@ def test_the_race_detector_misses_no_dropped_wait(data: st.DataObject) -> None:
         if all(b.size[j] for j in touched):  # no bytes, no race
             with pytest.raises(Race, match=rf"op {x} .* races with op"):
                 without(prepare(swapped, placement, Emulator()), y, x).run(2)
+
+
+def test_a_race_late_in_a_long_run_is_seen() -> None:
+    program = prepare(two_streams(), Placement.at(two_streams(), [4, 6]), Emulator())
+    races, rounds = Races(program.layout), 50
+    races.begin(4 * 3)  # of the last four rounds
+    for k in range(rounds):
+        for work, row in zip(program.works, program.after):
+            after = [3 * k + y for y in row if 3 * k + y >= 0]
+            if (k, work.op) != (rounds - 1, 2):
+                races.issue(3 * k + work.op, work, after)
+    with pytest.raises(Race, match=r"op 2 \(c\): races with op 1 \(b\)"):
+        races.issue(3 * rounds - 1, program.works[2], [])
+    with pytest.raises(ValueError, match="waits for op 7 in issue order, 142 before it: too long ago"):
+        races.issue(3 * rounds - 1, program.works[2], [3 * rounds - 2, 7])
+    races.issue(3 * rounds - 1, program.works[2], [3 * rounds - 2])
 
 
 def test_a_race_names_the_ops_and_the_bytes() -> None:

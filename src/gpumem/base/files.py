@@ -6,6 +6,7 @@ import gzip
 import os
 import secrets
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -67,23 +68,44 @@ def read_bytes(path: str | Path) -> bytes:
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` that takes its place when all went well, and vanishes otherwise.
 
-    A name that ends in `.gz` is gzipped, reproducibly (no time stamp).
+    A name that ends in `.gz` is gzipped, reproducibly (no time stamp). A link stays, and the file that it leads to is
+    replaced; the new file has the old one's mode. What is no file, as `/dev/stdout`, is written to.
     """
-    target = Path(path)
+    with _whole(path) as file:
+        if Path(path).suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file
+
+
+@contextmanager
+def _whole(path: str | Path) -> Iterator[BinaryIO]:
+    """What `replacing` does, with the bytes as they are."""
+    target = Path(os.path.realpath(path))  # a rename onto the link would leave a file in its place
     temporary = _beside(target.parent, target.name)
     what = "cannot write here"
     with _under_way(lambda: _unlink(temporary)):
         try:
-            with temporary.open("xb") as file:
+            mode = _mode(Path(path))
+            apart = mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+            with temporary.open("xb") if apart else Path(path).open("wb") as file:
+                if apart and mode is not None:
+                    temporary.chmod(stat.S_IMODE(mode))  # before anybody can read what only the owner may
                 what = "cannot write"
-                if target.suffix == ".gz":
-                    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                        yield packed  # type: ignore[misc]
-                else:
-                    yield file
-            temporary.replace(target)
+                yield file
+            if apart:
+                temporary.replace(target)
         except OSError as error:
             raise ValueError(f"{path}: {what} ({error.strerror})") from error
+
+
+def _mode(path: Path) -> int | None:
+    """Of what stands there, None where nothing does."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -143,6 +165,12 @@ def _move(staging: Path, folder: Path, what: str) -> None:
     try:
         for path, place in files:
             place.parent.mkdir(exist_ok=True)
-            path.replace(place)
+            if place.is_symlink():  # it may lead to another disk, where no rename goes
+                with path.open("rb") as file, _whole(place) as copy:
+                    shutil.copyfileobj(file, copy)
+            else:
+                if (mode := _mode(place)) is not None:
+                    path.chmod(stat.S_IMODE(mode))
+                path.replace(place)
     finally:
         MOVING.remove(folder)

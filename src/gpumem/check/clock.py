@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
@@ -13,6 +15,8 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, I64, Bool, Buffer, Trace, first, int_column
 from gpumem.trace.placement import Placement
+
+Places = NDArray[np.int32]  # ops; all pairs may conflict
 
 
 @strict
@@ -160,9 +164,9 @@ def _run(
         for i in range(n):
             times = [ready.get(engine[i], 0)]
             this, last = waits_for[i]
-            times += end[k, this].tolist()
+            times.append(int(end[k, this].max(initial=0)))
             if k:
-                times += end[k - 1, last].tolist()
+                times.append(int(end[k - 1, last].max(initial=0)))
             if memory:
                 times.append(memory.reserve(k * n + i))
             if hosts.on:
@@ -194,39 +198,61 @@ def _waits(trace: Trace, start: I64, end: I64, duplex: bool) -> I64:
     return wait
 
 
-def _conflicts(trace: Trace, placement: Placement | None) -> list[tuple[I64, I64]]:
+def _conflicts(trace: Trace, placement: Placement | None) -> list[tuple[Places, Places]]:
     """For each op, the ops it conflicts with: earlier ones of its iteration, and ones of the iteration before."""
     n, b = trace.n, trace.buffers
-    touch, write = np.zeros((len(b), n), np.bool_), np.zeros((len(b), n), np.bool_)
-    touch[trace.ops.reads.idx, trace.ops.reads.rows()] = True
-    write[trace.ops.writes.idx, trace.ops.writes.rows()] = True
-    touch |= write
-    back = (np.arange(n)[:, None] - np.arange(n) - 1) % n + 1  # positions from op x back to the last op y
+    touching, writing = _ops_of(trace)
     found = np.zeros((n, n), np.bool_)
-    for j in range(len(b)):
-        ops = np.flatnonzero(touch[j])
-        pairs = np.ix_(ops, ops)
-        either = write[j][ops][:, None] | write[j][ops]
+    for j, ops in enumerate(touching):
+        writes = np.isin(ops, writing[j])
+        either = writes[:, None] | writes
         forever = b.persistent[j] and b.end[j] - b.start[j] == n
         if placement is None and not b.host[j] and not forever:  # only ops of the same lifetime
-            either &= back[pairs] <= ((ops - b.start[j]) % n)[:, None]
-        found[pairs] |= either
+            back = (ops[:, None] - ops - 1) % n + 1  # positions from op x back to the last op y
+            either &= back <= ((ops - b.start[j]) % n)[:, None]
+        found[np.ix_(ops, ops)] |= either
     if placement is not None:
-        for j in np.flatnonzero(~b.host & (b.size > 0)).tolist():
-            over = _same_bytes(trace, placement, j)
-            touched, written = touch[over].any(axis=0), write[over].any(axis=0)
-            found[touch[j]] |= written
-            found[write[j]] |= touched
-    steps = np.arange(n)
-    return [(np.flatnonzero(row & (steps < x)), np.flatnonzero(row & (steps >= x))) for x, row in enumerate(found)]
+        _share_bytes(trace, placement, touching, writing, found)
+    return [(np.flatnonzero(row[:x]).astype(np.int32), _from(row, x)) for x, row in enumerate(found)]
 
 
-def _same_bytes(trace: Trace, placement: Placement, j: int) -> Bool:
-    """The other device buffers that share bytes with `j`."""
+def _from(row: Bool, x: int) -> Places:
+    return (np.flatnonzero(row[x:]) + x).astype(np.int32)
+
+
+def _ops_of(trace: Trace) -> tuple[list[I64], list[I64]]:
+    """For each buffer the ops that touch it, and those that write it."""
+    touching, writing = ([set[int]() for _ in trace.buffers.size] for _ in range(2))
+    for rows, told in ((trace.ops.reads, (touching,)), (trace.ops.writes, (touching, writing))):
+        for j, op in zip(rows.idx.tolist(), rows.rows().tolist()):
+            for sets in told:
+                sets[j].add(op)
+    touches, writes = ([np.array(sorted(ops), np.int64) for ops in sets] for sets in (touching, writing))
+    return touches, writes
+
+
+def _share_bytes(
+    trace: Trace, placement: Placement, touching: Sequence[I64], writing: Sequence[I64], found: Bool
+) -> None:
+    """Add the ops that touch two buffers which share a byte, one of them writing: one step at each first byte.
+
+    Of two that share a byte one has its first byte in the other. So going up, a buffer meets all that hold its first
+    byte, and both have met: O(n) for each touch. Each buffer with each other one would be cubic.
+    """
     b, at = trace.buffers, placement.offset
-    over: Bool = ~b.host & (b.size > 0) & (at < at[j] + b.size[j]) & (at[j] < at + b.size)
-    over[j] = False
-    return over
+    solid = np.flatnonzero(~b.host & (b.size > 0))
+    ending = [(int(at[j] + b.size[j]), j) for j in solid[np.argsort(-(at + b.size)[solid])].tolist()]  # the lowest last
+    touched, written = np.zeros((2, trace.n), np.int64)  # by how many of the buffers that hold the byte
+    for j in solid[np.argsort(at[solid])].tolist():
+        while ending[-1][0] <= at[j]:
+            _, gone = ending.pop()
+            touched[touching[gone]] -= 1
+            written[writing[gone]] -= 1
+        touched[touching[j]] += 1
+        written[writing[j]] += 1
+        found[touching[j]] |= written > 0
+        found[writing[j]] |= touched > 0
+    found |= found.T  # who came first met nobody yet
 
 
 class _Memory:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 QUADRATIC = 20_000  # ops or buffers that quadratic checks are run on
 # About how many seconds they take, so that none is begun that would not end in time.
-FLOW, BUDGET, TIMELINE = 1.2e-4, 1e-8, 2e-7  # for each op; for each pair of ops or buffers
+PLACEMENT, FLOW = 4e-6, 1.2e-4  # for each buffer; for each op
+BUDGET, TIMELINE = 1e-8, 2e-7  # for each pair of ops or buffers
 ORACLES = ("placement", "data_flow", "budget", "timeline")
 
 

@@ -150,4 +150,20 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
         if "gap" in r:
             least = f"at least {report.human_ns(r['least_ns'])} an iteration, gap {report.percent(r['gap'])}"
             table += f"\n{r['planner']}: {least}, {r['proof']}"
-    return f"{table}\n\n{told}" if told else table
+    return "\n\n".join(filter(None, [table, told, "" if pool else _beyond(case.load or 0, rows)]))
+
+
+def _beyond(limit: int, rows: list[dict[str, Any]]) -> str:
+    """Say which plans keep a load limit and take a larger pool: nobody shall read their overhead as one within it."""
+    planned = [r for r in rows if r["feasible"]]
+    over = [r["footprint"] for r in planned if r["footprint"] > limit]
+    if not over:
+        return ""
+    most, count = report.human(max(over)), f"{len(over)} of {len(planned)} plans"
+    those = f"{count} take more, up to {most}" if len(over) > 1 else f"{count} takes more, {most}"
+    if len(planned) == 1:
+        those = f"it takes {most}"
+    return (
+        f"Overheads are by the load: {report.human(limit)} of live bytes, wherever they lie.\n"
+        f"As one pool {those} (footprint); --limit plans for a pool."
+    )

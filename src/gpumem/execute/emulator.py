@@ -65,14 +65,18 @@ def late(held: Collection[int]) -> Order:
 
 
 POISON = 0xA5
+AHEAD = 64  # iterations that are queued at most, so that a long run does not hold all of its ops
 
 
 class _Task:
-    """An op of one iteration: submitted, perhaps not run yet."""
+    """An op of one iteration, and its token: submitted, perhaps not run yet.
+
+    Nobody else keeps it, so it is gone once it has run and nobody may wait for it any more.
+    """
 
     __slots__ = ("after", "deaths", "end", "number", "start", "work")
 
-    def __init__(self, number: int, work: Work, after: Sequence[int]) -> None:
+    def __init__(self, number: int, work: Work, after: Sequence[_Task]) -> None:
         self.number, self.work, self.after = number, work, after
         self.start = self.end = -1
         self.deaths: list[tuple[Block, set[_Task]]] = []  # what to poison once the last of these ops has run
@@ -93,9 +97,9 @@ class Emulator(HostMemory):
 
     Notes
     -----
-    `submit` only queues; `wait` runs queued ops until the one asked for has. So a whole run of several
-    iterations is there to choose from, as on a GPU whose host is far ahead. Spans are wall-clock
-    times of the computation, one op at a time.
+    `submit` only queues; `wait` runs queued ops until the one asked for has. So a whole run of up to 64
+    iterations is there to choose from, as on a GPU whose host is far ahead; of a longer one `submit` runs what is
+    older. Spans are wall-clock times of the computation, one op at a time.
 
     Examples
     --------
@@ -130,27 +134,35 @@ class Emulator(HostMemory):
 
     def begin(self, works: Sequence[Work], iterations: int) -> None:
         """Forget what ran before: it has all ended."""
-        self.tasks: dict[int, _Task] = {}
         self.queues: dict[int, deque[_Task]] = {}
         self.issued = [0] * len(works)  # how often each op was
+        self.dying = {block.buffer for work in works for block in work.ends}
         if self.races:
-            self.races.begin(iterations * len(works))
+            self.races.begin(min(iterations, 2 * AHEAD) * len(works))
 
     def submit(self, work: Work, reads: Sequence[Block], writes: Sequence[Block], after: Sequence[Token]) -> Token:
-        """Queue an op, or raise a `Race`; the token is its number in issue order, even if later ones came before."""
+        """Queue an op, or raise a `Race`. Its number is that of issue order, even if later ones came before."""
         with self.lock:
             number = self.issued[work.op] * len(self.issued) + work.op
             self.issued[work.op] += 1
             if self.races:
-                self.races.issue(number, work, after)
-            task = self.tasks[number] = _Task(number, work, after)
+                self.races.issue(number, work, [task.number for task in after])
+            task = _Task(number, work, after)
             self.queues.setdefault(work.stream, deque()).append(task)
             if self.poison is not None:
                 for block in (*reads, *writes):
-                    self.touching[block.buffer].append(task)
+                    if block.buffer in self.dying:  # of any other the list would never be emptied
+                        self.touching[block.buffer].append(task)
                 for block in work.ends:
                     self._die(block)
-            return number
+            self._catch_up(self.issued[work.op] - 1 - AHEAD)
+            return task
+
+    def _catch_up(self, turn: int) -> None:
+        """Run queued ops until none is left of an iteration as old as that."""
+        n = len(self.issued)
+        while any(queue and queue[0].number // n <= turn for queue in self.queues.values()):
+            self._run(self._next())
 
     def _die(self, block: Block) -> None:
         """The buffer's lifetime ends with the op just queued: poison it when all who touch it are done."""
@@ -162,20 +174,18 @@ class Emulator(HostMemory):
     def wait(self, token: Token) -> Span:
         """Run queued ops until this one has run."""
         with self.lock:
-            task = self.tasks[token]
-            while task.end < 0:
+            while token.end < 0:
                 self._run(self._next())
-        return Span(task.work.op, task.start, task.end)
+        return Span(token.work.op, token.start, token.end)
 
     def _next(self) -> _Task:
         """Take the op that the order picks among those at the heads of streams that wait for nothing."""
-        tasks = self.tasks
-        ready = [q[0].number for q in self.queues.values() if q and all(tasks[y].end >= 0 for y in q[0].after)]
-        ready.sort()
+        heads = {q[0].number: q for q in self.queues.values() if q and all(task.end >= 0 for task in q[0].after)}
+        ready = sorted(heads)
         chosen = self.order(ready)
-        if chosen not in ready:
+        if chosen not in heads:
             raise ValueError(f"order: {chosen} is none of the ops that can run, {ready}")
-        return self.queues[tasks[chosen].work.stream].popleft()
+        return heads[chosen].popleft()
 
     def _run(self, task: _Task) -> None:
         task.start = time.perf_counter_ns()
@@ -189,3 +199,4 @@ class Emulator(HostMemory):
             users.remove(task)
             if not users and self.poison is not None:
                 self.bytes(block)[:] = self.poison
+        task.after, task.deaths = (), []  # or each op would keep all that came before it

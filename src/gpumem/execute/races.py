@@ -64,7 +64,7 @@ class Races:
         return np.array(rows, np.int64).reshape(-1, 3)
 
     def begin(self, ops: int) -> None:
-        """Start anew with room for `ops` ops: whatever was issued before has ended."""
+        """Start anew with room for `ops` ops, of which the last count: whatever was issued before has ended."""
         self.wrote[:], self.read[:] = -1, -1
         self.clock = np.full((ops, self.streams), -1, np.int64)
         self.last = np.full(self.streams, -1, np.int64)
@@ -72,6 +72,8 @@ class Races:
     def issue(self, k: int, work: Work, after: Sequence[int]) -> None:
         """Op `work` is issued as number `k`, after those numbered `after`; raise the `Race` that this makes."""
         waits, touched = np.array(after, np.int64), self.rows[work.op]
+        if len(after) and k - waits.min() >= len(self.clock):
+            raise ValueError(f"waits for op {waits.min()} in issue order, {k - waits.min()} before it: too long ago")
         y, piece = _observe(k, self.stream, waits, touched, self.clock, self.last, self.wrote, self.read)
         if y >= 0:
             raise self._race(int(y) % len(self.rows), work, int(piece))
@@ -93,24 +95,24 @@ def _observe(
     k: int, stream: I64, waits: I64, touched: I64, clock: I64, last: I64, wrote: I64, read: I64
 ) -> tuple[int, int]:
     """Set the clock of op `k` and note what it touches; return an op that it races with and the piece, or -1, -1."""
-    n, streams = len(stream), clock.shape[1]
-    own = stream[k % n]
-    if last[own] >= 0:
-        for s in range(streams):
-            clock[k, s] = clock[last[own], s]
-        clock[k, own] = last[own]
+    n, (rows, streams) = len(stream), clock.shape
+    own, mine = stream[k % n], clock[k % rows]  # a ring: older ops are asked for by nobody
+    known = last[own] >= 0
+    for s in range(streams):
+        mine[s] = clock[last[own] % rows, s] if known else -1
+    mine[own] = last[own]
     for y in waits:
         for s in range(streams):
-            clock[k, s] = max(clock[k, s], clock[y, s])
-        clock[k, stream[y % n]] = max(clock[k, stream[y % n]], y)
+            mine[s] = max(mine[s], clock[y % rows, s])
+        mine[stream[y % n]] = max(mine[stream[y % n]], y)
     for t in range(len(touched)):
         for piece in range(touched[t, 0], touched[t, 1]):
             y = wrote[piece]
-            if y >= 0 and clock[k, stream[y % n]] < y:
+            if y >= 0 and mine[stream[y % n]] < y:
                 return y, piece
             if touched[t, 2]:
                 for s in range(streams):
-                    if clock[k, s] < read[s, piece]:
+                    if mine[s] < read[s, piece]:
                         return read[s, piece], piece
     for t in range(len(touched)):
         for piece in range(touched[t, 0], touched[t, 1]):

@@ -12,7 +12,7 @@ from gpumem import check
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.display import Shown, frame, table
-from gpumem.check.verdict import BUDGET, FLOW, ORACLES, TIMELINE, UNCHECKED, Checked, Oracle, ask
+from gpumem.check.verdict import BUDGET, FLOW, ORACLES, PLACEMENT, TIMELINE, UNCHECKED, Checked, Oracle, ask
 from gpumem.io import chrome, read, staged, write, write_text
 from gpumem.pipeline.report import Report, Run, human, human_ns, percent, plot
 from gpumem.simulator.machine import Machine
@@ -168,7 +168,7 @@ class Planned(Shown):
             timelines,
         ]
         twice = 1 if self.load is None else 2
-        needs = 0.0, FLOW * (before.n + trace.n), BUDGET * size**2, TIMELINE * twice * size**2
+        needs = PLACEMENT * size, FLOW * (before.n + trace.n), BUDGET * size**2, TIMELINE * twice * size**2
         rows = zip(ORACLES, needs, (False, False, True, True), asked)
         return replace(self, checked=ask([Oracle(*row) for row in rows], size, until))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.leaderboard.ledger import Ledger
-from benchmarks.leaderboard.survey import BOUNDS, questions, survey
+from benchmarks.leaderboard.survey import BOUNDS, content, questions, survey
 from gpumem import swap
 from tests.benchmarks.leaderboard.answers import ALL, NET, asked, plain
 from tests.conftest import tiny_machine
@@ -39,6 +40,19 @@ def test_bounds_are_rows_too() -> None:
     (row,) = survey(questions([NET], tiny_machine(), {"bound": swap.least_stall}, [0.6]))
     assert (row["status"], row["overhead"]) == ("bound", 0.0)
     assert set(BOUNDS) == {"bound-swap", "bound"}
+
+
+def test_what_planners_read_tells_traces_apart() -> None:
+    ops, buffers = NET.ops, NET.buffers
+    renamed = replace(ops, name=tuple(f"random_{name}" for name in ops.name))  # made again otherwise, or not at all
+    others = [
+        replace(NET, ops=renamed),
+        replace(NET, buffers=replace(buffers, name=("own", *buffers.name[1:]))),
+        replace(NET, buffers=replace(buffers, kind=("workspace", *buffers.kind[1:]))),
+        replace(NET, ops=replace(ops, module=("block",) * NET.n)),
+    ]
+    assert len({content(trace) for trace in (NET, *others)}) == 5
+    assert content(replace(NET, name="another")) == content(NET)
 
 
 @pytest.mark.parametrize("part", [0, -0.1, 1.01, float("nan")])

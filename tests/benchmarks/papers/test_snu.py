@@ -69,6 +69,12 @@ def test_a_figure_and_what_would_give_it() -> None:
     assert snu.models(study(7.8)) == snu.moved(study(7.8)) == []
 
 
+@pytest.mark.parametrize("step", [1.0, 0.5, 0.0, -2.0, float("nan"), float("inf")])
+def test_models_need_values_that_grow(step: float) -> None:
+    with pytest.raises(ValueError, match=f"step: {step} is not finite and above 1"):
+        snu.models(study(7.8), step=step)
+
+
 def test_a_program_is_handed_the_best_plan_and_the_certified_least() -> None:
     """A slow link: no plan hides all copies, and of the plans the heuristic's stalls least."""
     large = study(30.4)

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.papers import tensile
 from benchmarks.papers.tensile import bound_table, figure6, table
 from gpumem.io import bundled
+from gpumem.simulator.machine import Machine
+from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import Cli
 
 
@@ -45,6 +47,19 @@ def test_bench_tensile_in_the_papers_framework(cli: Cli) -> None:
     assert first["for"]["launch"] == first["sgd"]["launch"] == 0
     second = {way: [r for r in rows["arrivals"] if r["trace"].endswith(way)][1]["arrive"] for way in ("sgd", "for")}
     assert second["for"] > 5 * bundled("mlp3").n * 1_000_000 > second["sgd"]
+
+
+@pytest.mark.parametrize("size, ns", [(0, 10), (0, 0), (1, 10)])
+def test_of_a_trace_of_hardly_any_bytes_nothing_is_saved(size: int, ns: int) -> None:
+    ops = Ops.make([[], [0], [0]], [[0], [], []], duration=[ns] * 3)
+    trace = Trace(Buffers.make([size], [0], [3]), ops, name="nothing")
+    setting = tensile.Setting(Machine.named("rtx2080ti"), 1.0, 2, True, str, str, 3)
+    rows = tensile.methods(trace, 2, setting)
+    assert [row["method"] for row in rows] == list(tensile.METHODS)
+    assert all((row["msr"], row["msr_nothing_freed"], row["eor"]) == (0, 0, 0) for row in rows)
+    assert {key: value for key, value in tensile.bounds(trace, setting).items() if value} == {"trace": "nothing"}
+    assert tensile.mlp_row(trace, setting)["free_msr"] == 0
+    assert [row["limit"] for row in tensile.arrivals(trace, setting)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem import bundled, simulate
+from gpumem import Infeasible, Machine, bundled, simulate
 from gpumem.jobs import Job, Outcome
-from gpumem.jobs.waterwave import Pipeline, Together, simulate_together, temporal, waterwave
+from gpumem.jobs.waterwave import WAYS, Pipeline, Together, rounds, simulate_together, temporal, waterwave, waterwave_s
 from gpumem.simulator.sharing import share
 from gpumem.trace import Buffers, Ops, Trace
 from tests.jobs.waterwave.jobs_together import MACHINE, judged
@@ -28,6 +29,19 @@ def ran(jobs: Sequence[Job], limit: int, way=waterwave, **options) -> tuple[Outc
         assert len(job.start) == len(job.end) and (not ends or job.leave >= ends[-1])
     assert [event.ns for event in out.log] == sorted(event.ns for event in out.log)
     return out, told
+
+
+@pytest.fixture(autouse=True)
+def boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop a run in which time stands still."""
+    boundary, asked = rounds._Session.boundary, Counter[rounds._Session]()
+
+    def counted(session: rounds._Session) -> Together | None:
+        asked[session] += 1
+        assert asked[session] < 1000, "the run does not end"
+        return boundary(session)
+
+    monkeypatch.setattr(rounds._Session, "boundary", counted)
 
 
 def test_an_iteration_takes_a_round():
@@ -100,11 +114,48 @@ def test_ops_that_take_no_time_hold_up_nobody():
     assert [(job.end, job.leave) for job in out.jobs] == [((0,) * 9, 0), ((7,) * 2, 7)]
 
 
+def held(name: str, *rows: tuple[int, int, int]) -> Trace:
+    """Ten ops of 100 ns, and buffers of (bytes, op that writes it, op that reads it)."""
+    size, start, last = zip(*rows)
+    touched = [[[b for b, at in enumerate(column) if at == i] for i in range(10)] for column in (last, start)]
+    return Trace(Buffers.make(size, start, [at + 1 for at in last]), Ops.make(*touched, duration=[100] * 10), name=name)
+
+
+def three() -> list[Job]:
+    """Halves of `a` and `c` fit side by side while `b` is in, and not without it."""
+    a, c = held("a", (90, 3, 9), (10, 4, 9)), held("c", (90, 0, 5), (10, 4, 5))
+    b = held("b", *((1, i, i + 1) for i in range(9)))
+    return [Job("a", a, iterations=5), Job("b", b, iterations=1), Job("c", c, iterations=5)]
+
+
+def test_those_that_fit_only_beside_one_that_has_left_take_turns():
+    jobs, limit = three(), 147
+    out, told = ran(jobs, limit, waterwave_s)
+    assert [names for names, _ in told] == [["a", "b", "c"], ["a", "c"]]
+    assert [len(job.end) for job in out.jobs] == [5, 1, 5] and out.peak <= limit
+    judged([jobs[0].trace, jobs[2].trace], told[1][1], limit)
+    assert told[1][1].pipeline.pairs == 0
+
+
+def test_what_fits_in_no_way_once_another_one_has_left_is_named():
+    def way(traces: Sequence[Trace], machine: Machine, limit: int) -> Pipeline:
+        if [trace.name for trace in traces] == ["a", "c"]:
+            raise Infeasible(0, 199, limit)
+        return temporal(traces, machine)
+
+    with pytest.raises(Infeasible, match="op 4 must hold 100 B, the limit is 99 B") as error:
+        ran(three(), 99, way)
+    assert error.value.__notes__ == [
+        "job 0 (a) needs 100 B by itself, beside 0 B that the others keep",
+        "jobs a, c: they ran beside one that has left, and do not fit without it",
+    ]
+
+
 @given(st.lists(st.tuples(nets(), st.integers(0, 60_000), st.integers(1, 5)), min_size=1, max_size=4), st.data())
 def test_every_job_runs_its_iterations_or_is_refused(rows: list[tuple[Trace, int, int]], data: st.DataObject):
     jobs = [Job(str(k), trace, arrival, count) for k, (trace, arrival, count) in enumerate(rows)]
     limit = data.draw(st.integers(1, 1 + sum(job.trace.peak_load for job in jobs)))
-    out, _ = ran(jobs, limit, data.draw(st.sampled_from([waterwave, temporal])))
+    out, _ = ran(jobs, limit, data.draw(st.sampled_from([*WAYS.values()])))
     assert out.peak <= limit
     for job, mine in zip(jobs, out.jobs):
         refused = job.trace.peak_load > limit

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +17,13 @@ from gpumem import check
 from gpumem.base.deadline import NEVER
 from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
-from gpumem.pool.search import planner
+from gpumem.pool.search import _problem, planner
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
+from gpumem.trace.lifetimes import meet
 from tests.conftest import shared
 from tests.pool.search.instances import crowd
 from tests.strategies import plans, traces
@@ -145,6 +151,43 @@ def test_what_cannot_be_fixed_is_named(fixed: dict[int, int], what: str) -> None
     trace = Trace.from_lifetimes([8, 8, 8], [0, 1, 2], [2, 3, 4])
     with pytest.raises(ValueError, match=what):
         search(trace, alignment=4, fixed=fixed)
+
+
+@given(traces(max_ops=8), st.data())
+def test_of_fixed_buffers_the_first_two_that_overlap_are_named(trace: Trace, data: st.DataObject) -> None:
+    b, n = trace.buffers, trace.n
+    fixed = {j: data.draw(st.integers(0, 30)) for j in range(len(b)) if not b.host[j]}
+    ids = sorted(fixed, key=lambda j: (fixed[j], j))
+    wrong = [
+        f"fixed: buffers {i} and {j} overlap at byte {fixed[j]}"
+        for i, j in combinations(ids, 2)
+        if meet(b.start[i], b.end[i], b.start[j], b.end[j], n) and b.size[j] and fixed[j] < fixed[i] + b.size[i]
+    ]
+    try:
+        PlacementProblem.of(trace, 1, fixed)
+    except ValueError as error:
+        assert str(error) == wrong[0]
+    else:
+        assert not wrong
+
+
+@pytest.mark.parametrize("step", [0, 8])
+def test_many_fixed_buffers_are_not_looked_at_pair_by_pair(step: int) -> None:
+    n = 300
+    trace = Trace.from_lifetimes([8] * n, range(n), range(1, n + 1))
+    lines = Counter[str]()
+
+    def counted(frame: FrameType, event: str, arg: object) -> Any:
+        lines[event] += frame.f_code is _problem._fixed.__code__
+        return counted
+
+    before = sys.gettrace()
+    sys.settrace(counted)
+    try:
+        PlacementProblem.of(trace, 1, {j: step * j for j in range(n)})
+    finally:
+        sys.settrace(before)
+    assert n < lines["line"] < 20 * n
 
 
 @pytest.mark.shared

@@ -13,7 +13,7 @@ from gpumem.jobs.job import Job
 from gpumem.jobs.outcome import Event, JobRun, Outcome
 from gpumem.jobs.waterwave.co_schedule import Together, together
 from gpumem.jobs.waterwave.priorities import by_weight
-from gpumem.jobs.waterwave.sharing_policies import Way, waterwave
+from gpumem.jobs.waterwave.sharing_policies import Way, temporal, waterwave
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import share
 from gpumem.simulator.simulate import simulate
@@ -82,14 +82,17 @@ def simulate_together(
     ------
     ValueError
         No jobs, two of one name, not one weight for each; as `way`.
+    Infeasible
+        Jobs that are in fit neither by `way` nor in turn when another one has left. A note names that which needs most.
 
     Notes
     -----
     Jobs come and go between two rounds. Where one has arrived or is to leave, the round that runs is the last one of
     its pipeline: what it has begun ends (a job that leaves in the middle of an iteration ends it), then those that are
     in get a new pipeline, if they are others than before. A newcomer that does not fit beside the others waits, in the
-    order of arrival; one that does not fit alone is refused. While a pipeline fills and drains, a group whose partner
-    belongs to another round runs alone.
+    order of arrival; one that does not fit alone is refused. Those that are in may fit beside one that leaves and not
+    without it, as halves of iterations then meet others: until one comes or goes they run whole iterations in turn
+    (`temporal`). While a pipeline fills and drains, a group whose partner belongs to another round runs alone.
 
     Examples
     --------
@@ -155,6 +158,7 @@ class _Session:
         self.now = self.peak = 0
         self.replans: list[int] = []
         self.known: dict[tuple[str, ...], Together | None] = {}  # by the names of the jobs that are in
+        self.turns: dict[tuple[str, ...], Together] = {}  # of those that do not fit by the way
         self.least: dict[str, int] = {}  # bytes that a job which does not fit would need, beside those that are in
 
     def run(self) -> Outcome:
@@ -197,20 +201,36 @@ class _Session:
         if before and self.inside != ran:
             self.replans.append(self.now)
             self.log += [Event(self.now, one.job.name, "adopt", size=one.job.trace.peak_load) for one in before]
-        return self.made(self.inside) if self.inside else None
+        return self.made(self.inside) or self.in_turn() if self.inside else None
 
     def made(self, members: Sequence[_Running]) -> Together | None:
         """What these jobs do together, None where they do not fit."""
         names = tuple(one.job.name for one in members)
         if names not in self.known:
             try:
-                turns = {"turns": by_weight([self.weight[name] for name in names])} if self.weight else {}
-                found = self.way([one.job.trace for one in members], self.machine, self.capacity, **turns)
-                self.known[names] = together(found, self.machine, hosts=self.hosts)
+                self.known[names] = self.shared(self.way, members)
             except (Infeasible, NotReached) as error:
                 self.least[names[-1]] = error.needs if isinstance(error, Infeasible) else error.reached
                 self.known[names] = None
         return self.known[names]
+
+    def in_turn(self) -> Together:
+        """What those that are in do where they do not fit by the way: without it time would stand still for ever."""
+        names = tuple(one.job.name for one in self.inside)
+        if names not in self.turns:
+            try:
+                self.turns[names] = self.shared(temporal, self.inside)
+            except Infeasible as error:
+                who = ", ".join(names)
+                error.add_note(f"jobs {who:.60}: they ran beside one that has left, and do not fit without it")
+                raise
+        return self.turns[names]
+
+    def shared(self, way: Way, members: Sequence[_Running]) -> Together:
+        """What these jobs do together by a way."""
+        turns = {"turns": by_weight([self.weight[one.job.name] for one in members])} if self.weight else {}
+        found = way([one.job.trace for one in members], self.machine, self.capacity, **turns)
+        return together(found, self.machine, hosts=self.hosts)
 
     def rounds(self, both: Together) -> None:
         """Run as many rounds as nobody has to come or go in, and end what they have begun."""

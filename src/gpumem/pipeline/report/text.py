@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from gpumem.base.version import __version__
 def columns(rows: list[list[str]]) -> str:
     """Write rows of cells as aligned columns, the first to the left, the others to the right.
 
-    >>> print(columns([["name", "size"], ["a", "12"]]))
+    A row may be shorter than others; each cell is written.
+
+    >>> print(columns([["name", "size"], ["a", "12"], ["b"]]))
     name  size
     a       12
+    b
     """
-    width = [max(len(cell) for cell in column) for column in zip(*rows)]
+    width = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     lines = [[row[0].ljust(width[0]), *(cell.rjust(w) for cell, w in zip(row[1:], width[1:]))] for row in rows]
     return "\n".join("  ".join(line).rstrip() for line in lines)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from gpumem.pool.search._packing import FAR, PackingInstance
 from gpumem.pool.smartpool.offline import MAX_ALIGNMENT, fit
-from gpumem.trace import I64, Trace
-from gpumem.trace.lifetimes import meet
+from gpumem.trace import I64, Trace, first
 from gpumem.trace.placement import Placement
 
 REST = 40  # work for each buffer that is placed around others
@@ -144,13 +143,15 @@ def _fixed(trace: Trace, alignment: int, fixed: Mapping[int, int]) -> I64:
             raise ValueError(f"fixed: buffer {j} is on the host")
         if not 0 <= offset < FAR or offset % alignment:
             raise ValueError(f"fixed: offset {offset} of buffer {j} is not a multiple of {alignment} from 0 on")
-    ids = sorted(fixed, key=lambda j: (fixed[j], j))
-    for k, i in enumerate(ids):
-        for j in ids[k + 1 :]:
-            together = meet(b.start[i], b.end[i], b.start[j], b.end[j], trace.n)
-            if together and b.size[j] and fixed[j] < fixed[i] + b.size[i]:
-                raise ValueError(f"fixed: buffers {i} and {j} overlap at byte {fixed[j]}")
-    return np.array(ids, np.int64)
+    ids = np.array(sorted(fixed, key=lambda j: (fixed[j], j)), np.int64)
+    low, n, length = np.array([fixed[j] for j in ids.tolist()], np.int64), trace.n, b.end - b.start
+    behind = np.searchsorted(low, low + b.size[ids])
+    for k, i in enumerate(ids.tolist()):
+        over = ids[k + 1 : behind[k]]  # what begins within its bytes: no pair beyond meets
+        later, earlier = (b.start[over] - b.start[i]) % n < length[i], (b.start[i] - b.start[over]) % n < length[over]
+        if (j := first((later | earlier) & (b.size[over] > 0))) >= 0:
+            raise ValueError(f"fixed: buffers {i} and {over[j]} overlap at byte {fixed[int(over[j])]}")
+    return ids
 
 
 def _peak(trace: Trace, size: I64, ids: I64) -> int:

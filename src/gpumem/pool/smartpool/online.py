@@ -71,7 +71,8 @@ class SmartPool:
     -----
     *Time.* O(1) a request as planned. A deviation costs O(log D), where D live blocks are overdue, and looks at
     a bounded number of requests; to find the position again after `LOST` of them costs O(live blocks). While it
-    records, a request costs O(log horizon). Planning happens once, within a request.
+    records, a request costs O(log horizon). Planning happens once, within a request:
+    what the planner takes, and O(n log n) to check its placement of n buffers, `horizon` of them at most.
 
     *Memory.* 100 bytes a request of an iteration, and 200 more once the position was lost; while it records, 70 bytes
     a request, up to `horizon` of them.
