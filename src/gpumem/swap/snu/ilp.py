@@ -278,8 +278,10 @@ class _Search:
                 break
             said = program.said(found.x)
             plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
-            least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
-            program.forbid(*said, min(least - self.base, 2 * self.most(program)))
+            times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in self.until.each(plans)]
+            if self.until.over():  # some orders may be left, so nothing is known of what this takes
+                break
+            program.forbid(*said, min(min(times) - self.base, 2 * self.most(program)))
 
     def large(self, away: Away) -> I64:
         """Look at some ways to carry the solution out; return the instants where these are above the limit."""
