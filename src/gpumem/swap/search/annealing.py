@@ -52,7 +52,7 @@ def problem(
     trace = fastest(trace, choices)
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
-    end, turn = np.maximum(line.end, begin), line.makespan
+    end, turn = np.maximum(line.end, begin), max(line.makespan, 1)  # costs are parts of a turn: one of no time is 1 ns
     w = windows(trace, machine)
     named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
     rows = w.rows(n)
