@@ -153,8 +153,7 @@ def solve_mosos(
         raise
     plan = work.judge.best
     if plan is None or work.judge.line is None:
-        reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
-        raise NotReached(reached, limit, hint=until.hint("a planner that may wait for copies may get lower"))
+        raise work.judge.missed(until, "a planner that may wait for copies may get lower")
     value = work.judge.line.makespan
     least = work.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
