@@ -18,9 +18,7 @@ RULES: dict[str, Rule] = {
     "gap": (lambda value: 0 <= value < 1, "is not in [0, 1)"),
     "iterations": (lambda value: value >= 1, "is below 1"),
     "ratio": (lambda value: 0 <= value <= 1, "is not in [0, 1]"),
-    "rounds": (lambda value: value >= 1, "is below 1"),
     "seed": NOT_BELOW_0,
-    "size": (lambda value: value >= 1, "is below 1"),
     "stall": (lambda value: 0 <= value < inf, "is not finite and >= 0"),
     "threshold": NOT_BELOW_0,
 }
