@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import taken
@@ -22,7 +22,7 @@ from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import PLANNERS, Plan, Swap
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
-from gpumem.trace import RECOMPUTE
+from gpumem.trace import RECOMPUTE, Trace
 from tests.conftest import shared
 from tests.strategies import machine_of, steps, traces
 from tests.swap.judging import judged, quick
@@ -38,7 +38,11 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
     ns, copy_ns = data.draw(st.sampled_from([(0, 0), (0, 0), (0, 7), (3, 0), (15, 15)]))
     target = target.with_(host_ns=ns, copy_host_ns=copy_ns)
     assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load))
+    held(name, trace, target, data.draw(st.integers(1, trace.peak_load)))
+
+
+def held(name: str, trace: Trace, target: Machine, limit: int) -> None:
+    """Have a planner plan: right by the oracles and the bound, or one of the two errors that a planner may raise."""
     try:
         plan = quick(name)(trace, target, limit)
     except Infeasible as stop:
@@ -52,6 +56,36 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
         return  # the bound is for swaps
     least = least_stall(trace, target, limit).stall_ns
     assert makespan + 0.5 >= baseline(trace, target, swapped).makespan + least
+
+
+DIGIT, SOME = st.integers(1, 9), st.integers(0, 9)
+LARGE = st.builds(lambda digit, order: digit * 10**order, DIGIT, st.integers(0, 3))  # bytes
+LONG = st.builds(lambda digit, order: digit * 10**order, SOME, st.integers(0, 4))  # ns; one of ten ops takes none
+
+
+def whole_steps(data: st.DataObject, max_layers: int) -> tuple[Trace, Machine]:
+    """A training step of buffers and ops of all magnitudes, and a machine for it."""
+    streams, states = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.integers(0, 2))
+    trace = data.draw(steps(max_layers=max_layers, streams=streams, sizes=LARGE, durations=LONG, states=states))
+    return trace, machine_of(data, pinned=data.draw(st.sampled_from([0, 3_000, 10**6, 10**6])))
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@settings(max_examples=4)
+@given(data=st.data())
+def test_whole_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
+    trace, target = whole_steps(data, 6)
+    for percent in (85, 60, 40):
+        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@given(data=st.data())
+def test_more_and_longer_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
+    trace, target = whole_steps(data, 20)
+    for percent in (85, 60, 40):
+        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
 
 
 WRONG: dict[str, list[Any]] = {
