@@ -134,6 +134,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Plan.of(MLP, [(1, 2)]).to_json(), TypeError, r"decision 0: \(1, 2\) is no Swap"),  # type: ignore[list-item]
     (lambda: testing.steps(streams=0), ValueError, "streams: 0 is below 1"),
     (lambda: testing.steps(sizes=8), TypeError, "sizes: 8 is no strategy"),  # type: ignore[arg-type]
+    (lambda: testing.steps(durations=8), TypeError, "durations: 8 is no strategy"),  # type: ignore[arg-type]
+    (lambda: testing.steps(states=-1), ValueError, "states: -1 is below 0"),
     (lambda: testing.plans(MLP, kinds=[gpumem.Variant]), ValueError, "kinds: .*Variant.* is none of Swap"),
     (lambda: Ops.make([[]], [[]], statistics=5), TypeError, "ops: statistics: 5 is no list of rows"),  # type: ignore[arg-type]
     (lambda: Ops.make([[0]], [[]], flops=["many"]), ValueError, "ops: flops: expected a list of numbers, got <U4"),

@@ -41,6 +41,7 @@ class Study:
     """What the figures of one trace share: the case, options for planners, whom to tell, whether to check.
 
     `tell` hears of oracles that were left out. `rebatched` returns the trace at a batch so many times as large.
+    `failed` is told of a planner that raised what no planner should, and its error; without, that ends the study.
     """
 
     case: Case
@@ -49,6 +50,7 @@ class Study:
     tell: Callable[[str], None]
     rebatched: Callable[[float], Trace]
     check: bool = True
+    failed: Callable[[str, Exception], None] | None = None
 
     def at(self, limit: int, name: str, planner: Callable[..., Plan]) -> Planned | None:
         """Plan for a load limit, place, judge by both clocks and check; None where the planner does not get there."""
@@ -57,9 +59,18 @@ class Study:
         self.progress(told)
         try:
             found = case.solve(planner, self.options, lambda text: self.progress(f"{told}: {text}"))
+            return self.checked(case.planned(found, case.judge(found), name))
         except (Infeasible, NotReached):
             return None
-        return self.checked(case.planned(found, case.judge(found), name))
+        except Exception as error:
+            self.fail(name, error)
+            return None
+
+    def fail(self, name: str, error: Exception) -> None:
+        """Tell of a planner's error, so that it costs its own row only; raise it where nobody is to be told."""
+        if self.failed is None:
+            raise error
+        self.failed(name, error)
 
     def verify(self, knee: Knee) -> None:
         """Hold the plan of a knee against the oracles."""

@@ -74,11 +74,12 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     mine = [one for one in asked if one.name in only or ledger.get(one.asked())]
     with executor as pool:
         rows = survey(mine, executor=pool, ledger=ledger, progress=progress)
-    _tell(rows, len(asked) - len(mine), args.results)
+    broken = _tell(rows, len(asked) - len(mine), args.results)
     against = standings.against(rows, SEARCH, swap.PROGRAMS)
     curves = standings.figures(rows, SEARCH)
     summed = {"means": standings.means(rows), "against": against, "gaps": standings.gaps(rows, SEARCH)}
-    return {"rows": rows, **summed, "curves": curves}
+    results: Results = {"rows": rows, **summed, "curves": curves}
+    return results | ({"failed": broken} if broken else {})
 
 
 def _limits(args: argparse.Namespace) -> list[float]:
@@ -104,13 +105,15 @@ def _executor(jobs: int) -> AbstractContextManager[Executor | None]:
     return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), *ignoring)
 
 
-def _tell(rows: list[Row], absent: int, results: str | None) -> None:
+def _tell(rows: list[Row], absent: int, results: str | None) -> list[Row]:
+    """Say which rows failed, and return them, and how many are left out."""
     broken = [row for row in rows if row["status"] == "failed"]
     if broken:
         again = "" if results is None else "; the same command asks them again"
         tell(f"{len(broken)} of {len(rows)} rows failed, the first: {broken[0]['planner']}: {broken[0]['why']}{again}")
     if absent:
         tell(f"{absent} rows are left out: --only plans nothing else, and --results has none of them")
+    return broken
 
 
 def pictures(results: Results) -> list[tuple[str, report.Figure | list[report.Figure]]]:

@@ -36,7 +36,7 @@ class Suite:
     measure : callable
         `measure(args, parts, progress)` returns a list for each part, and for what else goes into the JSON: of rows,
         which make one table, or, where the part is called `fig...`, of pairs of a trace's name and a figure, which
-        make a table and a picture each.
+        make a table and a picture each. With rows of what `failed`, the exit status is 1.
     tables : callable
         Returns what writes a part's rows, or one of its figures, as a table; nothing of the papers is loaded before.
     pictures : callable, optional
@@ -86,7 +86,7 @@ class Suite:
         if args.out is not None:
             self._write(args.out, results, found, text)
         print(found if args.json else text)
-        return 0
+        return 1 if results.get("failed") else 0
 
     def _blocks(self, part: str, mine: list[Any]) -> list[str]:
         title, table = self.parts[part], self.tables()[part]

@@ -6,19 +6,20 @@ import argparse
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gpumem
 from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem import pipeline, swap
+from gpumem.base.errors import failure
 from gpumem.base.names import chosen, taken
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
 from gpumem.cli.common.files import each_way, traces_of, with_workspaces
 from gpumem.cli.common.parser import Parser
 from gpumem.cli.common.planning import add_own, own_options, tell_bound
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.pipeline import report
 
 if TYPE_CHECKING:
@@ -70,19 +71,30 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     traces = traces_of(args.trace, machine, progress)
     ways = [(bare, rule, trace) for bare in traces for rule, trace in each_way(bare, args.workspaces)]
     results: Results = {part: [] for part in PARTS}
+    failures: dict[tuple[str, str], Any] = {}
     if "knees" in parts or "table2" in parts:
         tell_bound(machine)
     for bare, rule, trace, limits in progress.over([(*way, _limits(args, way[-1])) for way in ways]):
         own = (LITTLE if args.quick else {}) | own_options(args, planners, trace.peak_load)
         case = pipeline.Case.of(trace, machine, load=trace.peak_load)
-        study = papers.autoswap.Study(case, own, progress, tell, partial(rebatched, bare, rule), not args.no_check)
+        failed = None if len(planners) == 1 else partial(_fail, failures, trace.name, args.traceback)
+        again = partial(rebatched, bare, rule)
+        study = papers.autoswap.Study(case, own, progress, tell, again, not args.no_check, failed)
         if "knees" in parts or "table2" in parts:
             results["knees"] += _knees(study, planners, step, SOME if args.quick else ROUNDS)
         shown = args.trace or trace.name.startswith("vgg16")
         for part in [part for part in parts if shown and part.startswith("fig")]:
             figure = _figure(part, study, limits, factors, planners)
             results[part] += [] if figure is None else [(trace.name, figure)]
-    return results | {"table2": papers.autoswap.depths(results["knees"])}
+    results |= {"table2": papers.autoswap.depths(results["knees"])}
+    return results | ({"failed": [*failures.values()]} if failures else {})
+
+
+def _fail(failures: dict[tuple[str, str], Any], trace: str, traceback: bool, name: str, error: Exception) -> None:
+    """Note that a planner failed, and say so where it is the first time on this trace."""
+    if (trace, name) not in failures:
+        tell_failure(f"{trace}: {name}", error, traceback)
+    failures[trace, name] = {"trace": trace, "planner": name, "error": failure(error)}
 
 
 def rebatched(bare: gpumem.Trace, rule: str, factor: float) -> gpumem.Trace:
@@ -124,13 +136,18 @@ def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[K
     for name, planner in planners.items():
         progress = partial(told, name)
         options = {**study.options, "progress": progress}
-        if name == "search":  # it looks for the lowest limit itself
-            own = partial(lowest, **taken(lowest, options))
-            found.append(knee_of(trace, machine, own, name=name, bound=bound))
-        else:
-            call = partial(planner, **taken(planner, options))
-            found.append(knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress))
-        study.verify(found[-1])
+        try:
+            if name == "search":  # it looks for the lowest limit itself
+                own = partial(lowest, **taken(lowest, options))
+                one = knee_of(trace, machine, own, name=name, bound=bound)
+            else:
+                call = partial(planner, **taken(planner, options))
+                one = knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress)
+            study.verify(one)
+        except Exception as error:
+            study.fail(name, error)
+            continue
+        found.append(one)
     return found
 
 

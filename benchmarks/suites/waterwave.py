@@ -70,6 +70,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     machine = machine.with_(host_ns=machine.host_ns or paper.HOST_NS) if args.host_ns is None else machine
     sizing = paper.Sizing(machine, progress, paper.FEW if few else paper.PIECES, args.slowdown)
     traces = traces_of(args.trace or (QUICKLY if few else USUAL), machine, progress, args.workspaces)
+    for trace in traces:  # all that is printed are parts of what ops take
+        if not machine.durations(trace).any():
+            raise ValueError(f"trace {trace.name!r:.60}: all ops take 0 ns on {machine.name}, nothing can be compared")
     one = next((trace for trace in traces if trace.name.startswith("resnet50")), traces[0])
     batches, slowdowns = (BATCHES, ENDS) if few else (paper.PARTS, paper.SLOWDOWNS)
 

@@ -26,6 +26,11 @@ def seeded(trace: Trace, machine: Machine, limit: int, *, seed: int = 0, seconds
 TOLD: list[tuple[int, float]] = []
 
 
+def breaks(trace: Trace, machine: Machine, limit: int) -> Plan:
+    """Raise what no planner should."""
+    raise ZeroDivisionError("division\nby zero")
+
+
 def wrong(kind: str) -> Callable[..., Plan]:
     """A planner whose plan breaks a promise."""
 

@@ -45,6 +45,19 @@ def test_a_real_bound(cli: Cli) -> None:
     assert 0.9 * trace.peak_load < row["zero_stall_limit"] <= trace.peak_load == row["peak_load"]
 
 
+def test_a_bound_takes_no_longer_than_it_may(cli: Cli) -> None:
+    whole = cli("bound", "vgg16", "--load-limit", "50%", "--seconds", "1e-6", "--json")
+    row = whole.json
+    assert row["zero_stall_limit"] == floor(gpumem.bundled("vgg16"))[1]
+    assert row["least_stall_ns"] == row["least_stall_recompute_ns"] == 0
+    assert whole.status == 0
+    assert whole.err == ["gpumem: the time was up: what is said is certain, more seconds may say more"]
+    row = cli("bound", "mlp3", "--seconds", "600", "--json")
+    assert not row.err and row.json["zero_stall_limit"] == cli("bound", "mlp3", "--json").json["zero_stall_limit"]
+    for wrong in ("0", "-1", "nan", "inf"):
+        assert "--seconds: " in cli.refuses("bound", "mlp3", "--seconds", wrong)
+
+
 def test_a_bound_says_what_it_leaves_out_for_a_host_that_takes_its_time(cli: Cli) -> None:
     ran = cli("bound", "mlp3", "--host-ns", "1e6", "--load-limit", "90%", "--json")
     (said,) = ran.err

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpumem.io import bundled
+from gpumem.jobs import PLANNERS, separately
 from gpumem.simulator.machine import Machine
+from gpumem.swap import Plan, Task, heuristic
+from gpumem.trace import Trace
 from tests.conftest import Cli
+
+GTX = Machine.named("gtx1080ti")
 
 
 def test_jobs_share_a_gpu_within_the_limit(cli: Cli) -> None:
@@ -61,6 +66,27 @@ def test_a_newcomer_waits_until_there_is_room(cli: Cli) -> None:
     ran = cli("jobs", "mlp3", "mlp3", "--limit", "60%", "--iterations", "3", "--arrive", "0,1ms", "--json")
     first, second = ran.json["jobs"]
     assert ran.status == 0 and second["arrive"] == 1_000_000 and second["launch"] == first["leave"]
+
+
+def test_a_planner_that_fails_for_one_job_leaves_that_job_as_it_is(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def picky(trace: Trace, machine: Machine, limit: int) -> Plan:
+        if trace.name.startswith("resnet18"):
+            raise ZeroDivisionError("division by zero")
+        return heuristic(trace, machine, limit)
+
+    monkeypatch.setitem(PLANNERS, "picky", separately(picky))
+    words = ["jobs", "resnet18", "mlp3", "mlp3", "--limit", "90%", "--iterations", "3", "--planner", "picky"]
+    ran = cli(*words, "--json")
+    broken, *others = ran.json["jobs"]
+    assert ran.status == 1 and broken["error"] == "ZeroDivisionError: division by zero"
+    assert [job["iterations"] for job in ran.json["jobs"]] == [3, 3, 3]
+    assert broken["budget"] == broken["peak_load"] and not any("error" in job for job in others)
+    told = "gpumem: resnet18_cifar_b100: picky: failed: ZeroDivisionError: division by zero; --traceback shows where"
+    assert [line.startswith(told) for line in ran.err] == [True]
+    ran = cli(*words, "--traceback")
+    assert ran.status == 1 and ran.err[0].startswith("Traceback") and len(ran.out.splitlines()) > 6
+    with pytest.raises(ZeroDivisionError):  # where nobody is told
+        separately(picky)([Task(bundled("resnet18"), GTX.durations(bundled("resnet18")))], GTX, 10)
 
 
 @pytest.mark.parametrize("planner", ["none", "capuchin", "vdnn-all", "heuristic"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.plan import Plan
-from tests.cli.planners import TOLD, wrong
+from tests.cli.planners import TOLD, breaks, wrong
 from tests.conftest import Cli
 from tests.files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
 from tests.nets import GTX, MIB, PEAK, net
@@ -172,6 +173,41 @@ def test_without_matplotlib_a_line_says_so_once(
     assert (ran.status, len(ran.err)) == (0, 1)
     assert "no pictures: matplotlib is not installed" in ran.err[0]
     assert {p.name for p in (tmp_path / "seeded").iterdir()} == FILES
+
+
+@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+def test_a_planner_that_fails_costs_its_own_row(
+    cli: Cli, net_file: Path, table: dict[str, Any], tmp_path: Path, option: str
+) -> None:
+    table |= {"breaks": breaks, "above": wrong("limit"), "last": autoswap}
+    ran = cli(
+        "swap", net_file, option, "75%", "--planner", "autoswap,breaks,gives-up,last", "--json", "--out", tmp_path
+    )
+    first, broken, lost, last = ran.json
+    assert ran.status == 1 and first["feasible"] and last["feasible"] and first["bytes_out"] == last["bytes_out"] > 0
+    assert broken == dict.fromkeys(KEYS) | {
+        "planner": "breaks",
+        "limit": PEAK * 3 // 4,
+        "feasible": False,
+        "error": "ZeroDivisionError: division by zero",
+    }
+    told = "gpumem: breaks: failed: ZeroDivisionError: division by zero; --traceback shows where, to report it"
+    assert ran.err[0] == told and len(ran.err) == 2 and "error" not in lost
+    assert {path.name for path in tmp_path.iterdir()} == {"swap.json", "autoswap", "last"}
+    ran = cli("swap", net_file, option, "75%", "--planner", "breaks,autoswap")
+    rows = [line.split() for line in ran.out.splitlines()[3:]]
+    assert ran.status == 1 and rows[0] == ["breaks", "failed"] and rows[1][0] == "autoswap" and len(rows[1]) > 8
+    ran = cli("swap", net_file, option, "75%", "--planner", "breaks,gives-up", "--traceback")
+    assert ran.status == 1 and ran.err[0].startswith("Traceback") and any("in breaks" in line for line in ran.err)
+    assert "failed: ZeroDivisionError: division by zero" in ran.err[-2] and "--traceback" not in ran.err[-2]
+    assert cli.refuses("swap", net_file, option, "75%", "--planner", "breaks", status=1).startswith("gpumem: internal")
+
+
+def test_a_plan_that_the_oracles_reject_costs_its_own_row(cli: Cli, net_file: Path, table: dict[str, Any]) -> None:
+    table["above"] = wrong("limit")
+    ran = cli("swap", net_file, "--load-limit", "75%", "--planner", "above,autoswap", "--json")
+    assert ran.status == 1 and [row["feasible"] for row in ran.json] == [False, True]
+    assert ran.json[0]["error"].startswith("RuntimeError: the result failed its own check, please report this: ")
 
 
 @pytest.mark.parametrize("kind", ["limit", "pinned"])

@@ -11,7 +11,9 @@ import pytest
 import gpumem
 from gpumem import Machine
 from gpumem.base.units import fraction
-from gpumem.pipeline import among, least
+from gpumem.pipeline import Planned, among, least
+from gpumem.swap import Plan
+from tests.cli.planners import breaks
 from tests.conftest import Cli
 
 MIB = 2**20
@@ -39,6 +41,54 @@ def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:
     assert lowest.placement.height <= lowest.pool < trace.peak_load
     step = (552 - 300) // 64 + 1
     assert among(trace, machine, lowest.pool - step * MIB, planners=["vdnn-conv"], overhead=0.5).planned is None
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two planners that raise what none should, in the table of all."""
+    monkeypatch.setitem(gpumem.swap.PLANNERS, "breaks", breaks)  # type: ignore[attr-defined]
+    monkeypatch.setitem(gpumem.swap.PLANNERS, "loses", loses)  # type: ignore[attr-defined]
+
+
+def loses(trace: gpumem.Trace, machine: Machine, limit: int) -> Plan:
+    raise RuntimeError("the result failed its own check")
+
+
+def test_a_planner_that_fails_costs_the_others_nothing(breaking: None) -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    load = trace.peak_load * 7 // 10
+    found = among(trace, machine, load=load, planners=["breaks", "heuristic", "loses"])
+    assert found.planned is not None and found.planned.planner == "heuristic"
+    first = found.tried[0]
+    assert str(first) == "breaks: failed: ZeroDivisionError: division by zero"
+    assert isinstance(first.error, ZeroDivisionError) and first.error.__traceback__ is not None
+    with pytest.raises(ZeroDivisionError):
+        among(trace, machine, load=load, planners=["breaks", "loses"])
+    with pytest.raises(ValueError, match="planner: 'foo' is unknown"):
+        among(trace, machine, load=load, planners=["heuristic", "foo"])
+
+
+def test_a_plan_that_fails_its_check_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    verified = Planned.verified
+
+    def picky(planned: Planned, *rest: float | None) -> Planned:
+        if planned.planner == "heuristic":
+            raise RuntimeError("the result failed its own check")
+        return verified(planned, *rest)
+
+    monkeypatch.setattr(Planned, "verified", picky)
+    found = among(trace, machine, 350 * MIB, planners=["capuchin", "heuristic"])
+    assert found.planned is not None and found.planned.planner == "capuchin"
+    assert [str(one) for one in found.tried if one.error] == [
+        "heuristic: failed: RuntimeError: the result failed its own check"
+    ]
+
+
+def test_the_least_pool_is_found_beside_a_planner_that_fails(breaking: None) -> None:
+    trace, machine = gpumem.bundled("resnet18"), Machine.named("gtx1080ti")
+    both = least(trace, machine, 300 * MIB, planners=["breaks", "vdnn-conv"], overhead=0.5)
+    assert both.pool == least(trace, machine, 300 * MIB, planners=["vdnn-conv"], overhead=0.5).pool
 
 
 def test_a_planner_that_comes_too_late_is_told() -> None:

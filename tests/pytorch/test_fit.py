@@ -16,8 +16,10 @@ import gpumem
 from gpumem import Machine, Plan, check, io
 from gpumem.base.errors import Infeasible
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.planners import PLANNERS
 from gpumem.torch import Fit, WorkloadError, capture, fit
 from gpumem.trace.batch import MOST, batch_of, largest, place_of, step_at
+from tests.cli.planners import breaks
 from tests.conftest import Cli
 from tests.files import snapshot
 
@@ -136,6 +138,18 @@ def test_what_no_plan_can_do_names_the_least_limit_that_would_do(make: Any, card
     typed = f"{found.least.pool // MIB}MiB"
     assert f"the least limit found is {typed}" in found.answer()
     assert found.next("t.py:make") == f"gpumem fit t.py:make --machine card --batch 512 --limit {typed}"
+
+
+def test_a_planner_that_fails_costs_its_own_row(cli: Cli, train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLANNERS, "tensile", breaks)
+    told = "gpumem: tensile: failed: ZeroDivisionError: division by zero; --traceback shows where, to report it"
+    for batch, limit, found in ((8192, "64MiB", "plan"), (512, "12MiB", "least_limit")):
+        words = ["fit", f"{train}:make", "--batch", batch, "--limit", limit, "--planner", "tensile,capuchin"]
+        ran = cli(*words, "--json")
+        assert ran.status == 1 and told in ran.err and ran.json[found] is not None
+        assert ran.json["tried"][0]["why"] == "failed: ZeroDivisionError: division by zero"
+    ran = cli(*words, "--traceback")
+    assert ran.status == 1 and any("in breaks" in line for line in ran.err) and "tensile: failed: Zero" in ran.out
 
 
 def test_a_limit_is_a_part_of_the_peak_load_and_at_most_what_the_machine_has(make: Any, card: Machine) -> None:

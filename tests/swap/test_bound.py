@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from gpumem.base import deadline
+from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.swap._solver_process import answer
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.bound import least_stall, zero_stall_limit
+from gpumem.swap.bound import Bound, least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.fluid import fractions
 from gpumem.swap.search.planner import lowest
@@ -159,6 +165,60 @@ def test_what_cannot_be_made_again_is_swapped() -> None:
 def test_below_the_floor_is_infeasible() -> None:
     with pytest.raises(Infeasible):
         least_stall(line(), GTX, 7)
+
+
+@pytest.mark.filterwarnings("error")
+def test_ops_that_take_no_time_stall_for_all_of_their_copies() -> None:
+    still = replace(line(), ops=replace(line().ops, duration=np.zeros(5, np.int64)))
+    target = Machine("m", 100, Link(0.0, 2.0), Link(0.0, 2.0), 1.0, 1.0)
+    assert least_stall(still, target, 8).stall_ns == 32  # 16 ns out, 16 ns in
+    assert least_stall(still, target, 8, recompute=True).stall_ns == 0  # op 0 runs again in no time
+    assert zero_stall_limit(still, target).limit == 16
+
+
+def bounds(trace: Trace, target: Machine, seconds: float | None = None) -> list[float]:
+    """Every bound, as numbers that grow as it gets tighter."""
+    limit, how = trace.peak_load * 9 // 10, {"rounds": 4, "seconds": seconds}
+    stalls = [least_stall(trace, target, limit, recompute=again, **how).stall_ns for again in (False, True)]
+    return [zero_stall_limit(trace, target, **how).limit, *stalls]
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 3, 5, 8, 13, 100, 400])
+def test_what_is_certified_by_the_deadline_is_a_bound(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    trace = bundled("mlp3")
+    whole, clock = bounds(trace, GTX), [0]
+
+    def now() -> float:  # each look at the clock takes a second
+        clock[0] += 1
+        return float(clock[0])
+
+    monkeypatch.setattr(deadline, "now", now)
+    monkeypatch.setattr(deadline, "LEAST", 60.0)  # the solver's own clock is another one
+    monkeypatch.setattr("gpumem.swap.linear_programs.ask", partial(answered, clock, looks))
+    early = bounds(trace, GTX, looks + 0.5)
+    static = [floor(trace)[1], 0, 0]
+    assert all(low <= one <= high for low, one, high in zip(static, early, whole))
+    if looks == 0:
+        assert early == static
+    if looks == 400:
+        assert early[0] > static[0] and early[1] > 0
+
+
+def answered(clock: list[int], looks: int, question: dict[str, Any], until: Deadline, **more: float) -> Any:
+    """Solve a program in no time, unless the time is up."""
+    return None if until.over() else answer({**question, "sides": {**question["sides"], "options": {}}})
+
+
+def test_a_bound_that_had_no_time_is_the_trivial_one() -> None:
+    trace = bundled("vgg16")
+    assert zero_stall_limit(trace, GTX, seconds=1e-9) == Bound(floor(trace)[1], 0, trace.peak_load, 0, False)
+    limit = trace.peak_load // 2
+    assert least_stall(trace, GTX, limit, seconds=1e-9) == Bound(limit, 0, trace.peak_load, 0, False)
+    for seconds in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"^seconds: .* must be positive and finite"):
+            zero_stall_limit(trace, GTX, seconds=seconds)
+        with pytest.raises(ValueError, match=r"^seconds: .* must be positive and finite"):
+            least_stall(trace, GTX, limit, seconds=seconds)
 
 
 @pytest.mark.thorough

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
+from inspect import signature
+from itertools import product
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.names import taken
 from gpumem.io import bundled, read
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap import PLANNERS
+from gpumem.swap import PLANNERS, Plan, Swap
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
-from gpumem.trace import RECOMPUTE
+from gpumem.trace import RECOMPUTE, Trace
 from tests.conftest import shared
 from tests.strategies import machine_of, steps, traces
 from tests.swap.judging import judged, quick
@@ -31,7 +38,11 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
     ns, copy_ns = data.draw(st.sampled_from([(0, 0), (0, 0), (0, 7), (3, 0), (15, 15)]))
     target = target.with_(host_ns=ns, copy_host_ns=copy_ns)
     assume(trace.peak_load > 1)
-    limit = data.draw(st.integers(1, trace.peak_load))
+    held(name, trace, target, data.draw(st.integers(1, trace.peak_load)))
+
+
+def held(name: str, trace: Trace, target: Machine, limit: int) -> None:
+    """Have a planner plan: right by the oracles and the bound, or one of the two errors that a planner may raise."""
     try:
         plan = quick(name)(trace, target, limit)
     except Infeasible as stop:
@@ -45,6 +56,95 @@ def test_every_plan_passes_the_oracles_and_respects_the_bound(name: str, data: s
         return  # the bound is for swaps
     least = least_stall(trace, target, limit).stall_ns
     assert makespan + 0.5 >= baseline(trace, target, swapped).makespan + least
+
+
+DIGIT, SOME = st.integers(1, 9), st.integers(0, 9)
+LARGE = st.builds(lambda digit, order: digit * 10**order, DIGIT, st.integers(0, 3))  # bytes
+LONG = st.builds(lambda digit, order: digit * 10**order, SOME, st.integers(0, 4))  # ns; one of ten ops takes none
+
+
+def whole_steps(data: st.DataObject, max_layers: int) -> tuple[Trace, Machine]:
+    """A training step of buffers and ops of all magnitudes, and a machine for it."""
+    streams, states = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.integers(0, 2))
+    trace = data.draw(steps(max_layers=max_layers, streams=streams, sizes=LARGE, durations=LONG, states=states))
+    return trace, machine_of(data, pinned=data.draw(st.sampled_from([0, 3_000, 10**6, 10**6])))
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@settings(max_examples=4)
+@given(data=st.data())
+def test_whole_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
+    trace, target = whole_steps(data, 6)
+    for percent in (85, 60, 40):
+        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@given(data=st.data())
+def test_more_and_longer_steps_are_planned_for_at_three_limits(name: str, data: st.DataObject) -> None:
+    trace, target = whole_steps(data, 20)
+    for percent in (85, 60, 40):
+        held(name, trace, target, max(trace.peak_load * percent // 100, 1))
+
+
+WRONG: dict[str, list[Any]] = {
+    "accounting": ["foo"],
+    "algorithms": [{10**6: []}],
+    "bound": [-5],
+    "effort": [-1.0, 0.0, nan, inf],
+    "evaluations": [0, -1],
+    "feedback": [-1],
+    "gap": [-0.1, 1.0, nan],
+    "iterations": [0],
+    "kind": ["foo"],
+    "layers": ["foo"],
+    "peaks": ["foo"],
+    "ratio": [7.0, -1.0, nan],
+    "rule": ["foo"],
+    "score": ["foo"],
+    "seconds": [0.0, -1.0, nan, inf],
+    "seed": [-1],
+    "segments": [0],
+    "targets": [(), (2.0,), (nan,)],
+    "threshold": [-1],
+    "victim": ["foo"],
+}
+
+
+def options_of(planner: Callable[..., Plan]) -> set[str]:
+    """What can be wrong among a planner's keywords; True and False are what they are."""
+    keywords = [p for p in signature(planner).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return {p.name for p in keywords if p.annotation != "bool"} - {"progress", "executor", "start"}
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_options_are_checked_whether_the_load_fits_or_not(name: str) -> None:
+    trace = bundled("mlp3")
+    for option in sorted(options_of(PLANNERS[name])):
+        for limit, value in product((2 * trace.peak_load, trace.peak_load * 95 // 100), WRONG[option]):
+            told = "10+" if option == "algorithms" else re.escape(str(value))
+            with pytest.raises(ValueError, match=f"^{option}: .*{told}"):
+                PLANNERS[name](trace, GTX, limit, **{option: value})
+
+
+def started() -> list[str]:
+    return sorted(name for name, planner in PLANNERS.items() if taken(planner, {"start": None}))
+
+
+@pytest.mark.parametrize("name", started())
+def test_a_plan_to_begin_with_is_one_of_this_trace_and_limit(name: str) -> None:
+    trace = bundled("mlp3")
+    limit = trace.peak_load * 95 // 100
+    plan = PLANNERS["heuristic"](trace, GTX, limit)
+    with pytest.raises(ValueError, match=r"^start: its load of \d+ bytes is above the limit of"):
+        PLANNERS[name](trace, GTX, limit, start=Plan.of(trace))
+    with pytest.raises(ValueError, match=r"^start: what it keeps on the host, \d+ bytes, is above the budget of 1"):
+        PLANNERS[name](trace, GTX.with_(pinned=1), limit, start=plan)
+    for bound in (limit, 2 * trace.peak_load):
+        for other in (Plan.of(bundled("vgg16")), Plan(plan.decisions, trace.n + 1), Plan((Swap(10**6, 0, 2, 1, 2),))):
+            with pytest.raises(ValueError, match=f"^start: no plan for trace '{trace.name}': "):
+                PLANNERS[name](trace, GTX, bound, start=other)
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

@@ -96,6 +96,15 @@ class NotReached(Exception):
         super().__init__(f"{told}; {hint}" if hint else told)
 
 
+def failure(error: BaseException) -> str:
+    """Return in one line what went wrong where nothing should have: its type, and what it says.
+
+    >>> failure(ZeroDivisionError("division by zero")), failure(MemoryError())
+    ('ZeroDivisionError: division by zero', 'MemoryError')
+    """
+    return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())
+
+
 class ExecutionError(RuntimeError):
     """An op failed while a program ran.
 

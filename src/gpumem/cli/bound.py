@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
+from functools import partial
 from typing import Any
 
 import gpumem
 from gpumem import swap
+from gpumem.base.deadline import Deadline
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planning import SIZE, tell_bound
-from gpumem.cli.common.progress import Progress
+from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
 
 
@@ -29,6 +32,7 @@ def add(commands: Commands) -> None:
     p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     add_machine(p, "gtx1080ti")
     p.add_argument("--load-limit", metavar="SIZE", help=f"bound the stall at this load as well: {SIZE}")
+    p.add_argument("--seconds", type=float, metavar="S", help="the whole time: what is certified by then counts")
     add_workspaces(p)
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
@@ -37,22 +41,28 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Certify the lowest load limit without any stall, and the least stall at a limit, over all swap plans."""
     target, source = target_of(args), source_of(args.file)
+    if args.seconds is not None and not 0 < args.seconds < math.inf:
+        raise ValueError(f"--seconds: {args.seconds} is not positive and finite")
     tell_bound(target)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-        begin = time.perf_counter()
+        begin, until, parts = time.perf_counter(), Deadline.within(args.seconds), 1 if load is None else 3
         row: dict[str, Any] = {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
         progress("bounding the limit without a stall")
-        row["zero_stall_limit"] = swap.zero_stall_limit(trace, target, progress=progress).limit
+        bound = partial(swap.zero_stall_limit, trace, target, progress=progress)
+        row["zero_stall_limit"] = bound(seconds=until.part(1 / parts).seconds).limit
         if load is not None:
             progress("bounding the stall at the limit")
             base = gpumem.simulator.simulate(trace, target).makespan
             row["load_limit"] = load
-            for kind, recompute in (("", False), ("_recompute", True)):
-                stall = swap.least_stall(trace, target, load, recompute=recompute, progress=progress).stall_ns
+            for part, kind, recompute in ((1 / 2, "", False), (1, "_recompute", True)):
+                least = partial(swap.least_stall, trace, target, load, recompute=recompute, progress=progress)
+                stall = least(seconds=until.part(part).seconds).stall_ns
                 row |= {f"least_stall{kind}_ns": stall, f"least_overhead{kind}": stall / base if base else None}
         row["seconds"] = time.perf_counter() - begin
+    if until.over():
+        tell("the time was up: what is said is certain, more seconds may say more")
     print(json.dumps(row) if args.json else _text(row))
     return 0
 

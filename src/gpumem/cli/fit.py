@@ -13,7 +13,7 @@ from gpumem.cli.common.args import add_machine, check_folder, one_word, out_fold
 from gpumem.cli.common.files import add_workspaces
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planning import SIZE
-from gpumem.cli.common.progress import Progress, complain, tell
+from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
 from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
 
 
@@ -83,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         with out_folder(args.out) as folder:
             found.write(folder, args.workload)
+    broken = [(tried.planner, tried.error) for tried in found.tried if tried.error]
+    for name, error in broken:
+        tell_failure(name, error, args.traceback)
     for note in found.notes:
         tell(f"{found.trace.name}: {note}")
     if args.json:
@@ -92,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{found.report()}\n\nnext: {step}")
     if not found.fits_planned:
         complain(found.answer())
-        return 3
-    return 0
+    return 1 if broken else 0 if found.fits_planned else 3
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

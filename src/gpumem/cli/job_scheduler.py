@@ -14,12 +14,13 @@ from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
 from gpumem.cli.common.planning import of_use
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.execute import latency
 from gpumem.jobs import verify
 
 if TYPE_CHECKING:
     from gpumem.jobs import Job, Outcome
+    from gpumem.swap import Task
 
     Run = Callable[[Sequence[Job], gpumem.Machine, int, Progress], Outcome]
 TENSILE = ("link", "accounting", "least", "recompute", "rest")  # options of `schedule`
@@ -77,8 +78,8 @@ def add_together(p: Group) -> None:
     p.add_argument("--host-threads", type=int, metavar="N", help="1 for all (the default), or 2: one for each stream")
 
 
-def scheduler(args: argparse.Namespace) -> Run:
-    """Return what runs the jobs as the options say."""
+def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
+    """Return what runs the jobs as the options say; `broken`: for which traces the planner failed is noted there."""
     from gpumem.jobs import PLANNERS
     from gpumem.jobs.waterwave import WAYS
 
@@ -89,7 +90,7 @@ def scheduler(args: argparse.Namespace) -> Run:
     if stray := [name for name in given if name in others]:
         which = _takers(stray[0]) if others is TOGETHER else "planners that swap"
         raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
-    return _side_by_side(args) if args.planner in WAYS else _swapping(args)
+    return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken)
 
 
 def _option(args: argparse.Namespace, name: str) -> str:
@@ -147,11 +148,17 @@ def _side_by_side(args: argparse.Namespace) -> Run:
     return run
 
 
-def _swapping(args: argparse.Namespace) -> Run:
+def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
     """TENSILE's run-time system, under a planner."""
     from gpumem.jobs import Policy, simulate_jobs
 
+    def failed(task: Task, error: Exception) -> None:
+        if task.trace.name not in broken:  # jobs are planned anew, with the same error
+            tell_failure(f"{task.trace.name}: {args.planner}", error, args.traceback)
+        broken[task.trace.name] = error
+
     planner = _planner(args)
+    planner = partial(planner, **taken(planner, {"failed": failed}))
     threshold = 0.3 if args.threshold is None else args.threshold
     if args.threshold is not None:
         finite(args, "threshold")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import gpumem
 from gpumem import io
+from gpumem.base.errors import failure
 from gpumem.base.units import amount, moment
 from gpumem.cli.common.args import add_machine, count_of, each, finite, target_of
 from gpumem.cli.common.files import FILE, read_with_ops, source_of
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     target = target_of(args)
     if args.half_duplex:
         target = target.with_(duplex=False)
-    run_together = scheduler(args)
+    broken: dict[str, Exception] = {}
+    run_together = scheduler(args, broken)
     finite(args, "slowdown")
     with Progress() as progress:
         jobs = _jobs(args, target, progress)
@@ -83,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
         before = simulate_jobs(jobs, target, max(peaks, 1), Policy(unmanaged), slowdown=args.slowdown)
         after = run_together(jobs, target, capacity, progress)
     row = _figures(args.planner, jobs, target, capacity, before, after)
+    for one, mine in zip(jobs, row["jobs"]):
+        mine |= {"error": failure(broken[one.trace.name])} if one.trace.name in broken else {}
     if args.log is not None:
         io.write_text(args.log, "".join(json.dumps(asdict(event)) + "\n" for event in after.log))
     print(json.dumps(row) if args.json else _table(row))
@@ -91,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             least = f"the limit is {report.human(capacity)}, its plan got down to {report.human(job.refused)}"
             lower = "planners that wait for copies get lower (--planner heuristic)"
             complain(f"job {job.name}: refused: {least}; {lower}")
-    return 3 if any(job.refused for job in after.jobs) else 0
+    return 1 if broken else 3 if any(job.refused for job in after.jobs) else 0
 
 
 def _jobs(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> list[Job]:

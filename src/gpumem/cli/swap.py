@@ -12,12 +12,13 @@ from typing import Any
 import gpumem
 from gpumem import io, pipeline, swap
 from gpumem.base.deadline import Deadline
+from gpumem.base.errors import failure
 from gpumem.base.names import chosen
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planning import add_limits, add_own, goals, own_options
-from gpumem.cli.common.progress import Progress, tell
+from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.pipeline import report
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
@@ -73,13 +74,19 @@ def run(args: argparse.Namespace) -> int:
                 if name in STARTED:
                     own |= {"start": _start(found.values(), swaps_only=name == "ilp")}
                 planner = _noting(swap.PROGRAMS[name], name, proved)
-            row, planned = _try(case, name, planner, own, progress)
+            try:
+                row, planned = _try(case, name, planner, own, progress)
+                if planned is not None and not args.no_check:
+                    progress(f"{name}: checking the plan")
+                    planned.verified(until.seconds).checked.told(tell)
+            except Exception as error:
+                if len(planners) == 1:
+                    raise
+                tell_failure(name, error, args.traceback)
+                row, planned = _row(case, name) | {"error": failure(error)}, None
             rows.append(row)
             if planned is not None:
                 found[name] = planned
-                if not args.no_check:
-                    progress(f"{name}: checking the plan")
-                    planned.verified(until.seconds).checked.told(tell)
     if args.out is not None and found:
         with out_folder(args.out) as folder:
             for name, planned in found.items():
@@ -88,7 +95,12 @@ def run(args: argparse.Namespace) -> int:
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
     rows = [row | proved.get(row["planner"], {}) for row in rows]
     print(json.dumps(rows) if args.json else _table(case, rows))
-    return 0 if found else 3
+    return 1 if any("error" in row for row in rows) else 0 if found else 3
+
+
+def _row(case: pipeline.Case, name: str) -> dict[str, Any]:
+    """The row of a planner that has found nothing yet."""
+    return dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
 
 
 def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.Plan | None:
@@ -116,8 +128,7 @@ def _try(
 ) -> tuple[dict[str, Any], pipeline.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
     progress(f"{name}: planning")
-    row = dict.fromkeys(COLUMNS) | {"planner": name, "limit": case.pool or case.load, "feasible": False}
-    begin = time.perf_counter()
+    row, begin = _row(case, name), time.perf_counter()
     try:
         found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
     except (gpumem.Infeasible, gpumem.NotReached) as stop:
@@ -138,7 +149,8 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
     lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]]
     for r in rows:
         if not r["feasible"]:
-            lines.append([r["planner"], "not reached", "", "", "", "", "", f"{r['seconds']:.3f}"])
+            why, seconds = ("failed", "") if "error" in r else ("not reached", f"{r['seconds']:.3f}")
+            lines.append([r["planner"], why, "", "", "", "", "", seconds])
             continue
         sizes = [report.human(r[key]) for key in ("peak_load", "footprint", "bytes_out", "bytes_in")]
         again = report.human_ns(r["recompute_ns"]) if r["recompute_ns"] else "-"

@@ -14,6 +14,8 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.planner import schedule
 
+Failed = Callable[[Task, Exception], None]
+
 
 @strict
 def unmanaged(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
@@ -38,7 +40,8 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     Returns
     -------
     callable
-        As `schedule`. A job whose share is out of reach stays as it is.
+        As `schedule`. A job whose share is out of reach stays as it is. With a keyword `failed`, so does one for which
+        the planner raises what no planner should: `failed(task, error)` is told.
 
     Examples
     --------
@@ -51,18 +54,25 @@ def separately(planner: Callable[..., Plan]) -> Planner:
     True
     """
 
-    def plan(tasks: Sequence[Task], machine: Machine, capacity: int) -> list[Scheduled]:
+    def plan(
+        tasks: Sequence[Task], machine: Machine, capacity: int, *, failed: Failed | None = None
+    ) -> list[Scheduled]:
         whole = sum(t.trace.peak_load for t in tasks)
-        return [_alone(planner, t, machine, capacity * t.trace.peak_load // max(whole, 1)) for t in tasks]
+        return [_alone(planner, t, machine, capacity * t.trace.peak_load // max(whole, 1), failed) for t in tasks]
 
     return plan
 
 
-def _alone(planner: Callable[..., Plan], task: Task, machine: Machine, share: int) -> Scheduled:
+def _alone(planner: Callable[..., Plan], task: Task, machine: Machine, share: int, failed: Failed | None) -> Scheduled:
     timed = replace(task.trace, ops=replace(task.trace.ops, duration=task.duration))
     try:
         plan = planner(timed, machine, max(share, 1))
     except (Infeasible, NotReached):
+        return unmanaged([task], machine, share)[0]
+    except Exception as error:
+        if failed is None:
+            raise
+        failed(task, error)
         return unmanaged([task], machine, share)[0]
     return Scheduled(plan, plan.apply(task.trace).peak_load)
 

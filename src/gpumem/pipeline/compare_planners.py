@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Facts, Shown
-from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.errors import Infeasible, NotReached, failure
 from gpumem.base.names import choice, taken
 from gpumem.base.units import human, percent
 from gpumem.pipeline.pipeline import Progress, plan, silent
@@ -30,7 +31,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one planner: an overhead, or why there is none.
+    """What came of one planner: an overhead, or why there is none; `error` where it raised what no planner should.
 
     >>> print(Tried("tensile", 0.125)), print(Tried("vdnn", why="not reached"))
     tensile 12.50%
@@ -41,6 +42,7 @@ class Tried:
     planner: str
     overhead: float | None = None
     why: str = ""
+    error: Exception | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.planner}: {self.why}" if self.overhead is None else f"{self.planner} {percent(self.overhead)}"
@@ -102,12 +104,15 @@ def among(
     Returns
     -------
     Among
-        Without a plan where none gets to the limit at that cost.
+        Without a plan where none gets to the limit at that cost. A planner that fails costs the others nothing: `tried`
+        has its error.
 
     Raises
     ------
-    RuntimeError
-        The plan failed its own check.
+    ValueError
+        A limit too many or none; a name that is no planner's.
+    Exception
+        What the first planner raised, or `RuntimeError` for a plan that failed its own check, where all have failed.
 
     Examples
     --------
@@ -118,41 +123,58 @@ def among(
     """
     if (pool is None) == (load is None):
         raise ValueError(f"pool {pool}, load {load}: plan for one of them")
-    until, best, tried, needs = Deadline.within(seconds), None, [], 0
     limit = pool if load is None else load
     assert limit is not None
-    for k, name in enumerate(planners):
+    asked = {name: taken(choice(name, PLANNERS, "planner"), options) for name in planners}
+    until, good, tried, needs = Deadline.within(seconds), dict[str, Planned](), list[Tried](), 0
+    for k, (name, own) in enumerate(asked.items()):
         if until.over():
             tried.append(Tried(name, why=LATE))
             continue
-        share = until.part(1 / (len(planners) - k)).seconds
-        try:
-            found = plan(
-                trace,
-                machine,
-                pool=pool,
-                load=load,
-                planner=name,
-                seconds=share,
-                check=False,
-                progress=_of(progress, name),
-                **taken(choice(name, PLANNERS, "planner"), options),
-            )
-        except (NotReached, Infeasible) as stop:
-            tried.append(Tried(name, why=str(stop)))
-            if isinstance(stop, Infeasible) and stop.needs > limit:  # whatever the planner
-                needs = stop.needs
-                break
-            continue
-        tried.append(Tried(name, found.overhead))
-        if (overhead is None or found.overhead <= overhead) and (best is None or found.overhead < best.overhead):
-            best = found
-        if best is not None and best.overhead <= ENOUGH:
+        own |= {"seconds": until.part(1 / (len(asked) - k)).seconds, "progress": _of(progress, name)}
+        one, found, least = _try(name, partial(plan, trace, machine, pool=pool, load=load, check=False, **own))
+        tried.append(one)
+        if least > limit:  # whatever the planner
+            needs = least
             break
-    if best is not None and check:
-        progress("checking the plan")
-        best = best.verified(seconds)
+        if found is not None and (overhead is None or found.overhead <= overhead):
+            good[name] = found
+            if found.overhead <= ENOUGH:
+                break
+    best = _best(good, tried, seconds, progress if check else None)
+    if tried and all(one.error for one in tried):
+        raise next(one.error for one in tried if one.error)
     return Among(best, tuple(tried), needs)
+
+
+def _try(name: str, call: Callable[..., Planned]) -> tuple[Tried, Planned | None, int]:
+    """Ask one planner; return what came of it, its plan, and the bytes that it proved to be needed."""
+    try:
+        found = call(planner=name)
+    except (NotReached, Infeasible) as stop:
+        return Tried(name, why=str(stop)), None, stop.needs if isinstance(stop, Infeasible) else 0
+    except Exception as error:  # whatever it is, the others have nothing to do with it
+        return _failed(name, error), None, 0
+    return Tried(name, found.overhead), found, 0
+
+
+def _failed(name: str, error: Exception) -> Tried:
+    return Tried(name, why=f"failed: {failure(error)}", error=error)
+
+
+def _best(
+    good: Mapping[str, Planned], tried: list[Tried], seconds: float | None, check: Progress | None
+) -> Planned | None:
+    """Return the cheapest plan, with `check` (told so) the cheapest that passes the oracles; `tried` has the others."""
+    for name in sorted(good, key=lambda name: good[name].overhead):
+        if check is None:
+            return good[name]
+        check("checking the plan")
+        try:
+            return good[name].verified(seconds)
+        except RuntimeError as error:
+            tried[[one.planner for one in tried].index(name)] = _failed(name, error)
+    return None
 
 
 def _of(progress: Progress, name: str) -> Callable[[str], None]:
@@ -186,9 +208,9 @@ def least(
         footprint without a plan, as far as the time allows. That a larger pool is never worse is assumed.
     """
     until = Deadline.within(seconds)
-    unplanned = plan(trace, machine, pool=2**61, planner=planners[0], check=False, seconds=_part(until, BEFORE))
+    unplanned = plan(trace, machine, pool=2**61, planner=_nothing, check=False, seconds=_part(until, BEFORE))
     low, high = too_little // MIB, -(-unplanned.placement.height // MIB)
-    best = replace(unplanned, pool=high * MIB)
+    best = replace(unplanned, pool=high * MIB, planner=planners[0])
     step = max((high - low) // STEPS, 1)
     while high - low > step and not until.over():
         pool = (low + high) // 2
@@ -200,6 +222,11 @@ def least(
         else:
             high, best = pool, found.planned
     return best
+
+
+def _nothing(trace: Trace, machine: Machine, limit: int) -> Plan:
+    """Swap nothing: what there is to place without a plan is no planner's to fail."""
+    return Plan.of(trace)
 
 
 def _part(until: Deadline, share: float) -> float | None:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from gpumem.base.arguments import strict
+from gpumem.base.deadline import Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human, human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import floor as static_floor
-from gpumem.swap.fluid import in_a_row, refine, relax
+from gpumem.swap.fluid import Refined, in_a_row, refine, relax
 from gpumem.trace import Trace
 
 SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64
@@ -59,6 +60,7 @@ def zero_stall_limit(
     *,
     rounds: int = 20,
     size: int = SIZE,
+    seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bound:
     """Return the least load limit that any swap plan can reach while the iteration takes no longer.
@@ -71,6 +73,9 @@ def zero_stall_limit(
         Gives op and copy times, and says whether both directions of the link run at once.
     rounds, size : int
         At most so many programs, with at most so many variables, are solved.
+    seconds : float, optional
+        The whole time. What is certified by then is returned: valid however short the time is, but the less the looser,
+        at worst the static bound (a stall of 0).
     progress : callable
         Told what each round found.
 
@@ -111,12 +116,18 @@ def zero_stall_limit(
     >>> round(bound.limit / bound.peak_load, 3), bound.settled
     (0.998, True)
     """
+    until = Deadline.within(seconds)
     peak, least = trace.peak_load, static_floor(trace)[1]
-    if not peak or not in_a_row(trace, machine):
+    if not peak or not in_a_row(trace, machine) or until.over():
         return Bound(least, 0, peak, 0, False)
-    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress)
+    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress, until)
     limit = ceil(found.dual * peak * (1 - SAFETY))
-    return Bound(min(max(least, limit), peak), 0, peak, len(found.breaks), found.settled)
+    return Bound(min(max(least, limit), peak), 0, peak, _count(found), found.settled)
+
+
+def _count(found: Refined) -> int:
+    """How many breakpoints the last program had that was solved."""
+    return 0 if found.last is None else len(found.breaks)
 
 
 @strict
@@ -128,6 +139,7 @@ def least_stall(
     recompute: bool = False,
     rounds: int = 20,
     size: int = SIZE,
+    seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bound:
     """Return by how much longer, at least, any plan for a load limit makes the iteration.
@@ -166,11 +178,12 @@ def least_stall(
     >>> least_stall(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10).stall_ns > 0
     True
     """
+    until = Deadline.within(seconds)
     peak, (op, needs) = trace.peak_load, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)
-    if peak <= limit or not in_a_row(trace, machine):
+    if peak <= limit or not in_a_row(trace, machine) or until.over():
         return Bound(limit, 0, peak, 0, peak <= limit)
     fluid = relax(trace, machine, stalls=True, recompute=recompute)
-    found = refine(fluid, peak, limit, rounds, size, progress)
-    return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, len(found.breaks), found.settled)
+    found = refine(fluid, peak, limit, rounds, size, progress, until)
+    return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(found), found.settled)

@@ -27,7 +27,7 @@ from gpumem.trace import F64, I64, Bool
 OPTIMAL, INFEASIBLE, LATE = "optimal", "infeasible", "late"
 STEP = 0.05  # seconds between looks for an interrupt
 SMALL = 12_000  # rows: up to there the simplex method is quicker than an interior point
-GRACE = 5.0  # seconds that a solver may be late, before nobody waits for it any more
+GRACE = 5.0  # seconds that a solver may be late with what it has found, before nobody waits for it any more
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -114,7 +114,7 @@ class Rows:
         sides["bounds"] = np.stack([np.zeros(len(upper)), upper], axis=1)
         sides["options"] = _limits(until)
         method = "highs-ds" if self.rows <= SMALL else "highs-ipm"
-        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, until)
+        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, until, grace=0.0)
         if found is None or found["x"] is None:
             return None
         price = np.zeros(len(right))
@@ -219,10 +219,10 @@ class _Worker:
         with suppress(OSError):
             self.process.stdin.close()
 
-    def ask(self, question: dict[str, Any], until: Deadline) -> Any:
-        """Return the answer; None where it is long past its time."""
+    def ask(self, question: dict[str, Any], until: Deadline, grace: float) -> Any:
+        """Return the answer; None where it is so many seconds past its time."""
         assert self.process.stdin is not None
-        late = NEVER if until is NEVER else Deadline.within(until.left() + GRACE)
+        late = NEVER if until is NEVER else Deadline.within(until.left() + grace)
         with suppress(BrokenPipeError):  # it has ended, which `_listen` says
             pickle.dump(question, self.process.stdin)
             self.process.stdin.flush()
@@ -257,8 +257,8 @@ def _some_worker() -> _Worker:
         worker.end()
 
 
-def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
-    """Have a question answered in another process (see `_solver_process`); None where it is long past its time.
+def ask(question: dict[str, Any], until: Deadline = NEVER, *, grace: float = GRACE) -> Any:
+    """Have a question answered in another process (see `_solver_process`); None where it is `grace` seconds late.
 
     An interrupt is heard at once, and ends that process.
     """
@@ -266,7 +266,7 @@ def ask(question: dict[str, Any], until: Deadline = NEVER) -> Any:
         return None
     worker = _some_worker()
     try:
-        said = worker.ask(question, until)
+        said = worker.ask(question, until, grace)
     except BaseException:
         worker.end()
         raise

@@ -18,10 +18,11 @@ from gpumem.base.arguments import strict
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import Buffers, Ops, Trace
-from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, PARAM, STATISTICS, WORKSPACE
+from gpumem.trace.kinds import ACT_GRAD, ACTIVATION, GRADIENT, INPUT, OPT_STATE, PARAM, STATISTICS, WORKSPACE
 
 BY_KIND, TOLD, DENIED = range(3)  # how a trace says which buffers are statistics
 SOURCES = ("zeros", "empty.memory_format", "new_empty", "arange")
+DURATIONS = st.integers(0, 30)
 RANDOM = 9  # how often of ten an op draws no random numbers
 
 
@@ -37,9 +38,9 @@ class _Part(NamedTuple):
     duration: int
 
     @classmethod
-    def drawn(cls, streams: int) -> st.SearchStrategy[_Part]:
+    def drawn(cls, streams: int, durations: st.SearchStrategy[int]) -> st.SearchStrategy[_Part]:
         digit = st.integers(0, 9)
-        return st.builds(cls, digit, digit, digit, digit, digit, st.integers(0, streams - 1), st.integers(0, 30))
+        return st.builds(cls, digit, digit, digit, digit, digit, st.integers(0, streams - 1), durations)
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class _Step:
     name: list[str] = field(default_factory=list)
     parts: list[_Part] = field(default_factory=list)
     kept: list[list[int]] = field(default_factory=list)  # statistics
+    states: dict[int, int] = field(default_factory=dict)  # of the optimizer, and of which parameter each is
     lasting: int = 0  # so many buffers live for ever; they come first
 
     def new(self, kind: str) -> int:
@@ -112,8 +114,9 @@ class _Step:
         return writes[0]
 
     def update(self, part: _Part, b: int, gradient: int) -> None:
-        """Add the update of what lives for ever, in place or as a whole."""
-        self.op("step", part, [gradient, *([b] if part.mask else [])], [b])
+        """Add the update of what lives for ever, in place or as a whole; its states come with it, in place."""
+        states = [state for state, of in self.states.items() if of == b]
+        self.op("step", part, [gradient, *([b] if part.mask else []), *states], [b, *states])
 
     def trace(self, sizes: Sequence[int], tail: int, turn: int, streams: int, told: int) -> Trace:
         """Return the step, its ops turned on by `turn`."""
@@ -148,6 +151,8 @@ def steps(
     max_layers: int = 12,
     streams: int = 2,
     sizes: st.SearchStrategy[int] = SIZES,
+    durations: st.SearchStrategy[int] = DURATIONS,
+    states: int = 0,
 ) -> st.SearchStrategy[Trace]:
     """Draw a training step: layers forward, their backward ops in reverse order, updates.
 
@@ -159,6 +164,10 @@ def steps(
         Compute streams at most.
     sizes : SearchStrategy of int
         Bytes of a buffer.
+    durations : SearchStrategy of int
+        Nanoseconds of an op.
+    states : int
+        Of the optimizer, for each parameter: updated in place together with it.
 
     Returns
     -------
@@ -178,21 +187,32 @@ def steps(
     ...         assert set(kept) <= set(op.reads) & set(op.writes)
     >>> statistics_are_read_and_written()
     """
-    for name, value in (("max_layers", max_layers), ("streams", streams)):
-        if value < 1:
-            raise ValueError(f"{name}: {value} is below 1")
-    if not isinstance(sizes, st.SearchStrategy):
-        raise TypeError(f"sizes: {sizes!r:.60} is no strategy; hypothesis.strategies.integers(1, 100) returns one")
-    return _steps(max_layers, streams, sizes)
+    for name, value, least in (("max_layers", max_layers, 1), ("streams", streams, 1), ("states", states, 0)):
+        if value < least:
+            raise ValueError(f"{name}: {value} is below {least}")
+    for name, given in (("sizes", sizes), ("durations", durations)):
+        if not isinstance(given, st.SearchStrategy):
+            told = "is no strategy; hypothesis.strategies.integers(1, 100) returns one"
+            raise TypeError(f"{name}: {given!r:.60} {told}")
+    return _steps(max_layers, streams, sizes, durations, states)
 
 
 @st.composite
-def _steps(draw: st.DrawFn, max_layers: int, streams: int, sizes: st.SearchStrategy[int]) -> Trace:
-    part = _Part.drawn(streams)
+def _steps(
+    draw: st.DrawFn,
+    max_layers: int,
+    streams: int,
+    sizes: st.SearchStrategy[int],
+    durations: st.SearchStrategy[int],
+    states: int,
+) -> Trace:
+    part = _Part.drawn(streams, durations)
     step, lasting = _Step(), draw(st.lists(st.sampled_from(["", PARAM, STATISTICS, STATISTICS]), max_size=5))
     for kind in lasting:
         step.new(kind)
-    step.lasting = len(lasting)
+    for b in [b for b, kind in enumerate(lasting) if kind == PARAM] * states:
+        step.states[step.new(OPT_STATE)] = b
+    step.lasting = len(step.kind)
     made = [step.new(INPUT if draw(st.booleans()) else ACTIVATION)]
     step.op("load", draw(part)._replace(luck=0), [], made)
     layers = [draw(part) for _ in range(draw(st.integers(1, max_layers)))]
@@ -203,7 +223,7 @@ def _steps(draw: st.DrawFn, max_layers: int, streams: int, sizes: st.SearchStrat
         gradient = step.backward(draw(part), layer, gradient)
     step.kind[gradient] = GRADIENT
     for b in range(step.lasting):
-        if step.kind[b] == PARAM or draw(st.integers(0, 3)) == 3:
+        if step.kind[b] == PARAM or (step.kind[b] != OPT_STATE and draw(st.integers(0, 3)) == 3):
             step.update(draw(part), b, gradient)
     turn = draw(st.one_of(st.just(0), st.just(0), st.integers(0, len(step.reads) - 1)))
     told = draw(st.sampled_from([BY_KIND, TOLD, DENIED]))

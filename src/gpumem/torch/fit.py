@@ -208,11 +208,12 @@ class _Asked:
             best = known.verified(self.seconds)
         if best is not None:
             return answer.with_(planned=best, tried=chosen.tried)
+        broken = {one.planner for one in chosen.tried if one.error}
         lowest = least(
             trace,
             self.machine,
             max(limit, chosen.needs),
-            planners=self.quick,
+            planners=[name for name in self.quick if name not in broken] or [*{*self.planners} - broken],
             overhead=self.overhead,
             seconds=max(until.left(), self.seconds / 2),
             progress=self.progress,

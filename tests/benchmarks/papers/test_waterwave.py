@@ -11,7 +11,7 @@ import pytest
 from benchmarks.papers import waterwave as paper
 from benchmarks.papers.waterwave import batches, hosts, published
 from benchmarks.papers.waterwave.throughput import FAULTED, processes, switch_ns
-from gpumem.io import bundled, read
+from gpumem.io import bundled, read, write
 from gpumem.jobs.waterwave import halves, together
 from gpumem.simulator.machine import GIB, Machine
 from gpumem.trace import Buffers, Ops, Trace
@@ -212,3 +212,11 @@ def test_who_runs_more_often_gets_more_done() -> None:
     (a, b), (c, d) = (row["done"] for row in rows)
     assert a == b and c == 3 * d and c > a
     assert "3, 1" in paper.TABLES["priorities"](rows)
+
+
+@pytest.mark.parametrize("part", ["sequential", "hosts", "balanced", "priorities", "sharing"])
+def test_a_trace_that_takes_no_time_is_refused_by_name(cli: Cli, tmp_path: Path, part: str) -> None:
+    ops = Ops.make([[], [0]], [[0], []], duration=[0, 0])
+    write(tmp_path / "still.json", Trace(Buffers.make([8], [0], [2]), ops, name="still"))
+    told = cli.refuses("bench", "waterwave", tmp_path / "still.json", "--what", part, "--host-ns", 0, "--quick")
+    assert "trace 'still': all ops take 0 ns on v100" in told

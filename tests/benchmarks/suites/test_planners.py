@@ -30,7 +30,7 @@ def test_the_command_prints_writes_and_continues(cli: Cli, tmp_path: Path) -> No
 def test_the_command_says_what_failed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(swap.PLANNERS, "broken", broken)
     ran = cli("bench", "planners", "mlp3", "--limits", "99%", "--planner", "broken", "--what", "rows")
-    assert ran.status == 0 and "KeyError: 'a bug'" in ran.out
+    assert ran.status == 1 and "KeyError: 'a bug'" in ran.out
     assert ran.err == ["gpumem: 1 of 1 rows failed, the first: broken: KeyError: 'a bug'"]
 
 

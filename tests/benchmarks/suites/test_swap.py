@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.batch import rebatch
-from tests.cli.planners import seeded, wrong
+from tests.cli.planners import breaks, seeded, wrong
 from tests.conftest import Cli
 from tests.nets import GTX, MIB, PEAK, net
 
@@ -45,6 +46,23 @@ def test_bench_prints_knees_and_the_figures(cli: Cli, net_file: Path, table: obj
     assert [line.split()[0] for line in lines[ten + 2 : ten + 5]] == ["batch", "0.5", "1"]
     knees = next(k for k, line in enumerate(lines) if line.startswith("trace "))
     assert [line.split()[:2] for line in lines[knees + 1 : knees + 4]] == [["net", name] for name in (*table,)]
+
+
+def test_a_planner_that_fails_costs_its_own_rows(
+    cli: Cli, net_file: Path, table: dict[str, Any], bounded: None
+) -> None:
+    table |= {"breaks": breaks, "last": autoswap}
+    words = ["bench", "swap", net_file, "--quick", "--what", "knees,fig11", "--planner", "breaks,autoswap,last"]
+    ran = cli(*words, "--json")
+    assert ran.status == 1 and [row["planner"] for row in ran.json["knees"]] == ["autoswap", "last"]
+    assert [s["name"] for s in ran.json["fig11"][0]["series"] if s["y"]] == ["autoswap", "last"]
+    failed = {"trace": "net", "planner": "breaks", "error": "ZeroDivisionError: division by zero"}
+    assert ran.json["failed"] == [failed]
+    told = "gpumem: net: breaks: failed: ZeroDivisionError: division by zero; --traceback shows where, to report it"
+    assert ran.err == [told]
+    ran = cli(*words, "--traceback")
+    assert ran.status == 1 and ran.err[0].startswith("Traceback") and "autoswap" in ran.out
+    assert cli("bench", "swap", net_file, "--quick", "--what", "knees", "--planner", "breaks").status == 1
 
 
 def test_bench_prints_json_and_writes_files(

@@ -7,9 +7,12 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
+
+from gpumem.base.errors import failure
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar, TaskID
@@ -31,6 +34,13 @@ def tell(text: str) -> None:
     """Say something to the person, without disturbing what the command prints; `--quiet` leaves it unsaid."""
     if not voice.quiet:
         complain(text)
+
+
+def tell_failure(name: str, error: BaseException, trace: bool) -> None:
+    """Say that one of several things failed while the others go on; with `trace`, where in the code too."""
+    if trace and sys.stderr is not None:
+        traceback.print_exception(error)
+    complain(f"{name}: failed: {failure(error)}" + ("" if trace else "; --traceback shows where, to report it"))
 
 
 def complain(text: str) -> None:

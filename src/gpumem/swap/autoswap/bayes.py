@@ -21,6 +21,7 @@ from gpumem.swap.autoswap._gaussian import Gaussian
 from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.plan import Plan
 from gpumem.trace import F64, I64, Trace
 
@@ -94,7 +95,8 @@ def bayes(
     ----------
     Zhang et al. 2019, section IV-C.
     """
-    check_options(peaks, targets)
+    check_options(peaks, targets, threshold)
+    check_numbers(seed=seed)
     if evaluations < len(SCORES):
         raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
     until = Deadline.within(seconds)

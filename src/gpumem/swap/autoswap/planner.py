@@ -15,6 +15,7 @@ from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.pinned import Pinned, Values, take
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, lasts, straddle, without
@@ -128,7 +129,7 @@ def autoswap(
     Zhang et al. 2019, section IV.
     """
     one_of("score", score, SCORES)
-    check_options(peaks, targets)
+    check_options(peaks, targets, threshold)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
@@ -200,9 +201,10 @@ def candidates(
     )
 
 
-def check_options(peaks: str, targets: tuple[float, ...]) -> None:
-    """Refuse what is no choice of peaks, no targets."""
+def check_options(peaks: str, targets: tuple[float, ...], threshold: int) -> None:
+    """Refuse what is no choice of peaks, no targets, no threshold."""
     one_of("peaks", peaks, PEAKS)
+    check_numbers(threshold=threshold)
     if not targets or not all(0 < t <= 1 for t in targets):
         raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
 

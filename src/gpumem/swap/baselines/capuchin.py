@@ -20,6 +20,7 @@ from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.facts.times import Times
@@ -89,9 +90,7 @@ def capuchin(
     ----------
     Peng, Shi, Dai, Jin, Ma, Xiong, Yang and Qian, Capuchin, ASPLOS 2020, sections 4.3 to 4.5, algorithms 1 and 2.
     """
-    for what, value in (("feedback", feedback), ("threshold", threshold)):
-        if value < 0:
-            raise ValueError(f"{what}: {value} is below 0")
+    check_numbers(feedback=feedback, threshold=threshold)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)

@@ -13,6 +13,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.operators import Menu, menu_of
+from gpumem.swap.facts.options import check_ops
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
@@ -70,6 +71,7 @@ def vdnn_dyn(
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
     """
+    check_ops(algorithms or (), trace)
     until = Deadline.within(seconds)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)

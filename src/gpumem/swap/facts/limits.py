@@ -10,7 +10,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.units import human_ns, percent
+from gpumem.base.units import exact, human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
@@ -62,14 +62,19 @@ class Judge:
     limit: int
     best: Plan | None = None
     line: Timeline | None = None
-    lowest: int = FAR
+    lowest: int = FAR  # bytes: the load of what the host has room for
+    pinned: int = FAR  # bytes: what is kept on the host by plans that were refused for that alone
     stall: int = FAR  # nanoseconds that the best plan adds to an iteration
 
     def offer(self, plan: Plan) -> int:
         """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then."""
         swapped = plan.apply(self.trace)
-        self.lowest = min(self.lowest, swapped.peak_load)
-        if swapped.peak_load > self.limit or swapped.load(host=True).max() > self.machine.pinned:
+        load, pinned = swapped.peak_load, int(swapped.load(host=True).max())
+        if pinned <= self.machine.pinned:
+            self.lowest = min(self.lowest, load)
+        elif load <= self.limit:
+            self.pinned = min(self.pinned, pinned)
+        if load > self.limit or pinned > self.machine.pinned:
             return FAR
         line = simulate(swapped, self.machine, capacity=self.limit)
         if self.line is None or line.makespan < self.line.makespan:
@@ -80,9 +85,17 @@ class Judge:
     def plan(self, until: Deadline) -> Plan:
         """Return the best plan."""
         if self.best is None:
-            reached = min(self.lowest, self.trace.peak_load)
-            raise NotReached(reached, self.limit, hint=until.hint("the pinned budget may be too small"))
+            raise self.missed(until, "the pinned budget may be too small")
         return self.best
+
+    def missed(self, until: Deadline, otherwise: str) -> NotReached:
+        """Return what to raise without a plan: which load is the lowest, and what else plans within the limit lack."""
+        hints, reached = [until.hint(otherwise)], min(self.lowest, self.trace.peak_load)
+        if self.pinned < FAR:
+            has = f"{self.machine.name} has {exact(self.machine.pinned)}"
+            lacking = f"a plan within the limit keeps {exact(self.pinned)} of pinned memory at least, {has}"
+            hints = [lacking, *filter(None, [until.hint()])]
+        return NotReached(reached, self.limit, hint="; ".join(hints))
 
 
 START = "start"

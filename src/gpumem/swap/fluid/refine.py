@@ -44,20 +44,22 @@ def refine(
     """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
 
     `f` in a program for `limit`, or for the least level where that is None; at most `rounds` programs of at most `size`
-    variables, until the time is up.
+    variables, until the time is up: 0, which nothing is below, where that was before the first.
     """
     breaks, best, idle, last = _first(f), 0.0, 0, None
-    for _ in range(rounds):
+    for _ in until.each(range(rounds)):
         program = FlowProgram(f, breaks, peak, limit)
         found = program.solve(until)
         if found is None:
             break
         last = found
-        scale = f.time[-1] if limit is not None else 1.0
+        scale = float(max(f.time[-1], 1)) if limit is not None else 1.0  # a turn of no time has no parts
         idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0
         best = max(best, found.dual)
         progress(f"{len(breaks)} breakpoints: " + (f"{best:.2%} of the peak" if limit is None else f"{best:.0f} ns"))
-        over = _over(f, breaks, found, peak)
+        over = _over(f, breaks, found, peak, until)
+        if until.over():
+            break
         more = _split(f, breaks, found, over, scale)
         missing = max(over.max(), found.crammed[1].max(initial=0.0) / scale if f.stalls else 0.0)
         settled = not len(more) or (idle >= PATIENCE and missing < 5 * FINE)
@@ -76,15 +78,18 @@ def _first(f: Fluid) -> I64:
     return np.unique(2 * np.append(np.clip(even, 0, f.n - 1), [top, (top + 1) % f.n]))
 
 
-def _over(f: Fluid, breaks: I64, found: Solution, peak: int) -> F64:
-    """By how much each instant's load is above the level, where absence changes evenly in time between breakpoints."""
+def _over(f: Fluid, breaks: I64, found: Solution, peak: int, until: Deadline) -> F64:
+    """By how much each instant's load is above the level, where absence changes evenly in time between breakpoints.
+
+    Of no use where the time was up before all gaps were looked at.
+    """
     load, absent, clock = (
         np.repeat(f.held, 2).astype(np.float64),
         found.absent + found.dropped,
         _clock(f, breaks, found),
     )
     starts = np.flatnonzero(np.diff(found.gap, prepend=-1))
-    for a, b in zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist()):
+    for a, b in until.each(zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist())):
         g = found.gap[a]
         instant = np.arange(2 * f.w.after[g] + 2, 2 * f.w.before[g])
         inside = (f.first[g] <= instant) & (instant <= f.last[g])

@@ -19,6 +19,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import START, Proof, fits
 from gpumem.swap.facts.operators import Menu, lean, menu_of
+from gpumem.swap.facts.options import check_numbers, check_ops, check_start
 from gpumem.swap.linear_programs import LATE, OPTIMAL
 from gpumem.swap.mosos.work import FAMILY, Progress, Working, silent
 from gpumem.swap.plan import Plan
@@ -134,8 +135,9 @@ def solve_mosos(
     carries what is known by then as a note.
     """
     one_of("kind", kind, FAMILY)
-    if not 0 <= gap < 1:
-        raise ValueError(f"gap: {gap} is not in [0, 1)")
+    check_numbers(gap=gap, bound=bound)
+    check_start(start, trace, machine, limit)
+    check_ops(algorithms or (), trace)
     until, menu = Deadline.within(seconds), menu_of(trace, machine) if algorithms is None else algorithms
     if trace.peak_load <= limit:
         time = simulate(trace, machine, capacity=limit).makespan
@@ -151,8 +153,7 @@ def solve_mosos(
         raise
     plan = work.judge.best
     if plan is None or work.judge.line is None:
-        reached = max(min(work.judge.lowest, trace.peak_load), limit + 1)
-        raise NotReached(reached, limit, hint=until.hint("a planner that may wait for copies may get lower"))
+        raise work.judge.missed(until, "a planner that may wait for copies may get lower")
     value = work.judge.line.makespan
     least = work.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE

@@ -15,6 +15,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import HOST, Timeline
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.facts.operators import Menu
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.facts.times import Times
@@ -52,7 +53,7 @@ def problem(
     trace = fastest(trace, choices)
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
-    end, turn = np.maximum(line.end, begin), line.makespan
+    end, turn = np.maximum(line.end, begin), max(line.makespan, 1)  # costs are parts of a turn: one of no time is 1 ns
     w = windows(trace, machine)
     named = {(d.buffer, d.after) for d in (() if plan is None else plan.decisions) if isinstance(d, Swap | Recompute)}
     rows = w.rows(n)
@@ -173,8 +174,7 @@ class Annealing:
         plan: Plan | None = None,
         algorithms: Menu = MappingProxyType({}),
     ) -> None:
-        if effort <= 0:
-            raise ValueError(f"effort: {effort} must be positive")
+        check_numbers(effort=effort)
         self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
         self.choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
         self.recorded = recorded_ways(trace, machine, [ways[0].op for ways in self.choices])

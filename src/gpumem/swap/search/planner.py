@@ -11,6 +11,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.operators import Menu, lean, menu_of
+from gpumem.swap.facts.options import check_numbers, check_ops, check_start
 from gpumem.swap.plan import Plan
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
@@ -74,7 +75,7 @@ def search(
     NotReached
         The pinned-host budget leaves a load above `limit`.
     ValueError
-        An effort that is not positive.
+        An effort that is not positive and finite, a seed below 0; a start of another trace, or above a limit.
 
     Notes
     -----
@@ -98,6 +99,9 @@ def search(
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
     """
+    check_numbers(effort=effort, seed=seed)
+    check_start(start, trace, machine, limit)
+    check_ops(algorithms or (), trace)
     until = Deadline.within(seconds)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
@@ -174,6 +178,7 @@ def lowest(
     limit : int
         Bytes.
     """
+    check_numbers(effort=effort, seed=seed, stall=stall)
     until, least = Deadline.within(seconds), floor(trace)[1]
     found = Annealing(trace, machine, least, effort, seed, until, progress)
     if trace.peak_load <= least or not len(found.w):

@@ -24,6 +24,7 @@ from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import FAR, START, Judge, Proof, fits
+from gpumem.swap.facts.options import check_numbers, check_start
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
@@ -137,10 +138,10 @@ def solve_ilp(
     The first program has few breakpoints and no small gaps, since one with all of them rarely ends in time. Its plans
     count, not its bound. Without `seconds` it is the only one, and stops after `NODES` nodes of its tree.
     """
-    if not 0 <= gap < 1:
-        raise ValueError(f"gap: {gap} is not in [0, 1)")
-    if bound < 0:
-        raise ValueError(f"bound: {bound} ns is below 0")
+    check_numbers(gap=gap, bound=bound)
+    check_start(start, trace, machine, limit)
+    if start is not None and len(start.swaps) < len(start.decisions):
+        raise ValueError("start: the program is about swaps alone, and so is what it proves")
     until = Deadline.within(seconds)
     if fits(trace, limit):
         line = simulate(trace, machine, capacity=limit)
@@ -178,11 +179,9 @@ class _Search:
 
     def begin(self, start: Plan | None) -> None:
         """Begin with a plan that there is."""
-        if start is not None and len(start.swaps) < len(start.decisions):
-            raise ValueError("start: the program is about swaps alone, and so is what it proves")
-        if start is not None and self.judge.offer(start) == FAR:
-            raise ValueError(f"start: its load, or what it keeps on the host, is above the limit of {self.limit} bytes")
-        if start is None:
+        if start is not None:
+            self.judge.offer(start)
+        else:
             with suppress(NotReached):
                 self.judge.offer(
                     heuristic(self.trace, self.machine, self.limit, seconds=self.until.part(SHARE).seconds)
@@ -278,8 +277,10 @@ class _Search:
                 break
             said = program.said(found.x)
             plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
-            least = min(self.judge.offer(Plan.of(self.trace, swaps)) for swaps in plans)
-            program.forbid(*said, min(least - self.base, 2 * self.most(program)))
+            times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in self.until.each(plans)]
+            if self.until.over():  # some orders may be left, so nothing is known of what this takes
+                break
+            program.forbid(*said, min(min(times) - self.base, 2 * self.most(program)))
 
     def large(self, away: Away) -> I64:
         """Look at some ways to carry the solution out; return the instants where these are above the limit."""

@@ -22,6 +22,7 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
@@ -192,8 +193,7 @@ def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations:
 
 def _check(victim: str, iterations: int) -> None:
     one_of("victim", victim, VICTIMS)
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} is below 1")
+    check_numbers(iterations=iterations)
 
 
 def _swaps(found: Gaps, evicted: I64) -> list[Swap]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import islice, permutations, product
+from math import factorial, prod
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Away:
         mine = found.absent > 0.5
         gap, instant = found.gap[mine], found.instant[mine]
         rows, first = np.unique(gap, return_index=True)  # sorted by gap, then by instant
-        leaves, stays = instant[first], instant[np.append(first[1:], len(gap)) - 1]
+        leaves, stays = instant[first], instant[np.append(first, len(gap))[1:] - 1]  # both empty where nothing is away
         w, before = f.w.where(rows), np.searchsorted(points, leaves) - 1
         there, back = np.where(before >= 0, points[before], -2), points[np.searchsorted(points, stays) + 1]
         release = np.stack([np.maximum(there // 2 + 1, w.after + 1), (leaves + 1) // 2])
@@ -115,19 +116,30 @@ def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:
             yield [swap.within(n) for swap in swaps]
 
 
-def all_orders(w: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> tuple[list[list[Swap]], bool]:
-    """Return a plan for every order in which the copies of these swaps can be made, and whether these are all."""
+def all_orders(w: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> tuple[Iterator[list[Swap]], bool]:
+    """Return plans for the orders in which the copies of these swaps can be made, and whether these are all.
+
+    Each order comes once, by the first of `ORDERS` ways to write it down. Plans are made as they are asked for, since
+    m swaps alone can be written down in m! ways.
+    """
     places = {*(w.after % n).tolist()} | (set() if duplex else {*(fetch % n).tolist()})
     outs = [[a, *(x for x in range(a + 1, r) if x % n in places)] for a, r in zip(w.after.tolist(), release.tolist())]
-    found: dict[tuple[tuple[int, int, int], ...], list[Swap]] = {}
-    for looked, (out, order) in enumerate(product(product(*outs), permutations(range(len(w))))):
-        if looked == ORDERS:
-            return list(found.values()), False
-        queue = [((x + 1) % n, 0, order.index(k), k) for k, x in enumerate(out)]
-        queue += [(x % n, 1, order.index(k), k) for k, x in enumerate(fetch.tolist())]
-        key = tuple((place, kind, k) for place, kind, _, k in sorted(queue))
+    whole = prod(map(len, outs)) * factorial(len(w)) <= ORDERS
+    return _plans(w, release, fetch, n, outs), whole
+
+
+def _plans(w: Windows, release: I64, fetch: I64, n: int, outs: list[list[int]]) -> Iterator[list[Swap]]:
+    """Yield a plan for each order of copies; `outs`: the ops after which each swap may be copied out."""
+    each = ((out, order) for out in product(*outs) for order in permutations(range(len(w))))  # a product of both would
+    back, found = (fetch % n).tolist(), set[bytes]()  # first make a tuple of all permutations
+    for out, order in islice(each, ORDERS):
+        queue = sorted(
+            [((out[k] + 1) % n, 0, rank, k) for rank, k in enumerate(order)]
+            + [(back[k], 1, rank, k) for rank, k in enumerate(order)]
+        )
+        key = np.array([(place, kind, k) for place, kind, _, k in queue], np.int32).tobytes()
         if key not in found:
+            found.add(key)
             rows = np.array(order, np.int64)
             swaps = Swap.each(w.where(rows), release[rows], fetch[rows], np.array(out, np.int64)[rows])
-            found[key] = [swap.within(n) for swap in swaps]
-    return list(found.values()), True
+            yield [swap.within(n) for swap in swaps]

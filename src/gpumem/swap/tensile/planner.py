@@ -14,6 +14,7 @@ from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import check_numbers
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Recompute
 from gpumem.swap.tasks import Scheduled, Task
@@ -208,6 +209,8 @@ def tensile(
     ----------
     Zhang et al., TENSILE, section 4.
     """
+    one_of("accounting", accounting, ACCOUNTING)
+    check_numbers(ratio=ratio)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)

@@ -1,0 +1,59 @@
+"""Options of planners, checked in one place and before anything else, whether the load fits already or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+from gpumem.simulator.machine import Machine
+from gpumem.swap.plan import Plan
+from gpumem.trace import Trace
+
+Rule = tuple[Callable[[float], bool], str]
+NOT_BELOW_0: Rule = (lambda value: value >= 0, "is below 0")
+RULES: dict[str, Rule] = {
+    "bound": NOT_BELOW_0,
+    "effort": (lambda value: 0 < value < inf, "is not positive and finite"),
+    "feedback": NOT_BELOW_0,
+    "gap": (lambda value: 0 <= value < 1, "is not in [0, 1)"),
+    "iterations": (lambda value: value >= 1, "is below 1"),
+    "ratio": (lambda value: 0 <= value <= 1, "is not in [0, 1]"),
+    "seed": NOT_BELOW_0,
+    "stall": (lambda value: 0 <= value < inf, "is not finite and >= 0"),
+    "threshold": NOT_BELOW_0,
+}
+
+
+def check_numbers(**options: float) -> None:
+    """Refuse numbers that are out of the range of the option that they are given for.
+
+    >>> check_numbers(effort=0.5, seed=3)
+    >>> check_numbers(ratio=7.0)
+    Traceback (most recent call last):
+    ValueError: ratio: 7.0 is not in [0, 1]
+    """
+    for name, value in options.items():
+        holds, told = RULES[name]
+        if not holds(value):  # nan is in no range
+            raise ValueError(f"{name}: {value} {told}")
+
+
+def check_start(start: Plan | None, trace: Trace, machine: Machine, limit: int) -> None:
+    """Refuse a plan to begin with that is none of this trace, or that is above a limit. O((n + d) log (n + d))."""
+    if start is None:
+        return
+    try:
+        swapped = start.apply(trace)
+    except ValueError as error:
+        raise ValueError(f"start: no plan for trace {trace.name!r:.60}: {error}") from None
+    if (load := swapped.peak_load) > limit:
+        raise ValueError(f"start: its load of {load} bytes is above the limit of {limit} bytes")
+    if (pinned := int(swapped.load(host=True).max())) > machine.pinned:
+        raise ValueError(f"start: what it keeps on the host, {pinned} bytes, is above the budget of {machine.pinned}")
+
+
+def check_ops(algorithms: Iterable[int], trace: Trace) -> None:
+    """Refuse a choice of ways for an op that there is not."""
+    for op in algorithms:
+        if not 0 <= op < trace.n:
+            raise ValueError(f"algorithms: op {op}: there are {trace.n} ops")

@@ -1,0 +1,116 @@
+"""Plans of a solution: every order of copies, no more than is looked at; solutions in which nothing is away."""
+
+from __future__ import annotations
+
+import tracemalloc
+from importlib import import_module
+from itertools import islice, permutations, product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from gpumem.base import deadline
+from gpumem.simulator.machine import Link, Machine
+from gpumem.swap import Plan, Swap
+from gpumem.swap.fluid import Solution, relax
+from gpumem.swap.plan.gaps import Windows, windows
+from gpumem.swap.snu import realise
+from gpumem.swap.snu.realise import Away, all_orders
+from gpumem.trace import I64, Buffers, Ops, Trace
+
+program = import_module("gpumem.swap.snu.ilp")  # the package's `ilp` is the planner
+GTX = Machine.named("gtx1080ti").with_(launch_ns=0, out=Link(0, 1.0), into=Link(0, 1.0))
+
+
+def held_over(buffers: int, ops: int) -> Trace:
+    """Buffers that the first op makes and the last one reads."""
+    everything = list(range(buffers))
+    reads = [[], *[[]] * (ops - 2), everything]
+    operators = Ops.make(reads, [everything, *[[]] * (ops - 1)], duration=[10] * ops)
+    return Trace(Buffers.make([4] * buffers, [0] * buffers, [ops] * buffers), operators)
+
+
+def naive_orders(w: Windows, release: I64, fetch: I64, n: int, duplex: bool) -> list[list[Swap]]:
+    """Every way to write the copies down, all at once; of those with one order the first."""
+    places = {*(w.after % n).tolist()} | (set() if duplex else {*(fetch % n).tolist()})
+    outs = [[a, *(x for x in range(a + 1, r) if x % n in places)] for a, r in zip(w.after.tolist(), release.tolist())]
+    found: dict[tuple[tuple[int, int, int], ...], list[Swap]] = {}
+    for out, order in product(product(*outs), permutations(range(len(w)))):
+        queue = [((x + 1) % n, 0, order.index(k), k) for k, x in enumerate(out)]
+        queue += [(x % n, 1, order.index(k), k) for k, x in enumerate(fetch.tolist())]
+        rows = np.array(order, np.int64)
+        swaps = Swap.each(w.where(rows), release[rows], fetch[rows], np.array(out, np.int64)[rows])
+        key = tuple((place, kind, k) for place, kind, _, k in sorted(queue))
+        found.setdefault(key, [swap.within(n) for swap in swaps])
+    return list(found.values())
+
+
+@given(st.data())
+def test_the_orders_are_those_of_the_naive_form(data: st.DataObject) -> None:
+    n, count = data.draw(st.integers(3, 6)), data.draw(st.integers(1, 3))
+    after = [data.draw(st.integers(0, n - 3)) for _ in range(count)]
+    writes = [[b for b in range(count) if after[b] == i] for i in range(n)]
+    reads = [[]] * (n - 1) + [[*range(count)]]
+    w = windows(Trace(Buffers.make([4] * count, after, [n] * count), Ops.make(reads, writes)), GTX)
+    release = np.array([data.draw(st.integers(a + 1, n - 1)) for a in w.after.tolist()])
+    fetch = np.array([data.draw(st.integers(r, n - 1)) for r in release.tolist()])
+    duplex = data.draw(st.booleans())
+    plans, whole = all_orders(w, release, fetch, n, duplex)
+    assert [*plans] == naive_orders(w, release, fetch, n, duplex) and whole
+
+
+def test_many_swaps_cost_no_more_memory_than_what_is_looked_at() -> None:
+    w = windows(held_over(10, 4), GTX)
+    tracemalloc.start()
+    try:
+        plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
+        assert len([*islice(plans, 3)]) == 3 and not whole
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20  # 10! orders of 10 are half a gigabyte
+
+
+def test_no_more_orders_are_looked_at_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(realise, "ORDERS", 24)
+    w = windows(held_over(4, 4), GTX)
+    plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
+    assert len([*plans]) == 24 and whole
+    monkeypatch.setattr(realise, "ORDERS", 23)
+    plans, whole = all_orders(w, w.after + 1, w.before, 4, True)
+    assert len([*plans]) == 23 and not whole
+
+
+def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(deadline, "now", lambda: clock[0])
+    trace = held_over(6, 5)
+    search = program._Search(trace, GTX, 24, 0.0, deadline.Deadline.within(10), lambda text: None)
+    w, asked = windows(trace, GTX), []
+
+    def offer(plan: Plan) -> int:
+        asked.append(plan)
+        clock[0] += 4.0
+        return 10**9
+
+    monkeypatch.setattr(program.Judge, "offer", lambda self, plan: offer(plan))
+    found = SimpleNamespace(x=np.zeros(1))
+    monkeypatch.setattr(program._Search, "solve", lambda self, *rest: (found, None))
+    monkeypatch.setattr(program.PlacedProgram, "said", lambda self, x: (np.arange(6), w.after + 1, w.before))
+    monkeypatch.setattr(program.PlacedProgram, "forbid", lambda self, *rest: pytest.fail("not all orders were seen"))
+    search.exactly(relax(trace, GTX, stalls=True, tiny=0.0), True)
+    assert len(asked) == 3  # at 0, 4 and 8 s; 720 orders are left
+
+
+def test_a_solution_in_which_nothing_is_away() -> None:
+    trace = held_over(2, 4)
+    f, none = relax(trace, GTX, stalls=True), np.zeros(0, np.int64)
+    for absent in (np.zeros(0), np.zeros(3)):
+        gap = np.zeros(len(absent), np.int64)
+        found = Solution(0.0, 1.0, gap, gap, absent, absent, np.zeros(1), np.zeros(1), (none, np.zeros(0)))
+        away = Away.of(f, np.arange(2 * f.n), found)
+        assert len(away) == 0
+        assert (away.load(trace, trace.n) == trace.load()).all()
+        assert len(away.needed(trace, 8)) == 0
