@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -13,10 +14,14 @@ from gpumem.io import bundled, load
 from gpumem.pool import best_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.limits import floor
+from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
 from gpumem.swap.snu.heuristic import heuristic, select
-from gpumem.trace import Buffers, Ops, Trace
+from gpumem.swap.snu.overlap import largest_first
+from gpumem.trace import I64, Buffers, Ops, Trace
 from tests.conftest import shared, tiny_machine
 from tests.nets import hill
 from tests.strategies import traces
@@ -173,6 +178,48 @@ def test_plans_pass_every_oracle(data: st.DataObject) -> None:
     check.timeline(swapped, tight, machine.durations(swapped), capacity=limit, duplex=machine.duplex)
 
 
+def plain_select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
+    """`select`, its load followed op by op: O(m n)."""
+    load, found = trace.load(), gaps(trace)
+    found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
+    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
+    order, free, value = largest_first(found, size, line), found.constant, found.value
+    time, in_ns = lasts(found, line), machine.into.copy_ns(size)
+    pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
+
+    def take(k: int) -> bool:
+        after, before = int(found.after[k]), int(found.before[k])
+        absent = np.arange(after + 1, before) % trace.n
+        helps = not host.columns.taken[k] and load[absent].max(initial=0) > limit
+        if not helps or not host.take(k, after, before):
+            return False
+        load[absent] -= size[k]
+        return True
+
+    for short in (False, True):
+        now = order[short | (time >= pair_ns)[order]]
+        for k in [*now[free[now]].tolist(), *now[~free[now]].tolist()]:
+            if take(k):
+                for other in np.flatnonzero(value == value[k]).tolist():
+                    if short or time[other] >= in_ns[other]:
+                        take(other)
+    return found.where(host.columns.taken), load, host
+
+
+def same_choice(trace: Trace, machine: Machine, limit: int) -> None:
+    line = simulate(trace, machine)
+    fast, plain = (way(trace, machine, limit, line) for way in (select, plain_select))
+    assert [*zip(fast[0].buffer, fast[0].after)] == [*zip(plain[0].buffer, plain[0].after)]
+    assert fast[1].tolist() == plain[1].tolist() and fast[2].peak == plain[2].peak
+
+
+@given(st.data())
+def test_the_choice_is_that_of_the_plain_loop(data: st.DataObject) -> None:
+    trace = data.draw(traces())
+    machine = tiny_machine().with_(pinned=data.draw(st.sampled_from([0, 4, 11, 40, 10**6])))
+    same_choice(trace, machine, data.draw(st.integers(1, max(trace.peak_load, 1))))
+
+
 def whole_line(trace: Trace, percent: int) -> None:
     limit = trace.peak_load * percent // 100
     try:
@@ -183,6 +230,7 @@ def whole_line(trace: Trace, percent: int) -> None:
     check.budget(swapped, limit, host=GTX.pinned)
     check.data_flow(trace, swapped)
     simulate(swapped, GTX, capacity=limit)
+    same_choice(trace, GTX, limit)
 
 
 @pytest.mark.parametrize("percent", [80, 60, 40])

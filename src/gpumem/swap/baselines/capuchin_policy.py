@@ -106,7 +106,7 @@ class AccessPattern:
     @classmethod
     def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
-        found, line, n = recomputable(trace, machine), simulate(trace, machine), trace.n
+        found, line, n = recomputable(trace, machine, earlier=False), simulate(trace, machine), trace.n
         g = found.gaps
         size = trace.buffers.size[g.buffer]
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)

@@ -89,7 +89,7 @@ def checkpoint(
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    found = recomputable(trace, machine)
+    found = recomputable(trace, machine, earlier=False)
     never = barred(trace, machine)
     possible = found.ok & (found.ops.sums(never) == 0)
     mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & possible)

@@ -66,6 +66,11 @@ class Judge:
     pinned: int = FAR  # bytes: what is kept on the host by plans that were refused for that alone
     stall: int = FAR  # nanoseconds that the best plan adds to an iteration
 
+    @property
+    def makespan(self) -> int:
+        """Nanoseconds of an iteration by the best plan; `FAR` where there is none."""
+        return FAR if self.line is None else self.line.makespan
+
     def offer(self, plan: Plan) -> int:
         """Judge a plan that may be above the limit, or above the pinned budget; return its makespan, `FAR` then."""
         swapped = plan.apply(self.trace)

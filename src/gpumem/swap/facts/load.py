@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from gpumem.base.display import Shown
+from gpumem.base.display import Facts, Shown
+from gpumem.base.units import human
+from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.plan.gaps import around
 from gpumem.trace import I64, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Room(Shown):
-    """The load with some gaps absent, and the limit. Positions go round, `load` is written.
+    """The load with some gaps absent, and the limit. Positions go round; no stretch is longer than that.
+
+    O(log n) a call.
 
     >>> room = Room(np.array([5, 3, 3, 9]), 8)
     >>> room.hold(1, 4, 5), room.load
     (3, array([5, 8, 8, 9]))
     """
 
-    load: I64
-    limit: int
+    def __init__(self, load: I64, limit: int) -> None:
+        self.n, self.limit, self._tree = len(load), limit, _tree.build(load)
+
+    @property
+    def load(self) -> I64:
+        """The bytes at each op; O(n)."""
+        return _tree.values(*self._tree, self.n)
 
     def hold(self, at: int, until: int, size: int) -> int:
         """Hold `size` bytes from op `at` on; return `until` or the first op where they would exceed the limit."""
-        return at + self._take(np.arange(at, until), size)
+        full = _tree.above_around(*self._tree, self.n, at, until, self.limit - size, False) if at < until else at
+        until = until if full < 0 else full
+        self._add(at, until, size)
+        return until
 
     def fetch(self, earliest: int, before: int, size: int) -> int:
         """Hold `size` bytes up to op `before`; return `earliest` or the first op from which they fit the limit."""
-        return before - self._take(np.arange(before - 1, earliest - 1, -1), size)
+        if earliest >= before:
+            return before
+        full = _tree.above_around(*self._tree, self.n, earliest, before, self.limit - size, True)
+        earliest = earliest if full < 0 else full + 1
+        self._add(earliest, before, size)
+        return earliest
 
-    def _take(self, ops: I64, size: int) -> int:
-        """Hold `size` bytes at `ops`, one after another, until the limit ends it; return at how many."""
-        ops = ops % len(self.load)
-        full = self.load[ops] + size > self.limit
-        far = int(np.argmax(full)) if full.any() else len(ops)
-        self.load[ops[:far]] += size
-        return far
+    def short(self, start: int, stop: int) -> bool:
+        """Return whether some op of `[start, stop)` is above the limit."""
+        return bool(_tree.largest_around(*self._tree, self.n, start, stop) > self.limit)
+
+    def leave(self, start: int, stop: int, size: int) -> None:
+        """Take `size` bytes away from the ops `[start, stop)`."""
+        self._add(start, stop, -size)
+
+    def _add(self, start: int, stop: int, size: int) -> None:
+        _tree.add_around(*self._tree, self.n, start, stop, size)
+
+    def _facts(self) -> Facts:
+        return {"ops": self.n, "limit": human(self.limit)}
 
 
 def at_places(trace: Trace, *, host: bool = False) -> I64:

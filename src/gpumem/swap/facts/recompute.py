@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,13 +12,19 @@ from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
-from gpumem.swap.plan.replay import ON_DEVICE, closure, sources
+from gpumem.swap.plan.replay import FREE, Closure, chase, clear, is_there, marks
 from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace
 from gpumem.trace.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
 
-NO_INPUT = RANDOM + 1
-REASONS = (*WHY, "an op that makes it reads nothing, and may take its data from outside")
+NO_INPUT, TOO_LONG = RANDOM + 1, RANDOM + 2
+REASONS = (
+    *WHY,
+    "an op that makes it reads nothing, and may take its data from outside",
+    "what makes it takes longer than was asked for",
+)
+NO_END = 2**62  # ns that nothing takes
+DENSE = 32  # ops for each marked one, up to which marks are read in order
 CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")  # by how names begin
 
 
@@ -90,16 +97,30 @@ class Recomputable(Shown):
 
 
 @strict
-def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> Recomputable:
+def recomputable(
+    trace: Trace, machine: Machine, found: Gaps | None = None, *, most: I64 | None = None, earlier: bool = True
+) -> Recomputable:
     """Say of each gap whether its value can be computed once more, why not, and what it costs.
 
-    `found` are the gaps in question; all of the trace where left out. The machine gives the time of ops.
+    Parameters
+    ----------
+    trace, machine
+        The machine gives the time of ops.
+    found : Gaps, optional
+        The gaps in question; all of the trace where left out.
+    most : int64[m], optional
+        Nanoseconds of each gap. What takes longer is not looked at to its end: then `until` is the last place at which
+        it does not.
+    earlier : bool
+        Whether to look for the last place where the end of the gap will not do. Without, `until` is the end or 0, and
+        long chains cost less.
 
     Notes
     -----
-    O(accesses + ops run again). Each value counts by itself, all else being on the device; what is dead or was changed
-    by then is made again as well. An op without inputs is trusted where its name says that it makes a constant, or
-    where it draws random numbers, though `Plan.apply` would run others too.
+    O(accesses + what the ops that run again read and write), those of a gap as far as `most`; `earlier` takes a few
+    times that, O(log n) times at worst. Each value counts by itself, all else being on the device; what is dead or
+    was changed by then is made again as well. An op without inputs is trusted where its name says that it makes a
+    constant, or where it draws random numbers, though `Plan.apply` would run others too.
 
     Examples
     --------
@@ -112,77 +133,135 @@ def recomputable(trace: Trace, machine: Machine, found: Gaps | None = None) -> R
     known = np.array([name.removeprefix("new_").startswith(CONSTANTS) for name in ops.name], np.bool_)
     unknown = (np.diff(ops.reads.ptr) == 0) & ~ops.rng & ~known
     row = np.array([v.after(*access) for access in zip(found.buffer.tolist(), found.after.tolist())], np.int64)
-    away = np.zeros(len(trace.buffers), np.bool_)
-    reason, until, *columns = _make_again(v, row, found.buffer, found.after, found.before, unknown, away)
+    duration, spans = machine.durations(trace), (found.buffer, found.after, found.before)
+    limits = np.full(len(row), NO_END) if most is None else most
+    reason, until, *columns = _make_again(v, row, *spans, unknown, duration, limits, earlier, np.zeros(1, np.int64))
     again, there = Csr(*columns[:2]), Csr(*columns[2:])
     made = v.left.first[row] < v.left.stop[row]
     op = np.append(v.writer, UNKNOWN)[np.where(made, v.left.first[row], -1)]
-    return Recomputable(found, op, reason, until, again.sums(machine.durations(trace)), again, there)
+    return Recomputable(found, op, reason, until, again.sums(duration), again, there)
+
+
+class _Asked(NamedTuple):
+    """What all gaps share."""
+
+    v: Origins
+    unknown: Bool  # n: ops that may take their data from outside
+    duration: I64  # n: ns
+    away: Bool  # B: the buffer of the gap in question
+    held: I64  # B: no dead buffer is
+    m: Closure
+    earlier: bool  # whether to look for the last place where the end will not do
 
 
 @jit
 def _make_again(
-    v: Origins, row: I64, buffer: I64, after: I64, before: I64, unknown: Bool, away: Bool
+    v: Origins,
+    row: I64,
+    buffer: I64,
+    after: I64,
+    before: I64,
+    unknown: Bool,
+    duration: I64,
+    most: I64,
+    earlier: bool,
+    looks: I64,
 ) -> tuple[I64, I64, I64, I64, I64, I64]:
     """Of each gap, all else being on the device: why not, until when, what runs again, what that reads there.
 
-    `row`: of `v.left`, after the access before the gap; `unknown`: ops that may take their data from outside; `away`:
-    no buffer. The last four are the `ptr` and `idx` of two `Csr`.
+    `row`: of `v.left`, after the access before the gap; `most`: what its ops may take; `looks`, int64[1]: how many
+    reads and writes were looked at. The last four columns are the `ptr` and `idx` of two `Csr`.
     """
+    n, buffers = v.n, len(v.access_ptr) - 1
     reason, until = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     end, there_end = np.zeros(len(row) + 1, np.int64), np.zeros(len(row) + 1, np.int64)
-    ops, there = np.zeros(len(unknown), np.int64), np.zeros(len(away), np.int64)
-    again, held = np.zeros(len(unknown), np.bool_), np.full(len(away), -1, np.int64)
-    seen = np.zeros(len(away), np.bool_)
+    ops, there = np.zeros(n, np.int64), np.zeros(buffers, np.int64)
+    m, seen = marks(np.zeros(n, np.bool_), len(v.writer)), np.zeros(buffers, np.bool_)
+    asked = _Asked(v, unknown, duration, np.zeros(buffers, np.bool_), np.full(buffers, -1, np.int64), m, earlier)
     for k in range(len(row)):
-        away[buffer[k]] = True
-        reason[k], until[k] = _last_place(v, row[k], buffer[k], after[k], before[k], unknown, away, held, again)
+        end[k + 1], there_end[k + 1] = end[k], there_end[k]
+        asked.away[buffer[k]] = True
+        reason[k], until[k] = _last_place(asked, row[k], after[k], before[k], most[k])
         if until[k] > 0:
-            ops, end[k + 1] = _noted(ops, end[k], np.flatnonzero(again))
-            mine = _found_there(v, np.flatnonzero(again), until[k], away, held, seen)
-            there, there_end[k + 1] = _noted(there, there_end[k], mine)
-        else:
-            end[k + 1], there_end[k + 1] = end[k], there_end[k]
-        away[buffer[k]] = False
+            again = _ascending(m)
+            ops, end[k + 1] = _noted(ops, end[k], again)
+            there, there_end[k + 1] = _noted(there, there_end[k], _found_there(asked, again, until[k], seen))
+        asked.away[buffer[k]] = False
+    looks[0] = m.used[4]
     return reason, until, end, ops[: end[-1]], there_end, there[: there_end[-1]]
 
 
 @inner
-def _last_place(
-    v: Origins, row: int, buffer: int, after: int, before: int, unknown: Bool, away: Bool, held: I64, again: Bool
-) -> tuple[int, int]:
-    """Why not at the end of the gap, and the last place, with what runs there in `again`; 0 if there is none."""
+def _last_place(asked: _Asked, row: int, after: int, before: int, most: int) -> tuple[int, int]:
+    """Why not at the end of the gap, and the last place, with what runs there marked; 0 if there is none.
+
+    Later places find less on the device, so where one will do all before it will. The first try sinks to a place that
+    will do, most often the last one; if not, the middle of what is left is tried: place by place is a square.
+    """
+    v = asked.v
     if before >= v.n:
         return WRAPS, 0
     if v.left.why[row] != FINE:
         return v.left.why[row], 0
-    why, at = FINE, before
-    while at > after:
-        again[:] = False
-        stuck, _ = closure(v, v.left.first[row : row + 1], v.left.stop[row : row + 1], at, away, held, again)
-        if stuck < 0:
-            if (again & unknown).any():
-                break
-            return why, at
-        if why == FINE:
-            why = v.found.why[stuck]
-        at = min(at - 1, -1 if away[v.read[stuck]] else v.last[stuck])
-    return (why if why != FINE else NO_INPUT), 0
+    why, low, high, at, last = FINE, after, before + 1, before, -1  # `last`: the place that the marks are of
+    while high - low > 1 and (last < 0 or asked.earlier):
+        sunk, stuck = _tried(asked, row, at, after + 1 if last < 0 and asked.earlier else at, most)
+        if why == FINE and last < 0 and stuck != FREE:
+            why = v.found.why[stuck] if stuck >= 0 else TOO_LONG
+        last = at if sunk == at else 0
+        low, high = max(low, sunk), high if sunk == at else at
+        at = sunk + 1 if sunk > after and sunk < at else (low + high) // 2
+    if low == after:
+        return why, 0
+    if last != low:
+        _tried(asked, row, low, low, most)
+    for k in range(asked.m.used[0]):
+        if asked.unknown[asked.m.op[k]]:
+            return (why if why != FINE else NO_INPUT), 0
+    return why, low
 
 
 @inner
-def _found_there(v: Origins, ops: I64, place: int, away: Bool, held: I64, seen: Bool) -> I64:
+def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int, int]:
+    """Mark what runs again at a place; return the last one from `least` on that will do for all of that, 0 for none.
+
+    And what is in the way at `at`: a read, `DEAR`, or nothing: `FREE`.
+    """
+    clear(asked.m)
+    left, m = asked.v.left, asked.m
+    mine = left.first[row : row + 1], left.stop[row : row + 1]
+    found, _ = chase(asked.v, mine[0], mine[1], at, least, asked.away, asked.held, m, asked.duration, most)
+    return (m.place[0] if found == FREE else 0), (m.place[1] if found == FREE else found)
+
+
+@inner
+def _ascending(m: Closure) -> I64:
+    """The marked ops, in order: few are sorted; of many that lie together the marks are read, which is quicker."""
+    mine = m.op[: m.used[0]]
+    low, high = mine.min(), mine.max() + 1
+    if high - low > DENSE * len(mine):
+        return np.sort(mine)
+    read: I64 = low + np.flatnonzero(m.again[low:high])
+    return read
+
+
+@inner
+def _found_there(asked: _Asked, ops: I64, place: int, seen: Bool) -> I64:
     """The buffers that `ops` read on the device, each once; `seen` is False everywhere, before and after."""
-    _, read, whole = sources(v, ops, place, away, held)
-    count = 0
-    for k in range(len(read)):
-        if whole[k] == ON_DEVICE and not seen[read[k]]:
-            seen[read[k]] = True
-            read[count] = read[k]
-            count += 1
+    v, away, held, count, reads = asked.v, asked.away, asked.held, 0, 0
+    for x in ops:
+        reads += v.read_ptr[x + 1] - v.read_ptr[x]
+    mine = np.empty(min(reads, len(seen)), np.int64)
+    for x in ops:
+        for k in range(v.read_ptr[x], v.read_ptr[x + 1]):
+            b = v.read[k]
+            if not seen[b] and is_there(place, v.last[k], v.dies[k], away[b], held[b]):
+                seen[b] = True
+                mine[count] = b
+                count += 1
     for k in range(count):
-        seen[read[k]] = False
-    return read[:count]
+        seen[mine[k]] = False
+    return mine[:count]
 
 
 @inner

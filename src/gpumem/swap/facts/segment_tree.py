@@ -1,4 +1,4 @@
-"""Trees over the steps of an iteration: add to a range, ask for the largest value or for the area of a range.
+"""Trees over the steps of an iteration: add to a range, ask for its largest value or area, or what is above a bound.
 
 Node `p` has the children `2 p` and `2 p + 1`; leaf `i` is node `half + 1 + i`, so that a range always has a
 neighbour on both sides. What is added to a whole subtree is noted at its root (`add`) and stays there: whoever
@@ -87,6 +87,49 @@ def first_largest(top: I64, add: I64) -> int:
     return p - half - 1
 
 
+def values(top: I64, add: I64, n: int) -> I64:
+    """Return the values of the first `n` steps; O(n)."""
+    half, above = len(top) // 2, np.zeros(1, np.int64)
+    for level in range(half.bit_length() - 1):
+        above = np.repeat(above + add[1 << level : 2 << level], 2)
+    found: I64 = (top[half:] + above)[1 : n + 1]
+    return found
+
+
+@jit
+def above(top: I64, add: I64, start: int, stop: int, bound: int, last: bool) -> int:
+    """Return the first or the `last` step of `[start, stop)` whose value is above `bound`, -1 if there is none.
+
+    From the root down, back where a subtree has none; only the two at the ends of the range can disappoint.
+    """
+    p, low, wide, noted, far = 1, -1, len(top) // 2, 0, int(last)  # `noted` above `p`, whose steps are `low` and on
+    while True:
+        if low < stop and low + wide > start and top[p] + noted > bound:
+            if wide == 1:
+                return low
+            noted, wide, p = noted + add[p], wide // 2, 2 * p + far
+            low += far * wide
+            continue
+        while p > 1 and p % 2 != far:  # both children have been looked at
+            low, wide, p = low - p % 2 * wide, 2 * wide, p // 2
+            noted -= add[p]
+        if p == 1:
+            return -1
+        p, low = p ^ 1, low + (1 - 2 * far) * wide
+
+
+@jit
+def above_around(top: I64, add: I64, n: int, start: int, stop: int, bound: int, last: bool) -> int:
+    """As `above`, of the circle of `n`, `stop - start <= n`; steps count on from `start`."""
+    first = start - start % n
+    a, b = start - first, stop - first
+    for turn in (1, 0) if last else (0, 1):
+        found = above(top, add, 0 if turn else a, b - n if turn else min(b, n), bound, last)
+        if found >= 0:
+            return first + turn * n + found
+    return -1
+
+
 @jit
 def add_around(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> None:
     """Add `x` to the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
@@ -96,7 +139,7 @@ def add_around(top: I64, add: I64, n: int, start: int, stop: int, x: int) -> Non
     add_to(top, add, 0, b - n, x)
 
 
-@inner
+@jit
 def largest_around(top: I64, add: I64, n: int, start: int, stop: int) -> int:
     """Return the largest value of the steps `[start, stop)` of the circle of `n`, `stop - start <= n`."""
     first = start - start % n

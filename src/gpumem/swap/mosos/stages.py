@@ -209,7 +209,7 @@ class _Builder:
         found = gaps(trace)
         found = found.where(maker[found.buffer] >= 0)
         found = found.where(found.before >= first[maker[found.buffer] + 1])
-        facts = recomputable(trace, self.machine, found)
+        facts = recomputable(trace, self.machine, found, earlier=False)
         fine = facts.ok & (facts.ops.sums(barred(trace, self.machine)) == 0)
         possible[maker[found.buffer[~fine]]] = False
         last = np.zeros(n, np.int64)  # the first op of the last stage that may want it

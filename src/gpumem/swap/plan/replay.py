@@ -22,6 +22,7 @@ from gpumem.swap.plan.values import FINE, REASONS, Origins
 from gpumem.trace import I64, Bool, Trace
 
 ON_DEVICE = -1
+FREE, DEAR = -1, -2  # nothing stops a closure; it takes more time than it may
 
 
 class Refused(ValueError):
@@ -131,39 +132,108 @@ class Device:
         return np.flatnonzero(again), away
 
 
+class Closure(NamedTuple):
+    """What a closure has marked so far; lists beside the marks, so that nobody clears or scans all ops for a few."""
+
+    again: Bool  # n: the op runs again
+    op: I64  # n: the marked ops, in the order of marking; used[0] of them
+    todo: I64  # n: those whose reads are to be looked at; used[1] of them
+    reach: I64  # as `Origins.writer`: how far the chain that begins there is marked
+    begun: I64  # where marked chains begin; used[2] of them
+    used: I64  # 5: the fourth is the time of the marked ops; the fifth counts what was looked at, for tests
+    place: I64  # 2: to where a closure has sunk, and the first read that made it
+
+
+@inner
+def marks(again: Bool, writers: int) -> Closure:
+    """Return room for a closure; `again` is False everywhere."""
+    n = len(again)
+    op, todo, used = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(5, np.int64)
+    return Closure(
+        again, op, todo, np.zeros(writers, np.int64), np.empty(writers, np.int64), used, np.zeros(2, np.int64)
+    )
+
+
+@inner
+def clear(m: Closure) -> None:
+    """Forget what is marked, in as many steps as there are marks."""
+    for k in range(m.used[0]):
+        m.again[m.op[k]] = False
+    for k in range(m.used[2]):
+        m.reach[m.begun[k]] = 0
+    m.used[:4] = 0
+
+
 @jit
 def closure(v: Origins, first: I64, stop: I64, place: int, absent: Bool, until: I64, again: Bool) -> tuple[int, int]:
     """Mark in `again` what makes the versions `writer[first[k]:stop[k]]`, and all that is needed for it.
 
     Return -1 twice, or the read, and its op, of what is neither there nor can be made.
     """
-    read_ptr, read, last, dies, writer = v.read_ptr, v.read, v.last, v.dies, v.writer
+    m, free = marks(again, len(v.writer)), np.zeros(len(again), np.int64)
+    return chase(v, first, stop, place, place, absent, until, m, free, 0)
+
+
+@inner
+def chase(
+    v: Origins,
+    first: I64,
+    stop: I64,
+    place: int,
+    least: int,
+    absent: Bool,
+    until: I64,
+    m: Closure,
+    duration: I64,
+    most: int,
+) -> tuple[int, int]:
+    """As `closure`; `DEAR` twice where the ops take more than `most` ns, however many more there are.
+
+    What is not there sinks `place` as far as it is there, down to `least`. The marks are then those of higher places,
+    which will do for the lower: it has all on the device that these have.
+    """
+    m.place[0], m.place[1] = place, FREE
+    read_ptr, read, last, dies = v.read_ptr, v.read, v.last, v.dies
     found_first, found_stop, why = v.found.first, v.found.stop, v.found.why
-    todo = np.zeros(len(again), np.int64)
-    count = 0
     for k in range(len(first)):
-        count = _mark(writer[first[k] : stop[k]], again, todo, count)
-    while count > 0:
-        count -= 1
-        x = todo[count]
+        _mark(v.writer, first[k], stop[k], m, duration, most)
+    while m.used[1] > 0 and m.used[3] <= most:
+        m.used[1] -= 1
+        x = m.todo[m.used[1]]
+        m.used[4] += read_ptr[x + 1] - read_ptr[x] + 1
         for k in range(read_ptr[x], read_ptr[x + 1]):
             if is_there(place, last[k], dies[k], absent[read[k]], until[read[k]]):
                 continue
             if why[k] != 0:
-                return k, x
-            count = _mark(writer[found_first[k] : found_stop[k]], again, todo, count)
-    return -1, -1
+                sunk = -1 if absent[read[k]] else last[k]
+                if sunk < least:
+                    return k, x
+                if m.place[1] == FREE:
+                    m.place[1] = k
+                m.place[0] = place = min(place, sunk)
+                continue
+            _mark(v.writer, found_first[k], found_stop[k], m, duration, most)
+    return (DEAR, DEAR) if m.used[3] > most else (FREE, FREE)
 
 
 @inner
-def _mark(chain: I64, again: Bool, todo: I64, count: int) -> int:
-    """Mark the ops of a chain, and put the new ones behind the first `count` of `todo`; return how many it has then."""
-    for x in chain:
-        if not again[x]:
-            again[x] = True
-            todo[count] = x
-            count += 1
-    return count
+def _mark(writer: I64, first: int, stop: int, m: Closure, duration: I64, most: int) -> None:
+    """Mark the ops of a chain; of one that begins with the same op only what is longer, or long ones cost a square."""
+    if m.reach[first] == 0:
+        m.begun[m.used[2]] = first
+        m.used[2] += 1
+    for k in range(max(first, m.reach[first]), stop):
+        if m.used[3] > most:
+            return
+        x = writer[k]
+        m.used[4] += 1
+        if not m.again[x]:
+            m.again[x] = True
+            m.op[m.used[0]] = m.todo[m.used[1]] = x
+            m.used[0] += 1
+            m.used[1] += 1
+            m.used[3] += duration[x]
+    m.reach[first] = max(m.reach[first], stop)
 
 
 @jit

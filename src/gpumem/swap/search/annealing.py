@@ -48,8 +48,12 @@ def problem(
     recompute: bool = False,
     plan: Plan | None = None,
     choices: Choices = (),
+    least: int = FAR,
 ) -> tuple[SwapProblem, Replays, Windows]:
-    """Return what a search for limits from `goal` on works on: gaps long enough for a copy, or to be made again."""
+    """Return what a search for limits from `goal` on works on: gaps long enough for a copy, or to be made again.
+
+    `least`: the ns of an iteration by the best plan that is known.
+    """
     trace = fastest(trace, choices)
     line, n = simulate(trace, machine), trace.n
     begin = np.maximum.accumulate(line.start)
@@ -63,7 +67,9 @@ def problem(
     opens = end[w.after % n] + w.after // n * turn
     closes = begin[w.before % n] + w.before // n * turn
     copied = closes - opens > w.in_ns
-    lasts, worth = _again(trace, machine, w) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
+    most = _longest(trace, machine, w, plan, least)
+    most[[k for gap, k in w.rows(n).items() if gap in named]] = FAR  # or the plan could not be said here
+    lasts, worth = _again(trace, machine, w, most) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
     some = copied | (lasts > 0)
     w, copied, lasts, worth = w.where(some), copied[some], lasts[some], worth[some]
     _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
@@ -103,12 +109,25 @@ def _within(w: Windows, n: int) -> Spans:
     return Spans(w.buffer, w.after - turn, w.before - turn)
 
 
-def _again(trace: Trace, machine: Machine, w: Windows) -> tuple[I64, F64]:
+def _longest(trace: Trace, machine: Machine, w: Windows, plan: Plan | None, least: int) -> I64:
+    """The ns that each gap's reruns may take alone.
+
+    A stream computes for the time of its ops at least, and of what runs again beside: with longer reruns a plan takes
+    longer than `least`, and whatever else is dropped adds to them. So nothing is lost but the walk along long chains.
+    That does not hold where the ops share several streams, nor where a plan holds dead buffers for its reruns.
+    """
+    mine, holds = ~trace.ops.copies, plan is not None and any(isinstance(d, Hold) for d in plan.decisions)
+    one = len(np.unique(trace.ops.stream[mine])) == 1
+    most = max(least - int(machine.durations(trace)[mine].sum()), 0) if one and not holds else FAR
+    return np.full(len(w), most)
+
+
+def _again(trace: Trace, machine: Machine, w: Windows, most: I64) -> tuple[I64, F64]:
     """The last place at which each gap's value can be made again, 0 where it cannot, and the bytes for a ns of that."""
     g, n = gaps(trace), trace.n
     place = g.rows(n)
     rows = np.array([place[b, a] for b, a in zip(w.buffer.tolist(), (w.after % n).tolist())], np.int64)
-    found = recomputable(trace, machine, g.where(rows))
+    found = recomputable(trace, machine, g.where(rows), most=most)
     fine = (found.ops.sums(barred(trace, machine)) == 0) & (found.until > w.after % n + 1)
     return np.where(fine, found.until, 0), w.size / np.maximum(found.cost_ns, 1)
 
@@ -156,7 +175,7 @@ def _keep_apart(s: SwapState, out: I64, release: I64, n: int) -> None:
 class Annealing:
     """A search on its way; `best` is the best state so far, `limits[2]` the limit that it keeps to.
 
-    Parameters as in `search`, with the limit as the `goal`. It begins with nothing swapped.
+    Parameters as in `search`, with the limit as the `goal`; `least` as in `problem`. It begins with nothing swapped.
     """
 
     def __init__(
@@ -173,13 +192,14 @@ class Annealing:
         recompute: bool = False,
         plan: Plan | None = None,
         algorithms: Menu = MappingProxyType({}),
+        least: int = FAR,
     ) -> None:
         check_numbers(effort=effort)
         self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
         self.choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
         self.recorded = recorded_ways(trace, machine, [ways[0].op for ways in self.choices])
         self.p, self.r, self.w = problem(
-            trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=self.choices
+            trace, machine, goal, placed=placed, recompute=recompute, plan=plan, choices=self.choices, least=least
         )
         self.holds = [] if plan is None else [d for d in plan.decisions if isinstance(d, Hold)]
         self.x, self.now, peak = Evaluation.of(self.p), start(self.p), trace.peak_load

@@ -12,6 +12,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.load import Room
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
@@ -49,7 +50,7 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     for which the link has no time left in its gap stays at its access; who gets the room under the limit (see
     `gpumem.swap.snu.overlap`). With enough pinned memory every limit from `floor` on is reached.
 
-    O(m (n + m)) for m gaps over an op above the limit.
+    O(n + m log n) for m gaps over an op above the limit, plus the copies that lie in each other's way on the link.
 
     Examples
     --------
@@ -81,8 +82,8 @@ def select(
     Return them in the order of `gaps`, the load that they leave, int64[n], each absent over its whole gap, and what
     they hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
-    load, found = trace.load(), gaps(trace)
-    found = found.where(straddle(found, load > limit) & (trace.buffers.size[found.buffer] > 0))
+    room, found = Room(trace.load(), limit), gaps(trace)
+    found = found.where(straddle(found, room.load > limit) & (trace.buffers.size[found.buffer] > 0))
     size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, size, line), found.constant, found.value
     again = Csr.grouped(value, np.arange(len(value)), len(value))  # the gaps of each value
@@ -91,19 +92,17 @@ def select(
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
         for k in until.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):
-            if _take(host, k, load, limit):
+            if _take(host, k, room):
                 for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:
-                        _take(host, other, load, limit)
-    return found.where(host.columns.taken), load, host
+                        _take(host, other, room)
+    return found.where(host.columns.taken), room.load, host
 
 
-def _take(host: Pinned, k: int, load: I64, limit: int) -> bool:
+def _take(host: Pinned, k: int, room: Room) -> bool:
     """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
     after, before = int(host.found.after[k]), int(host.found.before[k])
-    absent = np.arange(after + 1, before) % len(load)
-    helps = not host.columns.taken[k] and load[absent].max(initial=0) > limit
-    if not helps or not host.take(k, after, before):
+    if host.columns.taken[k] or not room.short(after + 1, before) or not host.take(k, after, before):
         return False
-    load[absent] -= host.columns.size[k]
+    room.leave(after + 1, before, int(host.columns.size[k]))
     return True

@@ -23,7 +23,8 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
     -----
     Issue order decides who goes first on the link, so a copy that shall start late is issued late. What the load
     leaves free goes to copies in first, then to the buffers whose copies out end last: an op that
-    needs room had better wait for a copy that ends soon. O(m (n + m)) at worst for m gaps.
+    needs room had better wait for a copy that ends soon. O(m log n) for m gaps, plus the copies that lie in each
+    other's way on the link.
     """
     room, size = Room(load.copy(), limit), trace.buffers.size[chosen.buffer]
     times = Times.of(line)
