@@ -100,6 +100,8 @@ def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
     ):
         assert f"{told} {those} (footprint); --limit plans for a pool." in cli(*args, planners).out
     assert "As one pool" not in cli(*args, "vdnn-all").out
+    mlp = cli("swap", "mlp3", "--load-limit", "100%", "--planner", "heuristic")  # it fits
+    assert f"load: {exact(gpumem.bundled('mlp3').peak_load)} of live bytes" in mlp.out and "fits already" in mlp.out
     assert "As one pool" not in cli("swap", "vgg16", "--limit", "70%", "--planner", "vdnn-all").out
 
 

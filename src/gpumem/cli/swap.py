@@ -14,6 +14,7 @@ from gpumem import io, pipeline, swap
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import failure
 from gpumem.base.names import chosen
+from gpumem.base.units import exact
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
@@ -162,7 +163,7 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
         if "gap" in r:
             least = f"at least {report.human_ns(r['least_ns'])} an iteration, gap {report.percent(r['gap'])}"
             table += f"\n{r['planner']}: {least}, {r['proof']}"
-    return "\n\n".join(filter(None, [table, told, "" if pool else _beyond(case.load or 0, rows)]))
+    return "\n\n".join(filter(None, [table, "" if pool else _beyond(case.load or 0, rows), told]))
 
 
 def _beyond(limit: int, rows: list[dict[str, Any]]) -> str:
@@ -171,11 +172,12 @@ def _beyond(limit: int, rows: list[dict[str, Any]]) -> str:
     over = [r["footprint"] for r in planned if r["footprint"] > limit]
     if not over:
         return ""
-    most, count = report.human(max(over)), f"{len(over)} of {len(planned)} plans"
+    show = exact if report.human(max(over)) == report.human(limit) else report.human
+    most, count = show(max(over)), f"{len(over)} of {len(planned)} plans"
     those = f"{count} take more, up to {most}" if len(over) > 1 else f"{count} takes more, {most}"
     if len(planned) == 1:
         those = f"it takes {most}"
     return (
-        f"Overheads are by the load: {report.human(limit)} of live bytes, wherever they lie.\n"
+        f"Overheads are by the load: {show(limit)} of live bytes, wherever they lie.\n"
         f"As one pool {those} (footprint); --limit plans for a pool."
     )
