@@ -55,6 +55,7 @@ def test_a_long_run_does_not_keep_all_of_its_ops() -> None:
     assert more / (6 * AHEAD * 40) < 50  # bytes an op; once 350
 
 
+@pytest.mark.jit  # a real plan: minutes without the compiler
 def test_what_has_been_queued_for_too_long_is_run() -> None:
     whole, there, trace, placement = planned("vgg16")
     copies = [i for i in range(trace.n) if trace.ops.role[i] and i % 3 == 0]
