@@ -16,6 +16,7 @@ import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.names import taken
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
@@ -36,39 +37,60 @@ from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
-FAIR, THOROUGH = 0.1, 0.25  # efforts from which more planners, and the slow ones, are asked as well
-LONG = 20_000  # ops; on longer traces a smaller effort asks the quick ones only
+FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
+LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
 Planner = Callable[..., Plan]
 SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
-QUICK: tuple[Planner, ...] = (tensile, heuristic, autoswap)  # on the longest traces as well
-MORE: tuple[Planner, ...] = (capuchin, partial(capuchin, queue=True), on_demand)
-SLOW: tuple[Planner, ...] = (partial(on_demand, blocking=False), vdnn, vdnn_dyn, checkpoint)
+# By what they take, on 2,500 ops: some 20 ms each; 0.2 s each; seconds.
+CHEAP: tuple[Planner, ...] = (
+    on_demand,
+    partial(on_demand, blocking=False),
+    heuristic,
+    autoswap,
+    tensile,
+    vdnn,
+    vdnn_dyn,
+)
+MORE: tuple[Planner, ...] = (partial(capuchin, queue=True), capuchin)
+SLOW: tuple[Planner, ...] = (checkpoint,)
 
 
-def planners(trace: Trace, effort: float) -> tuple[Planner, ...]:
-    """Return whose plans a search with that effort begins with."""
-    swapping = SWAPPING if effort >= THOROUGH or trace.n <= LONG else ()
-    return (*QUICK, *swapping, *(MORE if effort >= FAIR else ()), *(SLOW if effort >= THOROUGH else ()))
-
-
-def published(
-    asked: tuple[Planner, ...], trace: Trace, machine: Machine, limit: int, until: Deadline
-) -> Iterator[Plan]:
-    """Yield the plans of these planners, of those that get there in time."""
-    for planner in until.each(asked):
-        with suppress(NotReached):
-            yield planner(trace, machine, limit, seconds=until.seconds)
+def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Planner, ...]:
+    """Return whose plans a search with that effort begins with, the `CHEAP` ones first; or only those that swap."""
+    long = trace.n > LONG
+    costly = [*(() if long else SWAPPING), *(MORE if effort >= FAIR else ()), *(SLOW if effort >= THOROUGH else ())]
+    asked = (*CHEAP, *costly, *(SWAPPING if long and effort >= THOROUGH else ()))
+    if recompute:
+        return asked
+    return tuple(partial(p, **taken(p, {"recompute": False})) for p in asked if p not in SLOW)
 
 
 def of_all(
-    planners: tuple[Planner, ...], trace: Trace, machine: Machine, limit: int, menu: Menu, until: Deadline
+    asked: Sequence[Planner], trace: Trace, machine: Machine, limit: int, menu: Menu, until: Deadline, seeds: Deadline
 ) -> Iterator[Plan]:
-    """Yield the plans of these planners; those for the smallest workspaces too, with operators by what is left free."""
-    if floor(trace)[1] <= limit:
-        yield from published(planners, trace, machine, limit, until if not menu else until.part(0.5))
-    if menu:
-        for plan in published(planners, lean(trace, machine, menu).apply(trace), machine, limit, until):
-            yield operators(trace, machine, plan, limit, algorithms=menu)
+    """Yield the plans of these planners; those for the smallest workspaces too, with operators by what is left free.
+
+    The cheap ones, which come first, have all the time there is; each of the others half of what is left until `seeds`,
+    so that none takes the time of those behind it. Who does not get there in time has no plan.
+    """
+    small = lean(trace, machine, menu).apply(trace) if menu else trace
+    fine = floor(trace)[1] <= limit
+    for k, planner in enumerate(asked):
+        late = until if k < len(CHEAP) else seeds
+        if late.over():
+            return
+        mine = late if k < len(CHEAP) or k == len(asked) - 1 else late.part(0.5)
+        if fine:
+            yield from published(planner, trace, machine, limit, mine if not menu else mine.part(0.5))
+        if menu:
+            for plan in published(planner, small, machine, limit, mine):
+                yield operators(trace, machine, plan, limit, algorithms=menu)
+
+
+def published(planner: Planner, trace: Trace, machine: Machine, limit: int, until: Deadline) -> Iterator[Plan]:
+    """Yield a planner's plan, if it gets there in time."""
+    with suppress(NotReached):
+        yield planner(trace, machine, limit, seconds=until.seconds)
 
 
 def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpumem.base.arguments import strict
@@ -15,10 +15,10 @@ from gpumem.swap.facts.options import check_numbers, check_ops, check_start
 from gpumem.swap.plan import Plan
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import SWAPPING, of_all, planners, published, race
+from gpumem.swap.search.multistart import Planner, of_all, planners, race
 from gpumem.trace import Trace
 
-START = 0.4  # of the time, at most, for plans of others
+START = 0.6  # of the time, at most, for plans of others that take long
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 BEST = 3  # of their plans, as many take part in the race
 
@@ -68,7 +68,8 @@ def search(
     -------
     Plan
         By the capacity clock never slower than what it started from: with an effort of 1/4 and more, the plans of all
-        published planners but the integer programs; of the quick ones below that; AutoSwap's without `recompute`.
+        published planners but the integer programs, as far as they get in the time; below that of all that take
+        milliseconds. Without `recompute`, those that swap. A plan without overhead ends the search.
 
     Raises
     ------
@@ -114,18 +115,32 @@ def search(
     if recompute:
         _swap_or_drop(judge, partial(annealing, algorithms=menu), menu, effort, until, progress)
     else:
-        _swap(judge, annealing, until, progress)
+        _swap(judge, annealing, effort, until, progress)
     return judge.plan(until)
 
 
-def _swap(judge: Judge, annealing: Callable[..., Annealing], until: Deadline, progress: Progress) -> None:
-    """Swap only: AutoSwap's plans; no stall, or else the best of them annealed with its stalls."""
-    trace, machine, limit = judge.trace, judge.machine, judge.limit
-    progress("AutoSwap")
-    for plan in published(SWAPPING, trace, machine, limit, until.part(START)):
-        judge.offer(plan)
+def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu, until: Deadline, progress: Progress) -> dict[int, Plan]:
+    """Offer what others plan; return a plan for each makespan. A plan without overhead is the end."""
+    known = dict[int, Plan]()
+    if judge.best is not None:
+        known[judge.makespan] = judge.best
+    progress("published planners")
+    for plan in of_all(asked, judge.trace, judge.machine, judge.limit, menu, until, until.part(START)):
+        known.setdefault(judge.offer(plan), plan)
+        if judge.stall == 0:
+            break
+    return known
+
+
+def _swap(
+    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
+) -> None:
+    """Swap only: the plans of those that swap; no stall, or else the best of them annealed with its stalls."""
+    _begun(judge, planners(judge.trace, effort, recompute=False), {}, until, progress)
+    if judge.stall == 0 or until.over():
+        return
     found = annealing(until, progress)
-    if not len(found.w) or judge.stall == 0 or until.over():
+    if not len(found.w):
         return
     if found.without_stalls(0.4):
         judge.offer(found.plan())
@@ -139,15 +154,8 @@ def _swap_or_drop(
     judge: Judge, annealing: Callable[..., Annealing], menu: Menu, effort: float, until: Deadline, progress: Progress
 ) -> None:
     """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
-    trace, machine, limit, known = judge.trace, judge.machine, judge.limit, dict[int, Plan]()
-    if judge.best is not None and judge.line is not None:
-        known[judge.line.makespan] = judge.best
-    progress("published planners")
-    for plan in of_all(planners(trace, effort), trace, machine, limit, menu, until.part(START)):
-        known.setdefault(judge.offer(plan), plan)
-        if judge.stall == 0:
-            return
-    if until.over():
+    known = _begun(judge, planners(judge.trace, effort), menu, until, progress)
+    if judge.stall == 0 or until.over():
         return
     found = annealing(until.part(0.3), progress)
     if len(found.w) and found.without_stalls(0.1, GREEDY):
