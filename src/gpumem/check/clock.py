@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
+from gpumem.check.memory import upward
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COPY_IN, COPY_OUT, I64, Bool, Buffer, Trace, first, int_column
@@ -239,13 +240,9 @@ def _share_bytes(
     Of two that share a byte one has its first byte in the other. So going up, a buffer meets all that hold its first
     byte, and both have met: O(n) for each touch. Each buffer with each other one would be cubic.
     """
-    b, at = trace.buffers, placement.offset
-    solid = np.flatnonzero(~b.host & (b.size > 0))
-    ending = [(int(at[j] + b.size[j]), j) for j in solid[np.argsort(-(at + b.size)[solid])].tolist()]  # the lowest last
     touched, written = np.zeros((2, trace.n), np.int64)  # by how many of the buffers that hold the byte
-    for j in solid[np.argsort(at[solid])].tolist():
-        while ending[-1][0] <= at[j]:
-            _, gone = ending.pop()
+    for j, ended in upward(trace.buffers, placement.offset):
+        for gone in ended:
             touched[touching[gone]] -= 1
             written[writing[gone]] -= 1
         touched[touching[j]] += 1

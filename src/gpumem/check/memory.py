@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -51,13 +52,10 @@ def placement(trace: Trace, placed: Placement) -> None:
 
 def _apart(b: Buffers, at: I64, n: int) -> None:
     """Object to two buffers that share a byte during a step: go up through the bytes, and keep who holds each when."""
-    solid = np.flatnonzero(~b.host & (b.size > 0))
-    ending = [(int(at[j] + b.size[j]), j) for j in solid[np.argsort(-(at + b.size)[solid])].tolist()]  # the lowest last
     begins: list[int] = []  # of the parts of lifetimes that hold the byte; they are apart, so each begins by itself
     held: dict[int, tuple[int, int]] = {}  # by where it begins: where it ends, and whose it is
-    for j in solid[np.argsort(at[solid], kind="stable")].tolist():
-        while ending[-1][0] <= at[j]:
-            _, gone = ending.pop()
+    for j, ended in upward(b, at):
+        for gone in ended:
             for begin, _ in _parts(b, gone, n):
                 del begins[bisect_left(begins, begin)], held[begin]
         for begin, end in _parts(b, j, n):
@@ -68,6 +66,17 @@ def _apart(b: Buffers, at: I64, n: int) -> None:
                     raise _wrong("overlap", f"overlap in time and address, at byte {at[j]}", min(j, k), max(j, k))
             begins.insert(place, begin)
             held[begin] = end, j
+
+
+def upward(b: Buffers, at: I64) -> Iterator[tuple[int, list[int]]]:
+    """Go up through the bytes of the pool: yield each device buffer with any, and who has ended by its first."""
+    solid = np.flatnonzero(~b.host & (b.size > 0))
+    ending = [(int(at[j] + b.size[j]), j) for j in solid[np.argsort(-(at + b.size)[solid])].tolist()]  # the lowest last
+    for j in solid[np.argsort(at[solid], kind="stable")].tolist():
+        ended = []
+        while ending[-1][0] <= at[j]:  # never empty: `j` itself ends above
+            ended.append(ending.pop()[1])
+        yield j, ended
 
 
 def _parts(b: Buffers, j: int, n: int) -> list[tuple[int, int]]:
