@@ -7,7 +7,6 @@ a file as a line. `survey` asks what a `Ledger` has no answer to, here or on any
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from benchmarks.leaderboard.ledger import Ledger, Row
 from gpumem import check as oracles, swap
 from gpumem.base.arguments import expect, strict
+from gpumem.base.deadline import now
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.base.names import taken
@@ -103,7 +103,7 @@ class Question(Shown):
             the planner, and whether it was cut short (`late`).
         """
         row = self.asked()
-        begin = time.perf_counter()
+        begin = now()
         try:
             found = self.planner(self.trace, self.machine, self.limit, **row["options"])
         except Infeasible as stop:
@@ -114,7 +114,7 @@ class Question(Shown):
             said = failed(error)
         else:
             said = {}
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         if not said:
             try:
                 said = self._judged(found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
+from gpumem.base.deadline import now
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import name_of
@@ -195,7 +195,7 @@ def knee(
     ('autoswap', 0.3, True)
     """
     _check(free, step, patience)
-    begin, base, peak = time.perf_counter(), simulate(trace, machine), trace.peak_load
+    begin, base, peak = now(), simulate(trace, machine), trace.peak_load
     nothing = Plan.of(trace)
     best = peak, _judged(trace, machine, nothing, peak, base), nothing
     unbroken, misses, broken = peak, 0, False
@@ -215,7 +215,7 @@ def knee(
         else:
             missed = True
         misses, broken = misses + missed, broken or missed
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     limit, cost, plan = best
     return Knee(trace.name, machine.name, name or name_of(planner), peak, limit, unbroken, cost, plan, seconds, bound)
 
@@ -258,9 +258,9 @@ def knee_of(
     >>> round(knee_of(bundled("vgg16"), Machine.named("gtx1080ti"), seventy).reduction, 3)
     0.3
     """
-    begin = time.perf_counter()
+    begin = now()
     plan, limit = lowest(trace, machine)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     cost = _judged(trace, machine, plan, limit, simulate(trace, machine))
     name, peak = name or name_of(lowest), trace.peak_load
     return Knee(trace.name, machine.name, name, peak, limit, limit, cost, plan, seconds, bound)

@@ -7,9 +7,9 @@ larger ones take minutes.
 from __future__ import annotations
 
 import argparse
-import time
 
 from benchmarks.speed._bench import SHARED, header
+from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import percent
 from gpumem.io import read
@@ -31,14 +31,14 @@ NETS = (
 
 def row(trace: Trace, part: int, *, recompute: bool) -> str:
     """Return the cells of one bound: overhead, breakpoints, whether it is settled, seconds."""
-    begin = time.perf_counter()
+    begin = now()
     try:
         bound = least_stall(trace, MACHINE, trace.peak_load * part // 100, recompute=recompute)
     except Infeasible:
         return f"{'infeasible':>10}{'':>24}"
     overhead = percent(bound.stall_ns / int(MACHINE.durations(trace).sum()))
     settled = "yes" if bound.settled else "no"
-    return f"{overhead:>10}{bound.breakpoints:>8}{settled:>8}{time.perf_counter() - begin:>8.1f}"
+    return f"{overhead:>10}{bound.breakpoints:>8}{settled:>8}{now() - begin:>8.1f}"
 
 
 def main() -> None:

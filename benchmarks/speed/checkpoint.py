@@ -1,18 +1,18 @@
 """How low does checkpointing get, and what does it cost: by the printed rule, by ours, with and without held buffers?
 
 `least`: what lasting buffers and the op that touches most hold together, which no recomputation goes below. Overheads
-by the capacity clock at that limit, on `gtx1080ti`; seconds are planning alone, the first ones loading compiled loops.
+by the capacity clock at that limit, on `gtx1080ti`; seconds are planning alone.
 """
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import numpy as np
 
 from benchmarks.speed._bench import SHARED, header
 from benchmarks.speed.baselines import lowest, overhead
+from gpumem.base.deadline import now
 from gpumem.io import read
 from gpumem.pipeline.report import columns
 from gpumem.swap import checkpoint
@@ -45,9 +45,9 @@ def line(name: str, percent: int) -> list[str]:
     trace = read(SHARED / "traces" / f"{name}.json.gz")
     rules = [partial(checkpoint, rule=rule) for rule in ("sqrt", "cuts")]
     cells = [cell for rule in rules for cell in lowest(trace, rule)]
-    limit, begin = trace.peak_load * percent // 100, time.perf_counter()
+    limit, begin = trace.peak_load * percent // 100, now()
     held = overhead(trace, checkpoint, limit)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     within = [overhead(trace, partial(checkpoint, hold=False), limit), held]
     return [name, f"{least(trace):.1f}", *cells, str(percent), *within, f"{seconds:.1f}"]
 

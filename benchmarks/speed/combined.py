@@ -9,11 +9,11 @@ last column says so.
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 from pathlib import Path
 
 from benchmarks.speed._bench import SHARED, header
+from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import read
 from gpumem.pipeline.footprint import replayed
@@ -75,14 +75,14 @@ def main() -> None:
 def line(trace: Trace, machine: Machine, percent: int, args: argparse.Namespace) -> str:
     """Return the figures of one pool, and whether a goal that was missed is out of reach."""
     cnmem, most = replayed(trace, CnMem).size, GOALS.get(percent, MOST)
-    limit, begin = (cnmem if args.of == "cnmem" else trace.peak_load) * percent // 100, time.perf_counter()
+    limit, begin = (cnmem if args.of == "cnmem" else trace.peak_load) * percent // 100, now()
     try:
         overhead, height, load = solve(trace, machine, limit, args.effort, args.seeds)
         parts = (load, height, height * trace.peak_load / cnmem - 1, overhead)
         figures = "".join(f"{100 * part:>11.2f}" for part in parts)
     except (Infeasible, NotReached) as stop:
         overhead, figures = float("inf"), f"{'-':>11}{'-':>11}{'-':>11}{type(stop).__name__:>11}"
-    seconds, allowed = time.perf_counter() - begin, ""
+    seconds, allowed = now() - begin, ""
     bound = stall = float("nan")
     if overhead > most:  # is it the plan, or is it impossible?
         bound = zero_stall_limit(trace, machine, rounds=6).limit / trace.peak_load

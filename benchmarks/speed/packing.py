@@ -7,12 +7,12 @@ its peak load; limits that AutoSwap does not reach are left out. Every placement
 from __future__ import annotations
 
 import argparse
-import time
 
 import numpy as np
 
 from benchmarks.speed._bench import SHARED, header
 from gpumem import check
+from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.pool import best_fit, first_fit, search
@@ -35,9 +35,9 @@ def rewritten(trace: Trace, percent: int) -> Trace | None:
 def line(trace: Trace, effort: float, seed: int) -> tuple[list[float], float]:
     """Return the three ratios and the seconds of the search."""
     greedy = [planner(trace) for planner in (best_fit, first_fit)]
-    begin = time.perf_counter()
+    begin = now()
     found = search(trace, effort=effort, seed=seed)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     for placed in (*greedy, found):
         check.placement(trace, placed)
     return [placed.ratio(trace) for placed in (*greedy, found)], seconds

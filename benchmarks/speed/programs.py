@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from benchmarks.speed._bench import header
 from gpumem import bundled, io, swap
+from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -36,12 +36,12 @@ def overhead(trace: Trace, machine: Machine, limit: int, plan: swap.Plan) -> flo
 
 def proved(solve: Callable[[], swap.Proof], base: int) -> tuple[str, swap.Plan | None]:
     """What a program says: overhead, gap, status, seconds; and its plan."""
-    begin = time.perf_counter()
+    begin = now()
     try:
         found = solve()
     except (Infeasible, NotReached) as stop:
-        return f"{type(stop).__name__:>28} {time.perf_counter() - begin:6.1f}", None
-    seconds = time.perf_counter() - begin
+        return f"{type(stop).__name__:>28} {now() - begin:6.1f}", None
+    seconds = now() - begin
     return f"{found.value / base - 1:9.2%} {found.gap:8.2%} {found.status:>9} {seconds:6.1f}", found.plan
 
 

@@ -1,11 +1,25 @@
-"""Compiled loops: where nothing can be kept they are compiled all the same, and that is said."""
+"""Compiled loops: where nothing can be kept they are compiled all the same, and that is said; no deadline counts it."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import numba
 import pytest
 
-from gpumem.base import jit as _jit
+from gpumem.base import deadline, jit as _jit
+from gpumem.base.deadline import Deadline
+
+HURRY = """
+from gpumem import Machine, io
+from gpumem.swap import PLANNERS
+trace = io.bundled("vgg16")
+print(PLANNERS["autoswap"](trace, Machine.named("gtx1080ti"), trace.peak_load * 7 // 10, seconds=0.5))
+"""
 
 
 @pytest.mark.jit
@@ -23,3 +37,68 @@ def test_where_nothing_can_be_kept_loops_are_compiled_and_that_is_said(
     told: list[bool] = []
     monkeypatch.setattr(_jit._listener, "tell", told.append)
     assert (found(21), told) == (42, [False])
+
+
+@pytest.mark.jit
+def test_the_time_in_which_a_loop_is_compiled_is_in_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 5.0
+
+    def compiled(kept: bool) -> None:
+        nonlocal moment
+        moment += 60
+
+    @_jit.jit
+    def twice(x: int) -> int:
+        return 2 * x
+
+    @_jit.jit
+    def fourfold(x: int) -> int:
+        return twice(twice(x))  # whose compilation is a part of this one's
+
+    monkeypatch.setattr(deadline, "wall", lambda: moment)
+    monkeypatch.setattr(_jit._listener, "tell", compiled)
+    until, begin = Deadline.within(1), deadline.now()
+    assert (fourfold(3), moment) == (12, 65) and not until.over() and deadline.now() == begin
+    moment += 0.5
+    assert until.left() == 0.5
+
+
+def test_the_clock_stands_still_for_the_thread_that_waits_and_goes_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, seen = 5.0, list[float]()
+    monkeypatch.setattr(deadline, "wall", lambda: moment)
+
+    def other() -> None:
+        begin = moment - deadline.now()
+        deadline.stop_clock()
+        seen.append(begin)
+
+    until = Deadline.within(10)
+    deadline.stop_clock()
+    moment += 3
+    deadline.stop_clock()
+    moment += 4
+    deadline.start_clock()
+    moment += 5
+    deadline.start_clock()
+    assert until.left() == 10
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    moment += 2
+    assert (seen, until.left()) == ([0.0], 8)  # the other one's clock had not stood still, and does not matter here
+
+
+@pytest.mark.thorough
+@pytest.mark.jit
+def test_a_search_in_a_hurry_finds_the_same_whatever_is_compiled(tmp_path: Path) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", HURRY],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert told[0] == told[1] and "swaps" in told[0]

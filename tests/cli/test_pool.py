@@ -88,7 +88,7 @@ def test_options_reach_only_the_planners_that_take_them(
     monkeypatch.setitem(PLANNERS, "listens", listens)
     options = ["--effort", "0.5", "--seconds", "3", "--seed", "7", "--alignment", "2"]
     assert cli("pool", bare_file, "--planner", "best-fit,listens", *options).status == 0
-    assert told == [(2, 0.5, 3.0, 7, True)] * 2  # the first for what has to be compiled
+    assert told == [(2, 0.5, 3.0, 7, True)]
     line = cli.refuses("pool", bare_file, "--seed", "7")
     assert line == "gpumem: error: --seed: no use to best-fit; it is an option of search, exact, listens"
 

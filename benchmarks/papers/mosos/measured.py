@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from benchmarks.papers.autoswap import Study
 from gpumem import swap
 from gpumem.base.arguments import strict
+from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import taken
 from gpumem.pipeline.report import Run
@@ -131,15 +131,15 @@ def _row(study: Study, ratio: float, way: str) -> Row:
 def _planned(study: Study, ratio: float, name: str, known: Mapping[str, Any]) -> tuple[Row, Plan | None]:
     """Plan in one way, judge and check; a row without times where it does not get there."""
     row, trace = _row(study, ratio, name), study.case.trace
-    told, begin = f"{trace.name}: {name} at {ratio:g}", perf_counter()
+    told, begin = f"{trace.name}: {name} at {ratio:g}", now()
     study.progress(told)
     try:
         plan, proved = _solved(study, row["limit"], name, lambda text: study.progress(f"{told}: {text}"), known)
     except Infeasible:
-        return row | {"status": "infeasible", "seconds": perf_counter() - begin}, None
+        return row | {"status": "infeasible", "seconds": now() - begin}, None
     except NotReached:
-        return row | {"status": "not reached", "seconds": perf_counter() - begin}, None
-    row |= {"seconds": perf_counter() - begin, **proved}
+        return row | {"status": "not reached", "seconds": now() - begin}, None
+    row |= {"seconds": now() - begin, **proved}
     found = study.at(row["limit"], name, lambda trace, machine, limit: plan)
     assert found is not None
     return row | spent(trace, found.after), plan

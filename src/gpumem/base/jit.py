@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event, types
 
+from gpumem.base.deadline import start_clock, stop_clock
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -56,8 +58,19 @@ class _OnCompile(event.Listener):
         pass
 
 
+class _OnWait(event.Listener):
+    """Numba's lock is held, or waited for by another thread, while a loop is compiled or comes from the cache."""
+
+    def on_start(self, event: object) -> None:
+        stop_clock()
+
+    def on_end(self, event: object) -> None:
+        start_clock()
+
+
 _listener = _OnCompile()
 event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
+event.register("numba:compiler_lock", _OnWait())  # type: ignore[no-untyped-call]
 
 
 def on_first_compile(tell: Callable[[bool], None]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any
 
 import gpumem
 from gpumem import io, pipeline, swap
-from gpumem.base.deadline import Deadline
+from gpumem.base.deadline import Deadline, now
 from gpumem.base.errors import failure
 from gpumem.base.names import chosen
 from gpumem.base.units import exact
@@ -129,13 +128,13 @@ def _try(
 ) -> tuple[dict[str, Any], pipeline.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
     progress(f"{name}: planning")
-    row, begin = _row(case, name), time.perf_counter()
+    row, begin = _row(case, name), now()
     try:
         found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
     except (gpumem.Infeasible, gpumem.NotReached) as stop:
         tell(f"{name}: {stop}")
-        return row | {"seconds": time.perf_counter() - begin}, None
-    seconds = time.perf_counter() - begin
+        return row | {"seconds": now() - begin}, None
+    seconds = now() - begin
     planned = case.planned(found, case.judge(found), name)
     full = planned.report().row()
     known = {key: full[key] for key in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}

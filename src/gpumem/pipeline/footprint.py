@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
+from gpumem.base.deadline import now
 from gpumem.base.names import taken
 from gpumem.check import verdict
 from gpumem.pool.allocators.protocol import Pool, replay
@@ -34,7 +34,7 @@ class Footprint:
     bound : int
         Bytes that nothing of that kind goes below: at least the peak load.
     seconds : float
-        Spent on planning or replaying.
+        Spent on planning or replaying; compiling does not count.
     placement : Placement
     """
 
@@ -89,9 +89,9 @@ def placed(trace: Trace, planner: Callable[[Trace], Placement], *, name: str = "
     >>> found.size, found.bound, found.optimal
     (6, 6, True)
     """
-    begin = time.perf_counter()
+    begin = now()
     placement = planner(trace)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     peak = trace.peak_load
     return Footprint(
         trace.name, name, len(trace.buffers), peak, placement.height, max(placement.bound, peak), seconds, placement
@@ -123,9 +123,9 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
     >>> found.size, found.bound, found.optimal
     (1536, 1500, False)
     """
-    begin, allocator = time.perf_counter(), make()
+    begin, allocator = now(), make()
     placement = replay(trace, allocator)
-    seconds = time.perf_counter() - begin
+    seconds = now() - begin
     peak, size = trace.peak_load, allocator.statistics.reserved.peak
     return Footprint(trace.name, name, len(trace.buffers), peak, size, peak, seconds, placement)
 
@@ -139,7 +139,7 @@ def by_planners(
     *,
     alignment: int | None = None,
 ) -> list[Footprint]:
-    """Place with each planner, check and measure; what is compiled is compiled before.
+    """Place with each planner, check and measure.
 
     The alignment is CUDA's for a trace with ops, none for a bare instance. A bound that one planner proves holds for
     all.
@@ -148,7 +148,6 @@ def by_planners(
     for k, (name, planner) in enumerate(planners.items(), 1):
         told = partial(_told, progress, f"{trace.name}: {k} of {len(planners)}: {name}")
         call = partial(planner, alignment=unit, **taken(planner, {**options, "progress": told}))
-        call(Trace.from_lifetimes([1], [0], [1]))
         told("placing")
         found.append(placed(trace, call, name=name))
         verdict.placed(trace, found[-1].placement)

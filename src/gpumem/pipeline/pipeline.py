@@ -201,7 +201,8 @@ def plan(
         Hold the result against the naive oracles.
     seconds : float, optional
         The whole time: for both placements, the plans, the clock, and those oracles that are done by then. The first
-        plan that fits counts, and is made better while there is time. What comes out then depends on the machine.
+        plan that fits counts, and is made better while there is time. What comes out then depends on the machine, not
+        on what is compiled already: the clock stands still for that.
     progress : callable
         Told what is being done.
     **options

@@ -9,6 +9,7 @@ The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `
 copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
 The plan is empty where the load fits already. `seconds` is the whole time that a planner may take: it looks at the
 clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.deadline`).
+The compiling of loops, when they are first called, does not count.
 What comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible`
 where some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above
 the limit (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
