@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpumem.base.arguments import expect, strict
 from gpumem.base.deadline import NEVER, Deadline
@@ -15,6 +15,10 @@ from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 STEPS = 200  # load limits are tried 1/200 of the peak load apart
+FAR = 2**62  # a height that nothing has
+# Steps above what halving found: of 435 runs (29 recorded traces, three limits, five planners) 11 had passed over
+# a higher limit, by 2 to 8 steps.
+NEAR = 8
 ABOVE = 2  # steps above the first load limit that are tried as well
 
 
@@ -63,7 +67,7 @@ def in_pool(
     load_limit : int, optional
         Bytes to start from; `limit` where left out.
     until : Deadline
-        When to give up. Where the time is short the load limit is lowered in larger steps.
+        When to end with what fits by then.
     progress : callable
         Told what is being tried.
 
@@ -76,8 +80,10 @@ def in_pool(
 
     Notes
     -----
-    A plain search: the highest load limit that fits, in steps of 1/200 of the peak load. Zhang et al. 2019, sections V
-    and VI-C.
+    The highest load limit that fits, in steps of 1/200 of the peak load: down by what the placement exceeds the pool,
+    then by twice as much at a time, until something fits; then halved; then those of the 8 steps above that were not
+    tried, from above. A lower load may be harder to place than a higher one, so a higher one that fits may be passed
+    over. Zhang et al. 2019, sections V and VI-C.
 
     Examples
     --------
@@ -87,28 +93,68 @@ def in_pool(
     258
     """
     step = max(trace.peak_load // STEPS, 1)
-    load_limit, lowest, tries = limit if load_limit is None else min(load_limit, limit), 2**62, 0
-    above, stride, most = load_limit, 1, STEPS  # the last limit that was reached; steps from there, at most
-    while load_limit > 0 and not (tries and until.over()):
-        progress(f"trying a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+    limit_of_load = limit if load_limit is None else min(load_limit, limit)
+    top, lowest, hint = min(limit_of_load, trace.peak_load), FAR, ""
+    steps, fits = _Steps(behind=max((top - 1) // step, 0) + 1), None
+    while (k := steps.next()) is not None and not (lowest < FAR and until.over()):
+        lower = top - k * step if k else limit_of_load
+        progress(f"trying a load limit of {lower / max(trace.peak_load, 1):.1%} of the peak load")
         try:
-            found = at_load(trace, load_limit, swap=swap, pool=pool)
+            found = at_load(trace, lower, swap=swap, pool=pool)
         except (NotReached, Infeasible) as stop:
-            if lowest == 2**62:
+            if lowest == FAR:
                 raise
-            if stride > 1 and not until.over():  # too far at once
-                most = stride = stride // 2
-                load_limit = above - step * stride
-                continue
             hint = stop.hint if isinstance(stop, NotReached) else ""
-            raise NotReached(lowest, limit, "a pool", until.hint(hint)) from stop
-        if found.placement.height <= limit:
-            return found
-        lowest, tries = min(lowest, found.placement.height), tries + 1
-        above = min(load_limit, trace.peak_load)
-        stride = min(until.stride(tries, above // step), most)
-        load_limit = above - step * stride
-    raise NotReached(lowest, limit, "a pool", until.hint())
+            # One that gives up above what it has reached was late, or the plans are not monotone: on below it.
+            steps.unreached(k) if fits is None else steps.too_much(k)
+            continue
+        if (height := found.placement.height) <= limit:
+            fits = found
+            steps.enough(k)
+        else:
+            lowest = min(lowest, height)
+            steps.too_much(k, -(-(height - limit) // step))
+    if fits is None:
+        raise NotReached(lowest, limit, "a pool", until.hint(hint))
+    return fits
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The first step down that does: by leaps as long as none is known, then halved. Steps before it do not do."""
+
+    behind: int  # the first that does, or where there is no way on
+    before: int = -1  # the last that does not
+    leap: int = 1
+    halved: bool = False
+    look: int = STEPS  # how many steps before the one behind are tried in the end: all, where none does
+    tried: set[int] = field(default_factory=set)
+
+    def next(self) -> int | None:
+        """Return which to try, None where the one behind is the first."""
+        if self.before + 1 < self.behind:
+            k = (self.before + self.behind) // 2 if self.halved else min(self.before + self.leap, self.behind - 1)
+        else:
+            left = set(range(max(self.behind - self.look, 0), self.behind)) - self.tried
+            if not left:
+                return None
+            k = min(left)
+        self.tried.add(k)
+        return k
+
+    def too_much(self, k: int, missing: int = 1) -> None:
+        """Go on below: at least by the steps that are missing, and twice as far as the last time."""
+        self.leap = max(2 * self.leap, missing) if self.before >= 0 else max(self.leap, missing)
+        self.before = max(self.before, k)
+
+    def unreached(self, k: int) -> None:
+        """Go no further down."""
+        self.behind, self.halved = k, True
+
+    def enough(self, k: int) -> None:
+        """Go no further down, and look but nearby at what was leapt over."""
+        self.unreached(k)
+        self.look = NEAR
 
 
 @strict
