@@ -77,6 +77,7 @@ class Evaluation(NamedTuple):
     back: I64  # m: when the copy-in starts
     kind: I64  # m
     leaving: I64  # 2 n + 1: bytes that leave at each point
+    early: I64  # 2 n + 1: bytes that leave before the op of a point waits
     out_time: I64  # m: ends of copies out round the circle, ascending
     out_size: I64
     in_time: I64  # m: starts of copies in, ascending
@@ -88,7 +89,7 @@ class Evaluation(NamedTuple):
     def of(cls, p: SwapProblem) -> Evaluation:
         """Make room."""
         n, m = len(p.begin), len(p.size)
-        sizes = (2 * n, n, 1, m, m, m, m, m, 2 * n + 1, m, m, m, m, 2 * n + 1, 1)
+        sizes = (2 * n, n, 1, m, m, m, m, m, 2 * n + 1, 2 * n + 1, m, m, m, m, 2 * n + 1, 1)
         return cls(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -112,9 +113,9 @@ def retime(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation) -> None:
     starts, ends, stall, added, longer, begin, end = p.begin, p.end, s.stall, d.added, d.longer, x.begin, x.end
     late = 0
     for i in range(len(starts)):
-        late += stall[i]
-        begin[2 * i] = starts[i] + late
-        late += added[i]
+        # What the op before gave back is free while this one waits; reruns wait too, and nothing is free before them.
+        begin[2 * i] = starts[i] + late + (stall[i] if added[i] else 0)
+        late += stall[i] + added[i]
         begin[2 * i + 1] = starts[i] + late
         late += longer[i]
         end[i] = ends[i] + late
@@ -206,9 +207,9 @@ def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int)
     """Find what each gap is good for; return the penalty for useless ones, and the bytes absent at time 0."""
     turn, bad, absent, n = x.turn[0], 0.0, 0, len(p.begin)
     ins, payers, size, after, next_point = s.ins, s.payer, p.size, p.after, d.next_point
-    opens, gone, back, kind, leaving = x.opens, x.gone, x.back, x.kind, x.leaving
+    opens, gone, back, kind, leaving, early = x.opens, x.gone, x.back, x.kind, x.leaving, x.early
     for k in range(d.used[0] + 1):
-        leaving[k] = 0
+        leaving[k], early[k] = 0, 0
     for q in range(s.used[1]):
         g = ins[q]
         payer = payers[g]
@@ -222,7 +223,12 @@ def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int)
             kind[g] = USELESS
             continue
         if kind[g] == CLEAN:
-            leaving[next_point[2 * (after[g] + 1 if after[g] + 1 < n else 0)]] += size[g]
+            i = after[g] + 1 if after[g] + 1 < n else 0
+            k = next_point[2 * i]
+            if k < d.used[0] and d.points[k] == 2 * i + 1 and _pauses(d, s, i):
+                early[k] += size[g]
+            else:
+                leaving[k] += size[g]
         elif kind[g] == LATE:
             leaving[_point(d, x, _in_turn(gone[g], turn))] += size[g]
         if gone[g] - _in_turn(gone[g], turn) + turn < back[g]:
@@ -261,19 +267,30 @@ def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Eval
 
 
 @inner
+def _pauses(d: Drops, s: SwapState, i: int) -> bool:
+    """Whether op `i` waits where nothing is made again: what the op before it gave back is free meanwhile."""
+    return bool(s.stall[i] > 0 and d.added[i] == 0)
+
+
+@inner
 def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
     """Follow the load round the circle; return overload added up over points, and the largest."""
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]
     _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
     _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
     out_time, out_size, in_time, in_size = x.out_time, x.out_size, x.in_time, x.in_size
-    points, load, begin, leaving = d.points, d.held, x.begin, x.leaving
+    points, load, begin, leaving, early = d.points, d.held, x.begin, x.leaving, x.early
     total, worst, held, o, i, count = 0.0, 0, 0, 0, 0, d.used[0]
     for k in range(count + 1):
         now = begin[points[k]] if k < count else turn
+        waits = k < count and points[k] % 2 == 1 and _pauses(d, s, points[k] // 2)
+        pause = begin[points[k] - 1] if waits else FAR
         while True:
             out = out_time[o] if o < outs else FAR
             back = in_time[i] if i < ins else FAR
+            if back >= pause or out > pause:
+                held, pause = load[points[k] - 1], FAR
+                absent += early[k]
             if min(out, back) > now:
                 break
             if out <= back:
@@ -286,7 +303,7 @@ def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int
                 if over > 0 and back < now:
                     total += over
                     if over > worst:
-                        worst, x.worst[0] = over, k - 1
+                        worst, x.worst[0] = over, k if waits and pause == FAR else k - 1
         if k < count:
             absent += leaving[k]
             held = load[points[k]]

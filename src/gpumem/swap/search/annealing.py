@@ -66,7 +66,7 @@ def problem(
     w = w.where(large)
     opens = end[w.after % n] + w.after // n * turn
     closes = begin[w.before % n] + w.before // n * turn
-    copied = closes - opens > w.in_ns
+    copied = np.ones(len(w), np.bool_)
     most = _longest(trace, machine, w, plan, least)
     most[[k for gap, k in w.rows(n).items() if gap in named]] = FAR  # or the plan could not be said here
     lasts, worth = _again(trace, machine, w, most) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
@@ -242,8 +242,23 @@ class Annealing:
         ways = self.recorded | {d.op: d for d in plan.decisions if isinstance(d, Variant) and d.at == -1}
         fine = fill(self.r, self.d, np.where(self.r.lasts > 0, at, 0), self.by(lambda row: row.index(ways[row[0].op])))
         self.select((d.buffer, d.after) for d in plan.swaps)
+        self.order(plan.swaps)
         self.stall(plan.apply(self.trace), line)
         return fine
+
+    def order(self, chosen: Iterable[Swap]) -> None:
+        """Let both engines copy in the order in which these are issued, not in that of the accesses.
+
+        A plan that lets copies overtake one another would be above the limit here, with the stalls that it has.
+        """
+        place, n = self.w.rows(self.trace.n), self.trace.n
+        out, back = np.zeros((2, len(self.w)), np.int64)
+        for d in chosen:
+            k = place.get((d.buffer, d.after), -1)
+            if k >= 0:
+                out[k], back[k] = d.out, d.prefetch - d.before // n * n
+        for order, used, at in zip((self.now.outs, self.now.ins), self.now.used.tolist(), (out, back)):
+            order[:used] = order[:used][np.argsort(at[order[:used]], kind="stable")]
 
     def by(self, which: Callable[[list[Variant]], int]) -> I64:
         """Return the way that `which` chooses for each op with a choice, as `Drops.by`."""

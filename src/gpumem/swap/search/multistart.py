@@ -162,12 +162,12 @@ def _starts(
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
     for plan in plans:
-        found = annealing(until, progress, recompute=True, plan=plan, least=judge.makespan)
+        found = annealing(until, progress, plan=plan, least=judge.makespan)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
     for multiple, least in product(MULTIPLES, small):
-        found = annealing(until, progress, recompute=True, least=judge.makespan)
+        found = annealing(until, progress, least=judge.makespan)
         if relieved(found, machine, multiple, small=least):
             yield found
