@@ -41,19 +41,21 @@ PACKAGES = {
     ],
 }
 # The same inside a package, for its folders and loose files; what is not named here may import nothing beside it.
-PLAN = ["plan", "facts", "fluid", "linear_programs", "tasks"]
+PLAN = ["plan", "facts", "planner", "fluid", "linear_programs", "tasks"]
 INSIDE = {
     "swap": {
         "plan": [],
         "tasks": ["plan"],
         "facts": ["plan"],
+        "planner": ["plan", "facts"],
+        "own_planner": ["plan", "planner"],
         "_solver_process": [],
         "linear_programs": ["_solver_process", "plan", "facts"],
         "fluid": ["plan", "facts", "linear_programs"],
         "bound": ["plan", "facts", "fluid", "linear_programs"],
         **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),
         "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
-        "planners": [*PLAN, "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
+        "planners": [*PLAN, "own_planner", "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
     },
     "runtime": {
         "residency": [],

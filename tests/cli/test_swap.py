@@ -216,7 +216,7 @@ def test_a_plan_that_the_oracles_reject_costs_its_own_row(cli: Cli, net_file: Pa
 def test_what_the_oracles_reject_is_never_shown(
     cli: Cli, net_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("gpumem.swap.PLANNERS", {"wrong": wrong(kind)})
+    monkeypatch.setattr("gpumem.swap.planners.PLANNERS", {"wrong": wrong(kind)})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))

@@ -13,7 +13,7 @@ from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
-from gpumem.cli.common.planning import of_use
+from gpumem.cli.common.planners import of_use
 from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.execute import latency
 from gpumem.jobs import verify

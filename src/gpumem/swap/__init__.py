@@ -24,8 +24,12 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.autoswap import autoswap as autoswap, bayes as bayes
+    from gpumem.swap.autoswap import AutoSwap as AutoSwap, Bayes as Bayes, autoswap as autoswap, bayes as bayes
     from gpumem.swap.baselines import (
+        Capuchin as Capuchin,
+        Checkpoint as Checkpoint,
+        VDnn as VDnn,
+        VDnnDyn as VDnnDyn,
         capuchin as capuchin,
         checkpoint as checkpoint,
         vdnn as vdnn,
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     )
     from gpumem.swap.bound import Bound as Bound, least_stall as least_stall, zero_stall_limit as zero_stall_limit
     from gpumem.swap.facts import Times as Times
-    from gpumem.swap.facts.limits import Proof as Proof, fits as fits
+    from gpumem.swap.facts.limits import fits as fits
     from gpumem.swap.facts.recompute import (
         REASONS as REASONS,
         Recomputable as Recomputable,
@@ -41,13 +45,22 @@ if TYPE_CHECKING:
         kept_over as kept_over,
         recomputable as recomputable,
     )
-    from gpumem.swap.mosos import mosos as mosos, solve_mosos as solve_mosos
+    from gpumem.swap.mosos import Mosos as Mosos, mosos as mosos, solve_mosos as solve_mosos
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.plan.gaps import Gaps as Gaps, Spans as Spans, Windows as Windows, gaps as gaps
-    from gpumem.swap.planners import PLANNERS as PLANNERS, PROGRAMS as PROGRAMS
-    from gpumem.swap.search import search as search
-    from gpumem.swap.snu import heuristic as heuristic, ilp as ilp, on_demand as on_demand, solve_ilp as solve_ilp
+    from gpumem.swap.planner import Planner as Planner, PlannerRecord as PlannerRecord, Proposal as Proposal
+    from gpumem.swap.planners import PLANNERS as PLANNERS, planner_of as planner_of, planners_of as planners_of
+    from gpumem.swap.search import Search as Search, search as search
+    from gpumem.swap.snu import (
+        Heuristic as Heuristic,
+        Ilp as Ilp,
+        OnDemand as OnDemand,
+        heuristic as heuristic,
+        ilp as ilp,
+        on_demand as on_demand,
+        solve_ilp as solve_ilp,
+    )
     from gpumem.swap.tasks import Scheduled as Scheduled, Task as Task
-    from gpumem.swap.tensile import schedule as schedule, tensile as tensile
+    from gpumem.swap.tensile import Tensile as Tensile, schedule as schedule, tensile as tensile
 
 face(__name__)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
-from gpumem.base.names import one_of
 from gpumem.base.units import amount, fraction, human
 from gpumem.pipeline import Among, Need, Planned, among, least, need
 from gpumem.pipeline.compare_planners import QUICK, SEVERAL
@@ -17,7 +18,7 @@ from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving
-from gpumem.swap.planners import PLANNERS
+from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
 from gpumem.torch.fit_report import Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
@@ -42,6 +43,7 @@ def fit(
     chunk: int | str | None = None,
     largest: bool = False,
     planner: str | Sequence[str] = SEVERAL,
+    options: Mapping[str, Any] = MappingProxyType({}),
     seconds: float = SECONDS,
     workspaces: str | int = "fastest",
     name: str = "",
@@ -69,7 +71,9 @@ def fit(
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`; the cheapest plan counts.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts.
+    options : mapping
+        Of planners, such as `threshold`: each gets those that it has.
     seconds : float
         Of planning. Captures come on top, and the search for the largest batch, with up to 4 s at each batch.
     workspaces : str or int
@@ -114,7 +118,7 @@ def fit(
     machine = Machine.named(machine) if isinstance(machine, str) else machine
     names = [planner] if isinstance(planner, str) else [*planner]
     for one in names:
-        one_of("planner", one, PLANNERS)
+        planner_of(one)
     asked = _Asked(
         make,
         device,
@@ -123,6 +127,7 @@ def fit(
         limit,
         None if overhead is None else fraction(overhead, "overhead"),
         names,
+        options,
         seconds,
         workspaces,
         name or name_of(make),
@@ -150,6 +155,7 @@ class _Asked:
     bytes: int | str | None
     overhead: float | None
     planners: Sequence[str]
+    options: Mapping[str, Any]
     seconds: float
     rule: str | int
     name: str
@@ -214,6 +220,7 @@ class _Asked:
             self.machine,
             max(limit, chosen.needs),
             planners=[name for name in self.quick if name not in broken] or [*{*self.planners} - broken],
+            options=self.options,
             overhead=self.overhead,
             seconds=max(until.left(), self.seconds / 2),
             progress=self.progress,
@@ -231,6 +238,7 @@ class _Asked:
             seconds=seconds,
             check=check,
             progress=self.progress,
+            options=self.options,
         )
 
     def largest(self) -> Fit:

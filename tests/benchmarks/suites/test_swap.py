@@ -275,7 +275,7 @@ def test_search_looks_for_the_lowest_limit_itself(
         assert (stall, seed) == (0.005, 7)
         return autoswap(trace, machine, 20 * MIB), 20 * MIB
 
-    monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "search": seeded})
+    monkeypatch.setattr("gpumem.swap.planners.PLANNERS", {"autoswap": autoswap, "search": seeded})
     module = importlib.import_module("gpumem.swap.search.planner")  # the package has a function of that name
     monkeypatch.setattr(module, "lowest", lowest)
     args = ["--what", "knees", "--planner", "search", "--seed", "7", "--json"]
@@ -286,7 +286,7 @@ def test_search_looks_for_the_lowest_limit_itself(
 def test_a_knee_that_the_oracles_reject_is_never_shown(
     cli: Cli, net_file: Path, bounded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
+    monkeypatch.setattr("gpumem.swap.planners.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))

@@ -10,7 +10,7 @@ from gpumem.base.arguments import strict
 from gpumem.base.deadline import Deadline
 from gpumem.pool.search._depth_first import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.planner import Search
+from gpumem.pool.search.planner import PlacementSearch
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
@@ -49,7 +49,7 @@ def exact(
     (4, 4, 4, True)
     """
     until = Deadline.within(seconds)
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, until, seed, progress)
+    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, until, seed, progress)
     state.run(state.goal(0), seed)
     state.work = share = effort * state.unit
     goal = state.best.height - 1
@@ -66,7 +66,7 @@ def exact(
     return state.result()
 
 
-def _refute(state: Search, goal: int, share: float) -> None:
+def _refute(state: PlacementSearch, goal: int, share: float) -> None:
     """Find a placement no higher than `goal`, or prove that there is none, or give up."""
     free = state.problem.free
     for part in SUBSETS:

@@ -104,13 +104,13 @@ def search(
     (11, 10, True)
     """
     until = Deadline.within(seconds)
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, until, seed, progress)
+    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, until, seed, progress)
     state.run(state.goal(target or 0), seed)
     return state.result()
 
 
 @dataclass(slots=True)
-class Search:
+class PlacementSearch:
     """The lowest placement so far, and what no placement goes below."""
 
     problem: PlacementProblem
@@ -136,7 +136,7 @@ class Search:
         until: Deadline,
         seed: int,
         progress: Callable[[str], None],
-    ) -> Search:
+    ) -> PlacementSearch:
         """Start with the greedy placements."""
         for name, value in (("target", target), ("effort", effort), ("seed", seed)):
             if not 0 <= value < math.inf:

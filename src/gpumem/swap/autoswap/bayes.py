@@ -8,28 +8,43 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
-from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import F64, I64, Trace
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
 POOL = 1000  # random weights among which the next ones are sought
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bayes(PlannerRecord):
+    """The planner `bayes`, which says what its options are."""
+
+    evaluations: int = option(36)
+    seed: int = option(0)
+    executor: Executor | None = None
+    peaks: str = option("first", PEAKS)
+    threshold: int = option(2**20)
+    targets: tuple[float, ...] = option(TARGETS)
+    reports: ClassVar[bool] = True
+
+
+@plans(Bayes)
 def bayes(
     trace: Trace,
     machine: Machine,
@@ -95,10 +110,6 @@ def bayes(
     ----------
     Zhang et al. 2019, section IV-C.
     """
-    check_options(peaks, targets, threshold)
-    check_numbers(seed=seed)
-    if evaluations < len(SCORES):
-        raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
@@ -193,7 +204,7 @@ class Trials:
         if not isinstance(best, int):
             raise NotReached(best.reached, limit, hint=until.hint(best.hint))
         order = self.orders[self.results.index(best)]
-        return best_plan(trace, machine, limit, self.found, order, tuple(targets))[0]
+        return best_plan(trace, machine, limit, self.found, order, tuple(targets)).plan
 
 
 def standardised(scores: F64) -> F64:
@@ -214,7 +225,7 @@ def _evaluate(job: bytes, order: I64) -> int | Missed:
     """Return the makespan of the plan that takes candidates in `order`; on any worker."""
     trace, machine, limit, found, targets = _unpacked(job)
     try:
-        return best_plan(trace, machine, limit, found, order, targets)[1]
+        return best_plan(trace, machine, limit, found, order, targets).makespan
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 

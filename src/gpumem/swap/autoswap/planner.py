@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.jit import jit
@@ -15,10 +17,11 @@ from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned, Values, take
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, lasts, straddle, without
+from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import I64, Trace
 
 
@@ -69,7 +72,18 @@ PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoSwap(PlannerRecord):
+    """The planner `autoswap`, which says what its options are."""
+
+    score: str = option("swdoa", SCORES)
+    peaks: str = option("first", PEAKS)
+    threshold: int = option(2**20)
+    targets: tuple[float, ...] = option(TARGETS)
+
+
+@plans(AutoSwap)
 def autoswap(
     trace: Trace,
     machine: Machine,
@@ -128,14 +142,12 @@ def autoswap(
     ----------
     Zhang et al. 2019, section IV.
     """
-    one_of("score", score, SCORES)
-    check_options(peaks, targets, threshold)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
     order = np.argsort(-SCORES[score](found), kind="stable")
-    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1, until=until)[0]
+    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1, until=until).plan
 
 
 def best_plan(
@@ -148,13 +160,13 @@ def best_plan(
     *,
     judge: bool = True,
     until: Deadline = NEVER,
-) -> tuple[Plan, int]:
+) -> Proposal:
     """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
 
     Parameters and errors as in `autoswap`; where `judge` is False the plan of the first target is as good as any
     (its makespan is given as 0).
     """
-    best: tuple[Plan, int] | None = None
+    best: Proposal | None = None
     seen: set[bytes] = set()
     for target in until.each(targets):
         host = Pinned(trace, found.gaps, machine.pinned)
@@ -167,13 +179,13 @@ def best_plan(
         seen.add(chosen.tobytes())
         plan = Plan.of(trace, schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line))
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan if judge else 0
-        if best is None or makespan < best[1]:
-            best, holds = (plan, makespan), host
+        if best is None or makespan < best.makespan:
+            best, holds = Proposal(plan, makespan), host
         if makespan <= found.line.makespan:
             break
     if best is None:
         raise NotReached(trace.peak_load, limit, hint=LATE)
-    holds.settle(best[0].swaps)
+    holds.settle(best.plan.swaps)
     return best
 
 
@@ -199,14 +211,6 @@ def candidates(
         line,
         peaks,
     )
-
-
-def check_options(peaks: str, targets: tuple[float, ...], threshold: int) -> None:
-    """Refuse what is no choice of peaks, no targets, no threshold."""
-    one_of("peaks", peaks, PEAKS)
-    check_numbers(threshold=threshold)
-    if not targets or not all(0 < t <= 1 for t in targets):
-        raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
 
 
 def _hint(found: Candidates, reached: int, machine: Machine) -> str:

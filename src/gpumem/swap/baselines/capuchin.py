@@ -9,9 +9,11 @@ Time goes to the right; FT is the free time that is left when both copies are hi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
@@ -20,19 +22,31 @@ from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import Room
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import F64, I64, Csr, Trace
 
 STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier
 WAYS = ((True, False), (True, True), (False, False))  # recompute? with what was dropped for longer made anew?
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capuchin(PlannerRecord):
+    """The planner `capuchin`, which says what its options are."""
+
+    recompute: bool = True
+    queue: bool = False
+    feedback: int = option(20)
+    threshold: int = option(2**20)
+
+
+@plans(Capuchin)
 def capuchin(
     trace: Trace,
     machine: Machine,
@@ -90,7 +104,6 @@ def capuchin(
     ----------
     Peng, Shi, Dai, Jin, Ma, Xiong, Yang and Qian, Capuchin, ASPLOS 2020, sections 4.3 to 4.5, algorithms 1 and 2.
     """
-    check_numbers(feedback=feedback, threshold=threshold)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)

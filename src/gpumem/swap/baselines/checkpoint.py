@@ -6,25 +6,43 @@ Read `_checkpoint_segments` beside this file: segments on two levels, and the se
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
-from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines._checkpoint_segments import Levels
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 
 RULES = ("cuts", "sqrt")
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(PlannerRecord):
+    """The planner `checkpoint`, which says what its options are."""
+
+    rule: str = option("cuts", RULES)
+    segments: int | None = option(None)
+    hold: bool = True
+
+    def __post_init__(self) -> None:
+        PlannerRecord.__post_init__(self)  # slots make another class of this one, so `super()` would not know it
+        if self.segments is not None and self.rule != "sqrt":
+            which = f"rule {self.rule!r}, which looks for their number; rule 'sqrt' has one"
+            raise ValueError(f"segments: {self.segments} of them with {which}")
+
+
+@plans(Checkpoint)
 def checkpoint(
     trace: Trace,
     machine: Machine,
@@ -77,15 +95,8 @@ def checkpoint(
     ----------
     Chen, Xu, Zhang and Guestrin 2016, Training deep nets with sublinear memory cost, sections 4.1 and 4.2.
     """
-    one_of("rule", rule, RULES)
-    if segments is not None and segments < 1:
-        raise ValueError(f"segments: {segments} is below 1")
     if segments is not None and segments > max(trace.n, 1):
         raise ValueError(f"segments: {segments} of them, but the iteration has {trace.n} ops")
-    if segments is not None and rule != "sqrt":
-        raise ValueError(
-            f"segments: {segments} of them with rule {rule!r}, which looks for their number; rule 'sqrt' has one"
-        )
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)

@@ -13,26 +13,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
-from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, around, gaps
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import ACTIVATION
 
 LAYERS = ("all", "conv")
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VDnn(PlannerRecord):
+    """The planner `vdnn`, which says what its options are."""
+
+    layers: str = option("all", LAYERS)
+    strict: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tables call it: by which layers offload."""
+        return f"vdnn-{self.layers}"
+
+
+@plans(VDnn)
 def vdnn(
     trace: Trace,
     machine: Machine,
@@ -79,7 +94,6 @@ def vdnn(
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
     """
-    one_of("layers", layers, LAYERS)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
@@ -16,6 +17,7 @@ from gpumem.swap.facts.operators import Menu, menu_of
 from gpumem.swap.facts.options import check_ops
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.swap.plan.gaps import around
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Trace
 
 NOBODY = ""  # a policy that offloads nothing
@@ -23,7 +25,16 @@ LARGE = 2**62  # bytes
 PASSES = ((NOBODY, False), ("conv", False), ("all", False), ("conv", True), ("all", True))  # who offloads; downgraded?
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VDnnDyn(PlannerRecord):
+    """The planner `vdnn_dyn`, which says what its options are."""
+
+    algorithms: Menu | None = None
+    strict: bool = True
+
+
+@plans(VDnnDyn)
 def vdnn_dyn(
     trace: Trace,
     machine: Machine,

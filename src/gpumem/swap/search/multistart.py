@@ -9,50 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.autoswap.planner import AutoSwap, autoswap
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.baselines.capuchin import capuchin
-from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.baselines.vdnn import vdnn
-from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.baselines.capuchin import Capuchin
+from gpumem.swap.baselines.checkpoint import Checkpoint
+from gpumem.swap.baselines.vdnn import VDnn
+from gpumem.swap.baselines.vdnn_dyn import VDnnDyn
 from gpumem.swap.facts.limits import Judge, floor
 from gpumem.swap.facts.operators import Menu, lean, operators
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.snu.heuristic import heuristic
-from gpumem.swap.snu.on_demand import on_demand
-from gpumem.swap.tensile.planner import tensile
+from gpumem.swap.snu.heuristic import Heuristic
+from gpumem.swap.snu.on_demand import OnDemand
+from gpumem.swap.tensile.planner import Tensile
 from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
 LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
-Planner = Callable[..., Plan]
-SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
+SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
 # By what they take, on 2,500 ops: some 20 ms each; 0.2 s each; seconds.
 CHEAP: tuple[Planner, ...] = (
-    on_demand,
-    partial(on_demand, blocking=False),
-    heuristic,
-    autoswap,
-    tensile,
-    vdnn,
-    vdnn_dyn,
+    OnDemand(),
+    OnDemand(blocking=False),
+    Heuristic(),
+    AutoSwap(),
+    Tensile(),
+    VDnn(),
+    VDnnDyn(),
 )
-MORE: tuple[Planner, ...] = (partial(capuchin, queue=True), capuchin)
-SLOW: tuple[Planner, ...] = (checkpoint,)
+MORE: tuple[Planner, ...] = (Capuchin(queue=True), Capuchin())
+SLOW: tuple[Planner, ...] = (Checkpoint(),)
 
 
 def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Planner, ...]:
@@ -62,7 +60,7 @@ def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Pl
     asked = (*CHEAP, *costly, *(SWAPPING if long and effort >= THOROUGH else ()))
     if recompute:
         return asked
-    return tuple(partial(p, **taken(p, {"recompute": False})) for p in asked if p not in SLOW)
+    return tuple(p.with_known({"recompute": False}) for p in asked if p not in SLOW)
 
 
 def of_all(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.deadline import Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.operators import Menu, lean, menu_of
-from gpumem.swap.facts.options import check_numbers, check_ops, check_start
+from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import Planner, of_all, planners, race
+from gpumem.swap.search.multistart import of_all, planners, race
 from gpumem.trace import Trace
 
 START = 0.6  # of the time, at most, for plans of others that take long
@@ -25,7 +28,26 @@ BEST = 3  # of their plans, as many take part in the race
 Progress = Callable[[str], None]
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(PlannerRecord):
+    """The planner `search`, which says what its options are."""
+
+    recompute: bool = True
+    algorithms: Menu | None = None
+    start: Plan | None = None
+    placed: bool = False
+    seed: int = option(0)
+    effort: float = option(1.0)
+    finds_lowest: ClassVar[bool] = True
+    reports: ClassVar[bool] = True
+
+    def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
+        """Look for the lowest limit, as the function `lowest` does."""
+        return lowest(trace, machine, seed=self.seed, effort=self.effort, **told)
+
+
+@plans(Search)
 def search(
     trace: Trace,
     machine: Machine,
@@ -100,7 +122,6 @@ def search(
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
     """
-    check_numbers(effort=effort, seed=seed)
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
     until = Deadline.within(seconds)

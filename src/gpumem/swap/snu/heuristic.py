@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
@@ -16,11 +17,17 @@ from gpumem.swap.facts.load import Room
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.trace import I64, Csr, Trace
 
 
-@strict
+@dataclass(frozen=True, slots=True)
+class Heuristic(PlannerRecord):
+    """The planner `heuristic`, which has no options."""
+
+
+@plans(Heuristic)
 def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
     """Plan swaps as the SNU thesis' heuristic does, as far as its text is legible.
 

@@ -14,22 +14,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict_fields
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import FAR, START, Judge, Proof, fits
-from gpumem.swap.facts.options import check_numbers, check_start
+from gpumem.swap.facts.limits import FAR, Judge, fits
+from gpumem.swap.facts.options import check_start, option
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import windows
+from gpumem.swap.planner import START, SWAPS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
 from gpumem.trace import I64, Trace
@@ -43,8 +45,25 @@ SHARE = 0.3  # of the time that is left, at most, for the linear programs
 SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
 
 
-@strict
-def ilp(
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ilp(PlannerRecord):
+    """The planner `solve_ilp`, which says what its options are."""
+
+    start: Plan | None = None
+    bound: int = option(0)
+    gap: float = option(0.0)
+    proves: ClassVar[bool] = True
+    reports: ClassVar[bool] = True
+
+    @property
+    def starts_from(self) -> str:
+        """Plans of swaps, which the program is about."""
+        return SWAPS
+
+
+@plans(Ilp)
+def solve_ilp(
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -54,8 +73,8 @@ def ilp(
     gap: float = 0.0,
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Plan:
-    """Plan swaps by the integer program of swapping; `solve_ilp` also returns what it proved.
+) -> Proposal:
+    """Plan swaps by the integer program of swapping, and say how far from the best the plan may be.
 
     Parameters
     ----------
@@ -72,41 +91,9 @@ def ilp(
     progress : callable
         Told the incumbent, the bound and the gap.
 
-    Examples
-    --------
-    >>> from gpumem.io import bundled
-    >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 9 // 10
-    >>> ilp(trace, machine, limit, gap=0.05).apply(trace).peak_load <= limit
-    True
-
-    References
-    ----------
-    J. Lee's thesis, Seoul National University: the ILP schedule. Its text is lost; the statement is ours.
-    """
-    proof = solve_ilp(trace, machine, limit, start=start, bound=bound, gap=gap, seconds=seconds, progress=progress)
-    return proof.plan
-
-
-@strict
-def solve_ilp(
-    trace: Trace,
-    machine: Machine,
-    limit: int,
-    *,
-    start: Plan | None = None,
-    bound: int = 0,
-    gap: float = 0.0,
-    seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Proof:
-    """Plan swaps by the integer program of swapping, and say how far from the best the plan may be.
-
-    Parameters, errors and references are those of `ilp`.
-
     Returns
     -------
-    Proof
+    Proposal
         The best plan by the capacity clock, and what no plan of `Swap` decisions can beat.
 
     Raises
@@ -137,15 +124,26 @@ def solve_ilp(
 
     The first program has few breakpoints and no small gaps, since one with all of them rarely ends in time. Its plans
     count, not its bound. Without `seconds` it is the only one, and stops after `NODES` nodes of its tree.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 9 // 10
+    >>> ilp(trace, machine, limit, gap=0.05) == solve_ilp(trace, machine, limit, gap=0.05).plan
+    True
+
+    References
+    ----------
+    J. Lee's thesis, Seoul National University: the ILP schedule. Its text is lost; the statement is ours.
     """
-    check_numbers(gap=gap, bound=bound)
     check_start(start, trace, machine, limit)
     if start is not None and len(start.swaps) < len(start.decisions):
         raise ValueError("start: the program is about swaps alone, and so is what it proves")
     until = Deadline.within(seconds)
     if fits(trace, limit):
         line = simulate(trace, machine, capacity=limit)
-        return Proof(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
+        return Proposal(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
     found = _Search(trace, machine, limit, gap, until, progress)
     found.bound = max(bound - found.base, 0)
     found.begin(start)
@@ -155,6 +153,9 @@ def solve_ilp(
         stop.add_note(f"{trace.name}: {found.told}")
         raise
     return found.proof()
+
+
+ilp = plan_only(solve_ilp)
 
 
 @dataclass(slots=True, eq=False)
@@ -203,15 +204,16 @@ class _Search:
         """The incumbent, the bound and the gap, in words."""
         if self.judge.best is None:
             return f"no plan yet, at least {human_ns(self.base + self.bound)} an iteration"
-        proof = self.proof()
-        return f"{human_ns(proof.value)} an iteration, at least {human_ns(proof.bound)}, gap {percent(proof.gap)}"
+        found = self.proof()
+        times = f"{human_ns(found.makespan)} an iteration, at least {human_ns(found.lower_bound)}"
+        return f"{times}, gap {percent(found.gap)}"
 
-    def proof(self) -> Proof:
+    def proof(self) -> Proposal:
         """Return the incumbent and what is proved of it."""
         plan = self.judge.plan(self.until)
         value, bound = self.base + self.stall, self.base + min(self.bound, self.stall)
         status = OPTIMAL if self.done else START if plan is self.given else LATE
-        return Proof(plan, value, bound, status)
+        return Proposal(plan, value, bound, status)
 
     def run(self) -> None:
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""

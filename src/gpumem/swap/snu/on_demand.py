@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
@@ -22,10 +22,11 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import I64, Trace
 
@@ -33,7 +34,7 @@ VICTIMS = ("lru", "snu")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OnDemand(Shown):
+class OnDemandRun(Shown):
     """What swapping on demand does in one iteration."""
 
     gaps: Gaps  # all gaps of the trace
@@ -49,7 +50,22 @@ class OnDemand(Shown):
     period: int  # iterations after which all repeats; 0 where that was not seen
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand(PlannerRecord):
+    """The planner `on_demand`, which says what its options are."""
+
+    victim: str = option("lru", VICTIMS)
+    iterations: int = option(16)
+    blocking: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tables call it: by whether copies block."""
+        return "on-demand" if self.blocking else "on-demand-nonblocking"
+
+
+@plans(OnDemand)
 def on_demand(
     trace: Trace,
     machine: Machine,
@@ -133,7 +149,7 @@ def on_demand(
 
 
 @strict
-def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
+def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemandRun:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 
     What the last iteration did is returned. What cannot be evicted stays, even above the limit: `short` counts that.
@@ -154,7 +170,7 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     return _follow(trace, machine, limit, victim, iterations, NEVER)
 
 
-def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int, until: Deadline) -> OnDemand:
+def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int, until: Deadline) -> OnDemandRun:
     """At least one iteration, until the state repeats or the time is up."""
     found = gaps(trace)
     state = Residency.make(trace, found)
@@ -171,7 +187,7 @@ def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations:
     count = state.tally.tolist()
     release = found.after + 1 + (state.final - found.after - 1) % trace.n
     evicted = np.where(state.final >= 0, release, -1)
-    return OnDemand(
+    return OnDemandRun(
         found,
         evicted,
         copies_in=count[COPIES_IN],

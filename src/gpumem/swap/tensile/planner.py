@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpumem.base.arguments import strict
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
@@ -164,7 +166,18 @@ def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
     return Scheduled(Plan.of(job.trace, [*swaps, *dropped]), job.peak, tuple(delays))
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensile(PlannerRecord):
+    """The planner `tensile`, which says what its options are."""
+
+    accounting: str = option("exact", ACCOUNTING)
+    rest: bool = True
+    recompute: bool = True
+    ratio: float = option(1.0)
+
+
+@plans(Tensile)
 def tensile(
     trace: Trace,
     machine: Machine,
@@ -209,8 +222,6 @@ def tensile(
     ----------
     Zhang et al., TENSILE, section 4.
     """
-    one_of("accounting", accounting, ACCOUNTING)
-    check_numbers(ratio=ratio)
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
