@@ -30,7 +30,7 @@ PACKAGES = {
     "swap": ["base", "trace", "simulator"],
     "pool": ["base", "trace", "check"],
     "execute": ["base", "trace", "kernels", "simulator", "io"],
-    "testing": ["base", "trace", "kernels", "check", "swap", "pool"],
+    "testing": ["base", "trace", "kernels", "simulator", "check", "swap", "pool"],
     "jobs": ["base", "trace", "simulator", "check", "swap", "execute"],
     "pipeline": ["base", "trace", "simulator", "io", "check", "swap", "pool", "execute"],
     "runtime": ["base", "trace", "simulator", "swap", "pool", "execute", "pipeline"],

@@ -273,6 +273,8 @@ def plan(
 def _scores(planner: Planner, name: str, own: bool, score: str | Sequence[str] | None) -> list[str]:
     """The scores to try; an empty one where the planner has none, or its `own` counts."""
     scored = planner.has("score")
+    if score is None and planner.given.get("score") == "all":
+        score = "all"
     if score is None or (score == "all" and not scored):
         return [*SCORES] if scored and not own else [""]
     if not scored:

@@ -47,6 +47,11 @@ class FunctionPlanner(PlannerRecord):
         return name_of(self.func)
 
     @property
+    def source(self) -> Callable[..., Any]:
+        """The function, or that inside a `functools.partial`."""
+        return getattr(self.func, "func", self.func)
+
+    @property
     def signature(self) -> inspect.Signature:
         """What the function takes."""
         try:

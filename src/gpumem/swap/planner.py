@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Facts, Shown
+from gpumem.base.errors import IN_PLANNER, Infeasible, NotReached
 from gpumem.base.names import meant
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
@@ -205,10 +206,8 @@ class PlannerRecord:
         **options: Any,
     ) -> Plan:
         """Return the plan alone; `options` stand for those of the record."""
-        found = self.with_(**options).plan(trace, machine, limit, seconds=seconds, progress=progress)
-        found = found.plan if isinstance(found, Proposal) else found
-        expect("planner", "what it returned", found, "Plan")
-        return found
+        found = self._asked(options, trace, machine, limit, seconds=seconds, progress=progress)
+        return found.plan if isinstance(found, Proposal) else found
 
     def propose(
         self,
@@ -221,11 +220,30 @@ class PlannerRecord:
         **options: Any,
     ) -> Proposal:
         """Return the plan, how long its iteration takes, and what is proved."""
-        found = self.with_(**options).plan(trace, machine, limit, seconds=seconds, progress=progress)
+        found = self._asked(options, trace, machine, limit, seconds=seconds, progress=progress)
         if isinstance(found, Proposal):
             return found
-        expect("planner", "what it returned", found, "Plan")
         return Proposal(found, simulate(found.apply(trace), machine, capacity=limit).makespan)
+
+    def _asked(self, options: Mapping[str, Any], *given: Any, **told: Any) -> Plan | Proposal:
+        """Plan; what a planner of the user's own raises, and should not, bears its name."""
+        one = self.with_(**options)
+        try:
+            found = one.plan(*given, **told)
+            if not isinstance(found, Proposal):
+                expect("planner", "what it returned", found, "Plan")
+        except (ValueError, Infeasible, NotReached):
+            raise
+        except Exception as error:
+            if not str(one.source.__module__).startswith("gpumem."):
+                error.add_note(f"{IN_PLANNER}{self.name}")
+            raise
+        return found
+
+    @property
+    def source(self) -> Any:
+        """The class, or the function, that plans."""
+        return type(self)
 
     def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
         """Return a plan for the lowest limit that costs nothing, and that limit."""
@@ -235,10 +253,10 @@ class PlannerRecord:
 def kind_of(annotation: object) -> str:
     """Return what an annotation says, in words of Python.
 
-    >>> kind_of("int | None"), kind_of(float)
-    ('int | None', 'float')
+    >>> kind_of("int | None"), kind_of(float), kind_of(tuple[float, ...])
+    ('int | None', 'float', 'tuple[float, ...]')
     """
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return annotation.__name__ if type(annotation) is type else str(annotation)
 
 
 def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -15,7 +15,6 @@ from hypothesis import assume, given, settings, strategies as st
 from gpumem.base import deadline
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.io import bundled, load
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
@@ -207,7 +206,7 @@ def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObj
     for effort, asked in ((1e-6, CHEAP), (0.1 + 1e-6, (*CHEAP, *MORE)), (0.25 + 1e-6, (*CHEAP, *MORE, *SLOW))):
         with patched(WORK=1.0):  # planners by the effort, hardly any annealing
             found = makespan(trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None))
-        ways = asked if recompute else [partial(p, **taken(p, {"recompute": False})) for p in asked if p not in SLOW]
+        ways = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
         assert found <= min(makespan(trace, target, limit, way) for way in (*ways, *SWAPPING))
 
 

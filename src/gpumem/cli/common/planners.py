@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpumem import pool, swap
@@ -80,14 +81,13 @@ def read(what: str, text: str, declared: Declared) -> Any:
         if text.lower() not in TRUTHS:
             raise ValueError(f"{what}: {text!r:.40} is neither true nor false")
         return TRUTHS[text.lower()]
-    for kind in kinds:
-        if kind in READERS:
-            word, reader = READERS[kind]
-            try:
-                return reader(text)
-            except ValueError:
-                raise ValueError(f"{what}: {text!r:.40} is not {word}") from None
-    raise ValueError(f"{what}: its value is a {declared.kind}, which cannot be written on the command line")
+    readers = [READERS[kind] for kind in kinds if kind in READERS]
+    if not readers:
+        raise ValueError(f"{what}: its value is a {declared.kind}, which cannot be written on the command line")
+    for _, reader in readers:
+        with suppress(ValueError):
+            return reader(text)
+    raise ValueError(f"{what}: {text!r:.40} is not {' or '.join(word for word, _ in readers)}")
 
 
 def _fractions(text: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from gpumem.base.errors import failure
+from gpumem.base.errors import failure, own_planner
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar, TaskID
@@ -40,7 +40,8 @@ def tell_failure(name: str, error: BaseException, trace: bool) -> None:
     """Say that one of several things failed while the others go on; with `trace`, where in the code too."""
     if trace and sys.stderr is not None:
         traceback.print_exception(error)
-    complain(f"{name}: failed: {failure(error)}" + ("" if trace else "; --traceback shows where, to report it"))
+    report = "" if own_planner(error) else ", to report it"
+    complain(f"{name}: failed: {failure(error)}" + ("" if trace else f"; --traceback shows where{report}"))
 
 
 def complain(text: str) -> None:

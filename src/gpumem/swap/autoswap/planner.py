@@ -68,6 +68,7 @@ def _take(
             _tree.add_around(top, add, n, after[k] + 1, before[k], -size[k])
 
 
+ALL = "all"  # scores: the quickest plan counts
 PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)
 
@@ -77,7 +78,7 @@ TARGETS = (1.0, 0.85, 0.7)
 class AutoSwap(PlannerRecord):
     """The planner `autoswap`, which says what its options are."""
 
-    score: str = option("swdoa", SCORES)
+    score: str = option("swdoa", (*SCORES, ALL))
     peaks: str = option("first", PEAKS)
     threshold: int = option(2**20)
     targets: tuple[float, ...] = option(TARGETS)
@@ -102,7 +103,7 @@ def autoswap(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     score : str
-        `doa`, `aoa`, `wdoa` or `swdoa`.
+        `doa`, `aoa`, `wdoa` or `swdoa`; `all`: the plan of that whose iteration is shortest counts.
     peaks : str
         `first`: candidates straddle the first op of largest load, as in the paper. `all`: they straddle
         any op whose load is above the limit; without it some nets cannot reach 90 %.
@@ -146,8 +147,16 @@ def autoswap(
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    order = np.argsort(-SCORES[score](found), kind="stable")
-    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1, until=until).plan
+    best, missed = list[Proposal](), list[NotReached]()
+    for name in [*SCORES] if score == ALL else [score]:
+        order, judge = np.argsort(-SCORES[name](found), kind="stable"), len(targets) > 1 or score == ALL
+        try:
+            best.append(best_plan(trace, machine, limit, found, order, targets, judge=judge, until=until))
+        except NotReached as stop:
+            missed.append(stop)
+    if not best:
+        raise min(missed, key=lambda stop: stop.reached)
+    return min(best, key=lambda proposal: proposal.makespan).plan
 
 
 def best_plan(
