@@ -1,4 +1,4 @@
-"""Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` names them for the command line.
+"""Swap planners: `Trace, Machine, limit -> Plan`. `PLANNERS` has them by name, as records of their options.
 
 Read `plan` first: the language of decisions, and what carrying them out does to a trace. Then `facts`, which every
 planner asks for: limits, what is held and when, how long copies and reruns take; the gaps between accesses are part of
@@ -14,9 +14,10 @@ What comes out then depends on the machine; without `seconds` a planner is deter
 where some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above
 the limit (`reached`: the lowest load that it got to), and `ValueError` for a limit below 1 or an option that is none.
 
-Integer programs (`PROGRAMS`) take a plan to `start` with and a certified least time, `bound`; without `seconds` they do
-a fixed amount of work. Of each there is a `solve_...` that returns a `Proof`: the plan, and how far from the best it
-may be. An interrupt carries a note that says so.
+A planner is a record (`PlannerRecord`): its options are fields, checked when it is made; `planner_of` makes one of any
+name, `module:name` or function. `propose` returns a `Proposal`: the plan, its time by the capacity clock, and what is
+proved. Planners that prove are integer programs: they take a plan to `start` with and a certified least time, `bound`;
+without `seconds` they do a fixed amount of work. An interrupt carries a note that says how far they got.
 """
 
 from typing import TYPE_CHECKING

@@ -35,8 +35,10 @@ class FunctionPlanner(PlannerRecord):
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        taken = self.signature
+        first = [p for p in taken.parameters.values() if p.kind is not p.KEYWORD_ONLY]
         try:
-            self.signature.bind(None, None, None, **self.chosen)
+            taken.replace(parameters=first).bind(None, None, None)
         except TypeError as error:
             told = f"{self.name}: it is called as planner(trace, machine, limit, *, options)"
             raise ValueError(f"{told}, but {error}") from None

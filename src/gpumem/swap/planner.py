@@ -188,6 +188,7 @@ class PlannerRecord:
         """Return the planner with those of some options that it has."""
         return self.with_(**{name: value for name, value in options.items() if name in self.declared()})
 
+    @strict
     def plan(
         self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: Progress
     ) -> Plan | Proposal:
@@ -209,6 +210,7 @@ class PlannerRecord:
         found = self._asked(options, trace, machine, limit, seconds=seconds, progress=progress)
         return found.plan if isinstance(found, Proposal) else found
 
+    @strict
     def propose(
         self,
         trace: Trace,
@@ -245,6 +247,7 @@ class PlannerRecord:
         """The class, or the function, that plans."""
         return type(self)
 
+    @strict
     def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
         """Return a plan for the lowest limit that costs nothing, and that limit."""
         raise ValueError(f"{self.name}: it plans for a limit, and looks for none")
@@ -269,7 +272,7 @@ def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P,
             record(**{name: keywords[name] for name in names if name in keywords})
 
         entry = strict(function, check)
-        entry.record, record.function = record, entry  # type: ignore[attr-defined]
+        entry.record, record.function = record, staticmethod(entry)  # type: ignore[attr-defined]
         return entry
 
     return bind

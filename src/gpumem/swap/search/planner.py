@@ -42,6 +42,7 @@ class Search(PlannerRecord):
     finds_lowest: ClassVar[bool] = True
     reports: ClassVar[bool] = True
 
+    @strict
     def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
         """Look for the lowest limit, as the function `lowest` does."""
         return lowest(trace, machine, seed=self.seed, effort=self.effort, **told)
