@@ -56,6 +56,13 @@ def test_in_a_run_beside_the_program(cli: Cli) -> None:
     assert ran.status == 0 and "planner cli_planners:tight" in ran.out
 
 
+def test_for_jobs_each_by_itself(cli: Cli, net_file: Path) -> None:
+    args = ("jobs", net_file, net_file, "--limit", "75%", "--json", "--planner")
+    own = cli(*args, "cli_planners:tight", "--option", "percent=100")
+    assert own.status == 0 and own.json["jobs"] == cli(*args, "heuristic").json["jobs"]
+    assert "--option: no use to tensile" in cli.refuses(*args, "tensile", "--option", "percent=100")
+
+
 def test_ours_have_options_without_a_flag(cli: Cli, net_file: Path) -> None:
     args = ("swap", net_file, "--load-limit", "75%", "--planner", "on-demand,heuristic", "--json")
     assert cli(*args, "--option", "victim=snu", "--option", "iterations=3").status == 0

@@ -21,6 +21,11 @@ def add_planner(p: Parser | Group, usual: str | None, help: str, *, several: boo
     """Add `--planner`, and `--option` for what has no flag of its own."""
     metavar = "NAME[,NAME]|all" if several else "NAME"
     p.add_argument("--planner", default=usual, metavar=metavar, help=f"{help}; {OWN}")
+    add_option(p)
+
+
+def add_option(p: Parser | Group) -> None:
+    """Add `--option`."""
     told = "an option of a planner that has no flag here; may be given several times"
     p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=told)
 
