@@ -23,7 +23,7 @@ from gpumem.trace import Trace
 
 # isort: split
 import hypothesis
-from hypothesis import HealthCheck, strategies as st
+from hypothesis import HealthCheck, Phase, strategies as st
 
 SWAP_RULES = {
     "error": "it raises nothing but `Infeasible` and `NotReached`",
@@ -37,6 +37,8 @@ SWAP_RULES = {
     "deterministic": "the same call gives the same plan",
 }
 SPARE = {"deterministic", "empty"}  # rules that a planner may break
+PHASES = [Phase.generate, Phase.shrink]
+UNTIMED: dict[str, Any] = {"database": None, "deadline": None}
 LINKS = st.builds(Link, st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([0.05, 0.3, 1.0]))
 MACHINES = st.builds(
     lambda out, into, pinned, duplex: Machine("drawn", 10_000, out, into, 1.0, 1.0, pinned=pinned, duplex=duplex),
@@ -92,7 +94,7 @@ def check_swap_planner(
     drawn = st.one_of(traces(max_ops=max_ops), steps(max_layers=max_ops))
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(max_examples=examples, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+    @hypothesis.settings(max_examples=examples, phases=PHASES, suppress_health_check=[*HealthCheck], **UNTIMED)
     @hypothesis.given(drawn, MACHINES, st.integers(1, 110))
     def held(trace: Trace, machine: Machine, percent: int) -> None:
         _judge(chosen, trace, machine, max(trace.peak_load * percent // 100, 1), spared)
