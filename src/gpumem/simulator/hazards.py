@@ -93,7 +93,12 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     pred, cause = np.full(table, -1, np.int64), np.zeros(table, np.int64)
     wrote, read = np.full(len(b), -1, np.int64), np.full((len(b), len(ops.streams)), -1, np.int64)
     waits = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
-    _sweep(touches, waits, _Cells.of(len(edges)), _unwritten(len(ops.streams), len(edges) * touches.unwritten.any()))
+    _sweep(
+        touches,
+        waits,
+        _Cells.of(len(edges)),
+        _unwritten(len(ops.streams), len(edges) if touches.unwritten.any() else 0),
+    )
     pred[np.arange(len(ops)), ops.stream] = -1
     _reduce(ops.stream, pred)
     op, _ = np.nonzero(pred >= 0)
