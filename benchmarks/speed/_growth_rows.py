@@ -124,8 +124,8 @@ def rows(seconds: float) -> dict[str, Callable[[Any], Run]]:
     return found | {name: file(name) for name in ("write", "read", "capture")}
 
 
-def prepare(kind: str, ops: int, seed: int, path: Path) -> None:
-    """Write down a step and what `heuristic` plans for it, so that no measurement pays for making them."""
+def prepare(kind: str, ops: int, seed: int, path: Path) -> int:
+    """Write down a step and what `heuristic` plans for it, so that no measurement pays for them; return its ops."""
     from benchmarks.speed._growing import MAKERS
     from gpumem.io import read
     from gpumem.pool import best_fit
@@ -140,6 +140,7 @@ def prepare(kind: str, ops: int, seed: int, path: Path) -> None:
     known["line"] = simulate(known["swapped"], machine, capacity=known["limit"])
     known["placed"] = simulate(known["swapped"], machine, known["placement"])
     path.write_bytes(pickle.dumps(known))
+    return trace.n
 
 
 def measure(name: str, seconds: float, path: Path, small: Path) -> dict[str, Any]:
@@ -204,8 +205,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (args.gib << 30, args.gib << 30))
     if args.prepare:
         kind, ops, path = args.prepare
-        prepare(kind, int(ops), args.seed, Path(path))
-        print("{}")
+        print(json.dumps({"ops": prepare(kind, int(ops), args.seed, Path(path))}))
     else:
         name, path, small = args.row
         print(json.dumps(measure(name, args.seconds, Path(path), Path(small))))

@@ -18,6 +18,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def asked(cap: float, *command: object) -> dict[str, Any]:
     return said
 
 
-def slope(ops: list[int], values: list[float | None], least: float) -> str:
+def slope(ops: Sequence[int], values: list[float | None], least: float) -> str:
     """Return the least-squares slope of log over log, of values that are at least `least`."""
     pairs = [(math.log(n), math.log(x)) for n, x in zip(ops, values) if x is not None and x >= least]
     if len(pairs) < 2:
@@ -52,7 +53,7 @@ def slope(ops: list[int], values: list[float | None], least: float) -> str:
     return f"{sum((x - mean_x) * (y - mean_y) for x, y in pairs) / sum((x - mean_x) ** 2 for x, _ in pairs):.2f}"
 
 
-def line(name: str, ops: list[int], found: list[dict[str, Any]]) -> str:
+def line(name: str, ops: Sequence[int], found: list[dict[str, Any]]) -> str:
     """Return one row of the table."""
     seconds, mib = ([x.get(key) for x in found] for key in ("seconds", "mib"))
     cells = [f"{name + (', capped' if name in PROGRAMS else ''):26}"]
@@ -65,21 +66,23 @@ def _cell(value: float | None, width: int, digits: int) -> str:
     return f"{'-' if value is None else format(value, f'.{digits}f'):>{width}}"
 
 
-def prepared(kind: str, ops: int, seed: int, folder: Path) -> Path:
-    """Return the file of a step, and of what `heuristic` plans for it; it is made once."""
+def prepared(kind: str, ops: int, seed: int, folder: Path) -> tuple[int, Path]:
+    """Make a step, and what `heuristic` plans for it; return how many ops it has, and the file."""
     path = folder / f"{Path(kind).name}-{ops}.pickle"
-    if not path.exists() and "says" in (failed := asked(600, "--prepare", kind, ops, path, "--seed", seed)):
-        raise SystemExit(f"{kind}, {ops} ops: {failed['says']}")
-    return path
+    made = asked(600, "--prepare", kind, ops, path, "--seed", seed)
+    if "ops" not in made:
+        raise SystemExit(f"{kind}, {ops} ops: {made['says']}")
+    return made["ops"], path
 
 
-def table(kind: str, sizes: list[int], args: argparse.Namespace, folder: Path) -> None:
+def table(kind: str, sizes: Sequence[int], args: argparse.Namespace, folder: Path) -> None:
     """Print the rows of one kind of step."""
     print(f"\n## {kind}, {PERCENT} % of the peak load on {MACHINE}; cap {args.cap:g} s, programs {args.seconds:g} s\n")
+    small = prepared("blocks", SMALL, 0, folder)[1]
+    sizes, files = zip(*[prepared(kind, n, args.seed, folder) for n in sizes])
     print(f"{'':26}{'seconds':>{9 * len(sizes)}}{'':7}{'MiB':>{8 * len(sizes)}}")
     heads = ["".join(f"{n:>{width},}" for n in sizes) + f"{'slope':>7}" for width in (9, 8)]
     print(f"{'ops':26}{''.join(heads)}", flush=True)
-    small, files = prepared("blocks", SMALL, 0, folder), [prepared(kind, n, args.seed, folder) for n in sizes]
     for name in args.only or rows(args.seconds):
         if name == "capture" and kind != "blocks":
             continue
