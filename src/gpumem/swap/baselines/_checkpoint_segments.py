@@ -20,7 +20,6 @@ import numpy as np
 from gpumem.base.deadline import Deadline
 from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
-from gpumem.swap.plan.replay import Device
 from gpumem.trace import I64, Bool, Trace
 
 NO_CUT, SEGMENT, PART = range(3)
@@ -201,26 +200,12 @@ class Levels:
 
     def hold(self, found: Found) -> Found:
         """Hold buffers that die in the forward pass until their last rerun, while that helps."""
-        last = self.last_rerun(found)
-        for b in sorted(last, key=lambda b: (-last[b][1] / int(self.account.size[b]), b)):
+        last, ns = self.account.written(found.at, found.until)
+        scratch = self.dead[last[self.dead] > 0]
+        for b in scratch[np.argsort(-ns[scratch] / self.account.size[scratch], kind="stable")].tolist():
             if self.over():
                 break
             until = found.until.copy()
-            until[b] = last[b][0]
+            until[b] = last[b]
             found = min(found, self.price(found.at, until), key=self.rank)
         return found
-
-    def last_rerun(self, found: Found) -> dict[int, tuple[int, int]]:
-        """Of each dead buffer that reruns make in scratch, before which op they do so last, and the ns of it all."""
-        a, v, made = self.account, self.account.origins, dict[int, tuple[int, int]]()
-        dead = np.zeros(len(a.size), np.bool_)
-        dead[self.dead] = True
-        device = Device(self.trace, v, self.decisions(found))
-        for place in np.unique(found.at[found.at > 0]).tolist():
-            mine = np.flatnonzero(found.at == place)
-            ops, _ = device.closure(dict(zip(a.buffer[mine].tolist(), a.after[mine].tolist())), place)
-            for x in ops.tolist():
-                for b in v.write[v.write_ptr[x] : v.write_ptr[x + 1]].tolist():
-                    if dead[b]:
-                        made[b] = place, made.get(b, (0, 0))[1] + int(a.duration[x])
-        return made

@@ -20,6 +20,7 @@ from gpumem.swap.facts.options import option
 from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 
@@ -100,10 +101,10 @@ def checkpoint(
     until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    found = recomputable(trace, machine, earlier=False)
+    g = gaps(trace)
+    found = recomputable(trace, machine, g.where(kept_over(g, backward_start(trace), trace.n)), earlier=False)
     never = barred(trace, machine)
-    possible = found.ok & (found.ops.sums(never) == 0)
-    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & possible)
+    mine = np.flatnonzero(found.ok & (found.ops.sums(never) == 0))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
         reached, plan = _printed(trace, machine, found, mine, limit, segments, until)

@@ -10,7 +10,9 @@ A buffer has two copies, and three states once it is on the device or the host::
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -22,10 +24,11 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.load import Room
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.plan.gaps import Gaps, around, gaps
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import I64, Trace
@@ -228,24 +231,50 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, un
     n, size = trace.n, trace.buffers.size[found.buffer]
     host = Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
-    load = trace.load()
     taken = np.flatnonzero(evicted >= 0).tolist()
-    if all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
-        for k in taken:
-            load[np.arange(release[k], found.before[k]) % n] -= size[k]
-    else:
-        host = Pinned(trace, found, pinned)
-        release = found.before.copy()
-    for i in until.each(np.flatnonzero(load > limit).tolist()):
-        since = (i - found.after) % n  # 0 at the access itself
-        here = np.flatnonzero((since > 0) & (since < release - found.after) & (size > 0))
-        for k in here[np.argsort(-since[here], kind="stable")].tolist():
-            if load[i] <= limit:
+    if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
+        host, release = Pinned(trace, found, pinned), found.before.copy()
+    room = Room(trace.load() - around(release, found.before, size, n), limit)
+    waiting = _Waiting(found, size, n)
+    for i in until.each(np.flatnonzero(room.load > limit).tolist()):
+        passed = []
+        for since, k in waiting.longest(i, release):
+            if not room.short(i, i + 1):
+                passed.append((since, k))
                 break
-            at = int(found.after[k] + since[k])
+            at = int(found.after[k]) + i - since
             if host.take(k, at - 1, int(found.before[k])):
-                load[np.arange(at, release[k]) % n] -= size[k]
+                room.leave(at, int(release[k]), int(size[k]))
                 release[k] = at
-        if load[i] > limit:  # no plan will come out of this
+            else:
+                passed.append((since, k))
+        waiting.put_back(passed)
+        if room.short(i, i + 1):  # no plan will come out of this
             break
-    return np.where(release < found.before, release, -1), load
+    return np.where(release < found.before, release, -1), room.load
+
+
+class _Waiting:
+    """Who could be evicted at an op, the one that was used longest ago first: a heap of when that was, and the gap."""
+
+    def __init__(self, found: Gaps, size: I64, n: int) -> None:
+        solid = np.flatnonzero(size > 0)
+        wraps = solid[found.before[solid] > n]  # they begin before op 0 as well
+        self._heap = sorted(zip((found.after[wraps] - n).tolist(), wraps.tolist()))
+        order = solid[np.argsort(found.after[solid], kind="stable")]
+        self._coming = list(zip(found.after[order].tolist(), order.tolist()))[::-1]
+        self._after = found.after
+
+    def longest(self, i: int, release: I64) -> Iterator[tuple[int, int]]:
+        """Take those that wait at op `i` off the heap one by one; ops are asked for in order."""
+        while self._coming and self._coming[-1][0] < i:
+            heappush(self._heap, self._coming.pop())
+        while self._heap:
+            since, k = heappop(self._heap)
+            if i - since < release[k] - self._after[k]:
+                yield since, k
+
+    def put_back(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Let them wait again."""
+        for row in rows:
+            heappush(self._heap, row)
