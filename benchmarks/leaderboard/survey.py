@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks.leaderboard.ledger import Ledger, Row
 from gpumem import check as oracles, swap
 from gpumem.base.arguments import expect, strict
-from gpumem.base.deadline import now
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
 from gpumem.base.version import __version__
+from gpumem.base.work import now
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.speed._bench import header
 from gpumem import bundled, io, swap
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import floor

@@ -15,7 +15,7 @@ from hypothesis import assume, given, strategies as st
 
 import gpumem
 from gpumem import check
-from gpumem.base import deadline
+from gpumem.base import work
 from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
@@ -62,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Clock]:
 
     def jump(k: float) -> Clock:
         made = Clock(k)
-        monkeypatch.setattr(deadline, "now", made)
+        monkeypatch.setattr(work, "now", made)
         return made
 
     return jump
@@ -116,7 +116,7 @@ def test_any_deadline_leaves_a_valid_plan(name: str, data: st.DataObject) -> Non
     limit = data.draw(st.integers(1, trace.peak_load))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "ask", solved_here)
-        patch.setattr(deadline, "now", Clock(data.draw(st.integers(0, 60))))
+        patch.setattr(work, "now", Clock(data.draw(st.integers(0, 60))))
         ends_well(name, trace, target, limit)
 
 
@@ -183,7 +183,7 @@ def test_the_main_job_ends_by_its_deadline(planner: str, goal: dict[str, str], c
 
 def test_parts_of_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = 5.0
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     until = Deadline.within(10)
     assert (until.left(), until.seconds, until.over()) == (10, 10, False)
     assert [*until.each("ab")] == ["a", "b"] and until.hint("no room") == "no room"
@@ -217,7 +217,7 @@ def test_a_pool_is_approached_in_larger_steps_where_the_time_is_short(monkeypatc
         placed = best_fit(trace)
         return Placement(placed.offset, placed.height if tried[-1] > 60 * MIB else 10 * MIB, placed.alignment)
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     found = in_pool(trace, 100 * MIB, swap=swap, pool=pool, until=Deadline.within(10))
     assert 55 * MIB <= found.load_limit <= 60 * MIB and len(tried) < 10  # back where a step went too far
     patient = in_pool(trace, 100 * MIB, swap=swap, pool=pool)

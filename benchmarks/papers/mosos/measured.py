@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.papers.autoswap import Study
 from gpumem import swap
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.pipeline.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import convolutions

@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from inspect import unwrap
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, get_origin
 
@@ -111,7 +112,7 @@ def strict(function: Callable[P, R], check: Callable[[dict[str, Any]], None] | N
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal tests
         if tests is None:
-            tests = _tests(cast(FunctionType, function))
+            tests = _tests(cast(FunctionType, unwrap(function)))
         for place, name, any_of, annotation in tests:
             if place < len(args):
                 value = args[place]

@@ -1,52 +1,17 @@
-"""Until when: what every search looks at, so that the seconds a caller gives are the whole time.
-
-`now` is the clock of all deadlines and of all times that are shown; a test puts its own there. It stands still while
-Numba compiles a loop or loads it, so that what a search finds does not hang on what is in the cache.
-"""
+"""Until when: what every search looks at, so that the seconds a caller gives are the whole time."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, inf
-from time import perf_counter as wall
 from typing import TypeVar
 
+from gpumem.base import work
+from gpumem.base.work import LATE as LATE, LEAST, now as now
+
 T = TypeVar("T")
-LEAST = 1e-9  # seconds that a caller is left with, however late it is
-LATE = "the time was up, more seconds may do"
-
-
-class _Waiting(threading.local):
-    """How long a thread has waited for the compiler; a loop that is compiled asks for others, so waits nest."""
-
-    seconds = 0.0
-    depth = 0
-    since = 0.0
-
-
-_waiting = _Waiting()
-
-
-def now() -> float:
-    """Return the seconds of a clock that stands still while this thread waits for the compiler."""
-    return wall() - _waiting.seconds
-
-
-def stop_clock() -> None:
-    """Let the time until the clock is started, as often as it was stopped, not count in this thread."""
-    if not _waiting.depth:
-        _waiting.since = wall()
-    _waiting.depth += 1
-
-
-def start_clock() -> None:
-    """Let the clock go on."""
-    _waiting.depth -= 1
-    if not _waiting.depth:
-        _waiting.seconds += wall() - _waiting.since
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +46,16 @@ class Deadline:
             return NEVER
         if not 0 < seconds < inf:
             raise ValueError(f"seconds: {seconds} must be positive and finite")
-        begin = now()
+        begin = work.now()
         return cls(begin, begin + seconds)
 
     def left(self) -> float:
         """Return the seconds that are left, a little where none are."""
-        return inf if self.end == inf else max(self.end - now(), LEAST)
+        return inf if self.end == inf else max(self.end - work.now(), LEAST)
 
     def over(self) -> bool:
         """Return whether the time is up."""
-        return self.end < inf and now() >= self.end
+        return self.end < inf and work.now() >= self.end
 
     def part(self, share: float) -> Deadline:
         """Return the deadline of a first share of what is left."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import gpumem
 from gpumem import io, pipeline, swap
-from gpumem.base.deadline import Deadline, now
+from gpumem.base.deadline import Deadline
 from gpumem.base.errors import failure
 from gpumem.base.units import exact
+from gpumem.base.work import now
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import now
 from gpumem.base.names import taken
+from gpumem.base.work import now
 from gpumem.check import verdict
 from gpumem.pool.allocators.protocol import Pool, replay
 from gpumem.trace import Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem.base import deadline
+from gpumem.base import work
 from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
@@ -48,7 +48,7 @@ def test_a_plan_above_the_limit_is_a_load_that_was_reached() -> None:
 
 def test_where_it_was_late_both_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(deadline, "now", lambda: clock[0])
+    monkeypatch.setattr(work, "now", lambda: clock[0])
     until, trace = Deadline.within(1), two_gaps()
     judge = Judge(trace, GTX.with_(pinned=4), 17)
     judge.offer(swapped(trace, 0))

@@ -86,7 +86,7 @@ def test_a_start_and_a_deadline_are_heard() -> None:
 def test_a_planner_that_may_copy_has_a_plan_however_late_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, ways = chain()
     looks = iter([0.0, 0.0])
-    monkeypatch.setattr("gpumem.base.deadline.now", lambda: next(looks, 1e6))
+    monkeypatch.setattr("gpumem.base.work.now", lambda: next(looks, 1e6))
     proof = solve_mosos(trace, CARD, 60, kind=kind, algorithms=ways, seconds=1)
     assert proof.plan.apply(trace).peak_load == 60 and proof.status == "late"
 

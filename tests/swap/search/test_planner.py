@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem.base import deadline
+from gpumem.base import deadline, work
 from gpumem.base.deadline import NEVER
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled, load
@@ -138,7 +138,7 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
         told.append(text)
         moment = 0.0 if text == "published planners" else 2.0  # up with the first step of annealing
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
@@ -255,7 +255,7 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
 
         return planner
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "CHEAP", (named("a", 0.5), named("b", 0.5)))
     ways = (*multistart.CHEAP, named("slow", 100), named("slower", 100))
     until = deadline.Deadline.within(10.0)
@@ -275,7 +275,7 @@ def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.Mon
         moment = 100.0
         raise NotReached(0, limit)
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "SWAPPING", (slow,))
     found = makespan(trace, GTX, limit, partial(search, seconds=1.0))
     assert found <= min(makespan(trace, GTX, limit, way) for way in CHEAP) < FAR

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.base import deadline
+from gpumem.base import deadline, work
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.fluid import Solution, relax
@@ -85,7 +85,7 @@ def test_no_more_orders_are_looked_at_than_the_cap(monkeypatch: pytest.MonkeyPat
 
 def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(deadline, "now", lambda: clock[0])
+    monkeypatch.setattr(work, "now", lambda: clock[0])
     trace = held_over(6, 5)
     search = program._Search(trace, GTX, 24, 0.0, deadline.Deadline.within(10), lambda text: None)
     w, asked = windows(trace, GTX), []
