@@ -51,9 +51,9 @@ class Clock:
         return max(self.looks - int(self.k), 0)
 
 
-def solved_here(question: dict[str, Any], until: Deadline = NEVER, *, grace: float = 0.0) -> Any:
+def solved_here(question: dict[str, Any], *, grace: float = 0.0) -> Any:
     """The solver without a process of its own, which would be ended and begun anew whenever the clock jumps."""
-    return None if until.over() else answer(question)
+    return None if work.over() else answer(question)
 
 
 @pytest.fixture

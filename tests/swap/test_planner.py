@@ -11,6 +11,7 @@ import pytest
 
 import gpumem
 from gpumem import Machine, Plan, Trace
+from gpumem.base.work import Progress
 from gpumem.io import bundled
 from gpumem.simulator import simulate
 from gpumem.swap import (
@@ -29,7 +30,6 @@ from gpumem.swap import (
     planners_of,
     solve_ilp,
 )
-from gpumem.swap.planner import Progress
 
 GTX = Machine.named("gtx1080ti")
 

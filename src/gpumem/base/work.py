@@ -175,6 +175,11 @@ def seconds() -> float | None:
     return None if _budget.get().end == inf else left()
 
 
+def hurried() -> bool:
+    """Return whether there is an end."""
+    return _budget.get().end < inf
+
+
 def over() -> bool:
     """Return whether the time is up."""
     end = _budget.get().end

@@ -8,7 +8,7 @@ where they do not get to, `bound` says what none of them can beat. `tasks` is wh
 The contract of a planner is `planner(trace, machine, limit, *, ...) -> Plan`: `machine` gives the times of ops and
 copies and the pinned-host budget, `limit` is the bytes that the load of the rewritten trace must not exceed at any op.
 The plan is empty where the load fits already. `seconds` is the whole time that a planner may take: it looks at the
-clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.deadline`).
+clock between its steps, and ends with the best plan that it has, or with `NotReached` (see `gpumem.base.work`).
 The compiling of loops, when they are first called, does not count.
 What comes out then depends on the machine; without `seconds` a planner is deterministic. A planner raises `Infeasible`
 where some op must hold more than `limit` bytes whatever is swapped or dropped, `NotReached` where it gives up above

@@ -14,11 +14,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+from gpumem.base import work
 from gpumem.base.errors import failure
 from gpumem.base.names import meant, name_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
-from gpumem.swap.planner import Declared, Planner, PlannerRecord, Progress, Proposal, kind_of
+from gpumem.swap.planner import Declared, Planner, PlannerRecord, Proposal, kind_of
 from gpumem.trace import Trace
 
 
@@ -93,7 +94,7 @@ class FunctionPlanner(PlannerRecord):
         return self.with_(**{name: value for name, value in options.items() if self.has(name)})
 
     def plan(
-        self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: Progress
+        self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: work.Progress
     ) -> Plan | Proposal:
         """Call the function, with `seconds` and `progress` if it takes them."""
         told = {} if seconds is None else {"seconds": seconds}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
+from gpumem.base import work
 from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import IN_PLANNER, Infeasible, NotReached
@@ -29,14 +30,9 @@ from gpumem.trace import Trace
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="Plan | Proposal")
-Progress = Callable[[str], None]
 
 PLANNED, START = "planned", "start"  # statuses, beside those of `linear_programs`
 SWAPS, PLANS = "swaps", "plans"  # what a planner starts from
-
-
-def silent(text: str) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -190,11 +186,13 @@ class PlannerRecord:
 
     @strict
     def plan(
-        self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: Progress
+        self, trace: Trace, machine: Machine, limit: int, *, seconds: float | None, progress: work.Progress
     ) -> Plan | Proposal:
-        """Plan with these options: what a record of your own says."""
-        told = {"progress": progress} if self.reports else {}
-        return type(self).function(trace, machine, limit, **self.options, seconds=seconds, **told)
+        """Plan with these options: what a record of your own says.
+
+        `seconds` are what is left of the budget, and `progress` tells whom it tells: see `gpumem.base.work`.
+        """
+        return type(self).function(trace, machine, limit, **self.options)
 
     def __call__(
         self,
@@ -203,11 +201,12 @@ class PlannerRecord:
         limit: int,
         *,
         seconds: float | None = None,
-        progress: Progress = silent,
+        progress: work.Progress | None = None,
         **options: Any,
     ) -> Plan:
         """Return the plan alone; `options` stand for those of the record."""
-        found = self._asked(options, trace, machine, limit, seconds=seconds, progress=progress)
+        with work.within(seconds, progress):
+            found = self._asked(options, trace, machine, limit)
         return found.plan if isinstance(found, Proposal) else found
 
     @strict
@@ -218,20 +217,21 @@ class PlannerRecord:
         limit: int,
         *,
         seconds: float | None = None,
-        progress: Progress = silent,
+        progress: work.Progress | None = None,
         **options: Any,
     ) -> Proposal:
         """Return the plan, how long its iteration takes, and what is proved."""
-        found = self._asked(options, trace, machine, limit, seconds=seconds, progress=progress)
+        with work.within(seconds, progress):
+            found = self._asked(options, trace, machine, limit)
         if isinstance(found, Proposal):
             return found
         return Proposal(found, simulate(found.apply(trace), machine, capacity=limit).makespan)
 
-    def _asked(self, options: Mapping[str, Any], *given: Any, **told: Any) -> Plan | Proposal:
+    def _asked(self, options: Mapping[str, Any], trace: Trace, machine: Machine, limit: int) -> Plan | Proposal:
         """Plan; what a planner of the user's own raises, and should not, bears its name."""
         one = self.with_(**options)
         try:
-            found = one.plan(*given, **told)
+            found = one.plan(trace, machine, limit, seconds=work.seconds(), progress=work.tell)
             if not isinstance(found, Proposal):
                 expect("planner", "what it returned", found, "Plan")
         except (ValueError, Infeasible, NotReached):
@@ -271,7 +271,7 @@ def plans(record: type[PlannerRecord]) -> Callable[[Callable[P, R]], Callable[P,
         def check(keywords: Mapping[str, Any]) -> None:
             record(**{name: keywords[name] for name in names if name in keywords})
 
-        entry = strict(function, check)
+        entry = strict(work.budgeted(function), check)
         entry.record, record.function = record, staticmethod(entry)  # type: ignore[attr-defined]
         return entry
 

@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
-from gpumem.base.deadline import NEVER
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Variant
@@ -66,7 +65,7 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
     """The evaluator against the clock: swaps, drops and ways together, one compute stream, full duplex."""
     trace = data.draw(steps(streams=1))
     target = machine_of(data, duplex=True)
-    found = Annealing(trace, target, 1, 1.0, 0, NEVER, print, recompute=True, algorithms=data.draw(menus(trace)))
+    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=data.draw(menus(trace)))
     p, r, w, d, s, x = found.p, found.r, found.w, found.d, found.now, found.x
     assume(len(w))
     at = np.zeros(len(w), np.int64)

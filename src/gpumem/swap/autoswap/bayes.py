@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict_fields
-from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
@@ -57,7 +57,7 @@ def bayes(
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Plan:
     """Plan swaps by the weighted sum of the four scores whose plan has the shortest iteration.
 
@@ -73,7 +73,7 @@ def bayes(
         Runs the evaluations, 4 at a time: a pool of threads or processes, dask's `Client.get_executor()`.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told after each batch how many evaluations are done and what the best iteration takes.
 
     Returns
@@ -110,7 +110,6 @@ def bayes(
     ----------
     Zhang et al. 2019, section IV-C.
     """
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
@@ -118,16 +117,16 @@ def bayes(
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
-        search.results += until.each(run(_evaluate, [job] * len(orders), orders))
-        if until.over():
+        search.results += work.each(run(_evaluate, [job] * len(orders), orders))
+        if work.over():
             break
         best = search.best
-        progress(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
+        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
         if isinstance(best, int) and best <= found.line.makespan:
             break
     if not search.results:
-        raise NotReached(trace.peak_load, limit, hint=LATE)
-    return search.plan(trace, machine, limit, targets, until)
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    return search.plan(trace, machine, limit, targets)
 
 
 class Missed(NamedTuple):
@@ -198,11 +197,11 @@ class Trials:
         directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
         return directions
 
-    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float], until: Deadline) -> Plan:
+    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float]) -> Plan:
         """Make the best plan again; the first of several."""
         best = self.best
         if not isinstance(best, int):
-            raise NotReached(best.reached, limit, hint=until.hint(best.hint))
+            raise NotReached(best.reached, limit, hint=work.hint(best.hint))
         order = self.orders[self.results.index(best)]
         return best_plan(trace, machine, limit, self.found, order, tuple(targets)).plan
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
@@ -143,7 +144,6 @@ def autoswap(
     ----------
     Zhang et al. 2019, section IV.
     """
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
@@ -151,7 +151,7 @@ def autoswap(
     for name in [*SCORES] if score == ALL else [score]:
         order, judge = np.argsort(-SCORES[name](found), kind="stable"), len(targets) > 1 or score == ALL
         try:
-            best.append(best_plan(trace, machine, limit, found, order, targets, judge=judge, until=until))
+            best.append(best_plan(trace, machine, limit, found, order, work.each(targets), judge=judge))
         except NotReached as stop:
             missed.append(stop)
     if not best:
@@ -165,10 +165,9 @@ def best_plan(
     limit: int,
     found: Candidates,
     order: I64,
-    targets: tuple[float, ...] = TARGETS,
+    targets: Iterable[float] = TARGETS,
     *,
     judge: bool = True,
-    until: Deadline = NEVER,
 ) -> Proposal:
     """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
 
@@ -177,7 +176,7 @@ def best_plan(
     """
     best: Proposal | None = None
     seen: set[bytes] = set()
-    for target in until.each(targets):
+    for target in targets:
         host = Pinned(trace, found.gaps, machine.pinned)
         chosen, load = select(found, order, int(limit * target), host)
         reached = int(load.max())
@@ -193,7 +192,7 @@ def best_plan(
         if makespan <= found.line.makespan:
             break
     if best is None:
-        raise NotReached(trace.peak_load, limit, hint=LATE)
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
     holds.settle(best.plan.swaps)
     return best
 

@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
 from gpumem.trace import I64, Bool, Trace
@@ -54,17 +54,16 @@ class Levels:
     places: I64  # where a cut may be: before these ops
     dead: I64  # buffers that die in the forward pass
     limit: int
-    hurry: Deadline
     left: int = WORK
     random: Random = field(default_factory=lambda: Random(0))
     known: dict[bytes, Costs] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int, hurry: Deadline) -> Levels:
+    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int) -> Levels:
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
         b, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
-        return cls(account, trace, made, costly, np.unique(made), dead, limit, hurry)
+        return cls(account, trace, made, costly, np.unique(made), dead, limit)
 
     def decisions(self, found: Found) -> list[Recompute | Hold]:
         """Return what is dropped, by place, and what is held."""
@@ -76,7 +75,7 @@ class Levels:
 
     def over(self) -> bool:
         """Return whether the search has to end."""
-        return self.left <= 0 or self.hurry.over()
+        return self.left <= 0 or work.over()
 
     def price(self, at: I64, until: I64) -> Found:
         """Return what a plan costs."""
@@ -105,7 +104,7 @@ class Levels:
             best.append(self.price(np.where(self.costly, 0, self.account.before), none))
         if best[-1].costs.peak <= self.limit:
             best.append(self.single(best[-1], self.left - share))
-        pairs = self.hurry.each((segments, parts) for segments in COUNTS for parts in PARTS)
+        pairs = work.each((segments, parts) for segments in COUNTS for parts in PARTS)
         guesses = sorted((self.guess(*pair, none) for pair in pairs), key=lambda g: self.rank(g[1]))
         for cut, found in guesses[:STARTS]:
             if self.left >= share:

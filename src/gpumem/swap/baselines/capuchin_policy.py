@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
@@ -151,12 +151,12 @@ class Choice:
     anew: bool
 
 
-def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool, until: Deadline) -> Choice:
+def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
     load, left = c.trace.load(), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
     chains = Chains.of(c.trace, c.found, left if recompute else [])
-    while left and load.max() > target and not until.over():
+    while left and load.max() > target and not work.over():
         k = left[0]
         cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
         j = chains.best() if cost > 0 else -1

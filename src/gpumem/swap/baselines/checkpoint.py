@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict_fields
-from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines._checkpoint_segments import Levels
@@ -98,7 +98,6 @@ def checkpoint(
     """
     if segments is not None and segments > max(trace.n, 1):
         raise ValueError(f"segments: {segments} of them, but the iteration has {trace.n} ops")
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     g = gaps(trace)
@@ -107,11 +106,11 @@ def checkpoint(
     mine = np.flatnonzero(found.ok & (found.ops.sums(never) == 0))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
-        reached, plan = _printed(trace, machine, found, mine, limit, segments, until)
+        reached, plan = _printed(trace, machine, found, mine, limit, segments)
     else:
-        reached, plan = _searched(trace, machine, found, mine, never, limit, hold=hold, until=until)
+        reached, plan = _searched(trace, machine, found, mine, never, limit, hold=hold)
     if reached > limit:
-        raise NotReached(reached, limit, hint=until.hint("a planner that swaps may get lower"))
+        raise NotReached(reached, limit, hint=work.hint("a planner that swaps may get lower"))
     return plan
 
 
@@ -124,13 +123,12 @@ def _searched(
     limit: int,
     *,
     hold: bool,
-    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan by two levels of segments."""
     costly = found.ops.sums(trace.ops.flops > 0) > 0
     mine = mine[found.gaps.before[mine] > found.gaps.after[mine] + 1]  # else there is nothing to drop
     account = MadeAgain.of(trace, machine.durations(trace), found.gaps.where(mine), barred)
-    levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit, hurry=until)
+    levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit)
     best = levels.search(hold=hold)
     return best.costs.peak, Plan.of(trace, levels.decisions(best))
 
@@ -142,11 +140,10 @@ def _printed(
     mine: I64,
     limit: int,
     segments: int | None,
-    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan of the first number of segments that reaches the limit, or of the lowest peak."""
     best = trace.peak_load, Plan.of(trace)
-    for count in until.each([segments] if segments is not None else _counts(len(mine))):
+    for count in work.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
         again = plan.apply(trace)
         pinned = int(again.load(host=True).max(initial=0))

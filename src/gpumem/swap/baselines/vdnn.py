@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict_fields
-from gpumem.base.deadline import LATE, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -94,11 +94,10 @@ def vdnn(
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
     """
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    if until.over():  # there is one plan only, made in no time
-        raise NotReached(trace.peak_load, limit, hint=LATE)
+    if work.over():  # there is one plan only, made in no time
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
     plan = Plan.of(trace, offloads(trace, machine, limit, layers, strict))
     if (load := plan.apply(trace).peak_load) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"

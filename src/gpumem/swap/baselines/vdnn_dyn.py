@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict_fields
-from gpumem.base.deadline import Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
@@ -83,13 +83,12 @@ def vdnn_dyn(
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
     """
     check_ops(algorithms or (), trace)
-    until = Deadline.within(seconds)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     lowest = trace.peak_load
-    for layers, downgraded in until.each(PASSES):
+    for layers, downgraded in work.each(PASSES):
         swaps = offloads(trace, machine, limit, layers, strict) if layers else []
         room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
         chosen = [_fastest(ways, int(room[op])) for op, ways in menu.items()]
@@ -97,7 +96,7 @@ def vdnn_dyn(
         if (load := plan.apply(trace).peak_load) <= limit:
             return plan
         lowest = min(lowest, load)
-    raise NotReached(lowest, limit, hint=until.hint("vDNN offloads what layers read, and nothing else"))
+    raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))
 
 
 def _small(way: Variant) -> tuple[int, int]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import exact
 from gpumem.simulator.machine import Machine
@@ -86,17 +86,17 @@ class Judge:
             self.stall = line.makespan - baseline(self.trace, self.machine, swapped).makespan
         return line.makespan
 
-    def plan(self, until: Deadline) -> Plan:
+    def plan(self) -> Plan:
         """Return the best plan."""
         if self.best is None:
-            raise self.missed(until, "the pinned budget may be too small")
+            raise self.missed("the pinned budget may be too small")
         return self.best
 
-    def missed(self, until: Deadline, otherwise: str) -> NotReached:
+    def missed(self, otherwise: str) -> NotReached:
         """Return what to raise without a plan: which load is the lowest, and what else plans within the limit lack."""
-        hints, reached = [until.hint(otherwise)], min(self.lowest, self.trace.peak_load)
+        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_load)
         if self.pinned < FAR:
             has = f"{self.machine.name} has {exact(self.machine.pinned)}"
             lacking = f"a plan within the limit keeps {exact(self.pinned)} of pinned memory at least, {has}"
-            hints = [lacking, *filter(None, [until.hint()])]
+            hints = [lacking, *filter(None, [work.hint()])]
         return NotReached(reached, self.limit, hint="; ".join(hints))

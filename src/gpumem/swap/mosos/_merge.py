@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.display import Shown
 from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.plan.gaps import gaps
@@ -92,9 +92,7 @@ def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def merged(
-    trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = (), until: Deadline = NEVER
-) -> Groups:
+def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = ()) -> Groups:
     """Merge neighbours where that costs little, and leave small outputs undecided, until there are `most` groups.
 
     Outputs are buffers with `AWAY` ops or more between two accesses, for there is little to decide about others; and
@@ -106,8 +104,8 @@ def merged(
     least = max(least, trace.peak_load // 1000)
     while True:
         groups = Groups.of(trace, least, worth)
-        done = _Merging.of(trace, duration, groups).run(most, until)
-        if len(done.first) - 1 <= most or not len(groups.outputs) or until.over():
+        done = _Merging.of(trace, duration, groups).run(most)
+        if len(done.first) - 1 <= most or not len(groups.outputs) or work.over():
             return done
         least = int(least * GROWTH) + 1
 
@@ -207,11 +205,11 @@ class _Merging:
         for column in (self.first, self.base, self.time, self.made, self.touched):
             del column[k + 1]
 
-    def run(self, most: int, until: Deadline) -> Groups:
+    def run(self, most: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
         slack, much = self.trace.peak_load * SLACK, self.trace.peak_load / 20
         costs = [self.cost(k) for k in range(len(self.first) - 1)]
-        while costs and min(costs) <= (much if len(self.first) > most else slack) and not until.over():
+        while costs and min(costs) <= (much if len(self.first) > most else slack) and not work.over():
             k = costs.index(min(costs))
             self.merge(k)
             del costs[k]

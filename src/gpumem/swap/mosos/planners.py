@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from gpumem.base import work
 from gpumem.base.arguments import strict_fields
-from gpumem.base.deadline import LATE as OUT_OF_TIME, Deadline
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -22,7 +22,7 @@ from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.operators import Menu, lean, menu_of
 from gpumem.swap.facts.options import check_ops, check_start, option
 from gpumem.swap.linear_programs import LATE, OPTIMAL
-from gpumem.swap.mosos.work import FAMILY, Progress, Working, silent
+from gpumem.swap.mosos.work import FAMILY, Working
 from gpumem.swap.plan import Plan
 from gpumem.swap.planner import PLANS, START, PlannerRecord, Proposal, plan_only, plans
 from gpumem.trace import Trace
@@ -66,7 +66,7 @@ def solve_mosos(
     gap: float = GAP,
     algorithms: Menu | None = None,
     seconds: float | None = None,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
 ) -> Proposal:
     """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
 
@@ -88,7 +88,7 @@ def solve_mosos(
         Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told the best time, the bound and the gap.
 
     Returns
@@ -125,24 +125,24 @@ def solve_mosos(
     """
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
-    until, menu = Deadline.within(seconds), menu_of(trace, machine) if algorithms is None else algorithms
+    menu = menu_of(trace, machine) if algorithms is None else algorithms
     if trace.peak_load <= limit:
         time = simulate(trace, machine, capacity=limit).makespan
         return Proposal(Plan.of(trace), time, time, OPTIMAL)
     fits(lean(trace, machine, menu).apply(trace), limit)
-    if start is None and until.over():
-        raise NotReached(trace.peak_load, limit, hint=OUT_OF_TIME)
-    work = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
+    if start is None and work.over():
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap)
     try:
-        proved = work.all(start, until)
+        proved = found.all(start)
     except KeyboardInterrupt as stop:
-        stop.add_note(f"{trace.name}: {work.told}")
+        stop.add_note(f"{trace.name}: {found.told}")
         raise
-    plan = work.judge.best
-    if plan is None or work.judge.line is None:
-        raise work.judge.missed(until, "a planner that may wait for copies may get lower")
-    value = work.judge.line.makespan
-    least = work.below(proved, value)
+    plan = found.judge.best
+    if plan is None or found.judge.line is None:
+        raise found.judge.missed("a planner that may wait for copies may get lower")
+    value = found.judge.line.makespan
+    least = found.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
     return Proposal(plan, value, least, status)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.operators import Menu, menu_of
@@ -59,7 +58,6 @@ class Stages(Shown):
         least: int = 0,
         most: int | None = None,
         parked: Sequence[Swap] = (),
-        until: Deadline = NEVER,
     ) -> Stages:
         """Cut `trace` into nodes.
 
@@ -77,8 +75,6 @@ class Stages(Shown):
             out, an op and what changes its output in place right after it are a node.
         parked : sequence of Swap
             Swaps to begin with: their buffers are no outputs, and not held in between (see `parking`).
-        until : Deadline
-            When to stop merging, so that there are more nodes than `most`.
 
         Notes
         -----
@@ -98,7 +94,7 @@ class Stages(Shown):
         groups = (
             Groups.of(trace, least, _others(trace, away))
             if most is None
-            else merged(trace, duration, least, most, away, until)
+            else merged(trace, duration, least, most, away)
         )
         return _Builder(trace, machine, groups, ways, duration, tuple(parked)).net()
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.deadline import Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
@@ -18,14 +18,11 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import of_all, planners, race
+from gpumem.swap.search.multistart import ask_all, planners, race
 from gpumem.trace import Trace
 
-START = 0.6  # of the time, at most, for plans of others that take long
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 BEST = 3  # of their plans, as many take part in the race
-
-Progress = Callable[[str], None]
 
 
 @strict_fields
@@ -61,7 +58,7 @@ def search(
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Plan:
     """Plan swaps, recomputations and operators for a load limit by annealing: no time more, or as little as possible.
 
@@ -84,7 +81,7 @@ def search(
         Work, not time: 1 takes up to half a minute.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told how far it got.
 
     Returns
@@ -125,7 +122,6 @@ def search(
     """
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
-    until = Deadline.within(seconds)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
     if fits(lean(trace, machine, menu).apply(trace), limit) and trace.peak_load <= limit:
@@ -135,33 +131,28 @@ def search(
         judge.offer(start)
     annealing = partial(Annealing, trace, machine, limit, effort, seed, placed=placed)
     if recompute:
-        _swap_or_drop(judge, partial(annealing, algorithms=menu), menu, effort, until, progress)
+        _swap_or_drop(judge, partial(annealing, algorithms=menu), menu, effort)
     else:
-        _swap(judge, annealing, effort, until, progress)
-    return judge.plan(until)
+        _swap(judge, annealing, effort)
+    return judge.plan()
 
 
-def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu, until: Deadline, progress: Progress) -> dict[int, Plan]:
+def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu) -> dict[int, Plan]:
     """Offer what others plan; return a plan for each makespan. A plan without overhead is the end."""
     known = dict[int, Plan]()
     if judge.best is not None:
         known[judge.makespan] = judge.best
-    progress("published planners")
-    for plan in of_all(asked, judge.trace, judge.machine, judge.limit, menu, until, until.part(START)):
-        known.setdefault(judge.offer(plan), plan)
-        if judge.stall == 0:
-            break
+    work.tell("published planners")
+    ask_all(asked, judge, menu, lambda plan: known.setdefault(judge.offer(plan), plan))
     return known
 
 
-def _swap(
-    judge: Judge, annealing: Callable[..., Annealing], effort: float, until: Deadline, progress: Progress
-) -> None:
+def _swap(judge: Judge, annealing: Callable[..., Annealing], effort: float) -> None:
     """Swap only: the plans of those that swap; no stall, or else the best of them annealed with its stalls."""
-    _begun(judge, planners(judge.trace, effort, recompute=False), {}, until, progress)
-    if judge.stall == 0 or until.over():
+    _begun(judge, planners(judge.trace, effort, recompute=False), {})
+    if judge.stall == 0 or work.over():
         return
-    found = annealing(until, progress)
+    found = annealing()
     if not len(found.w):
         return
     if found.without_stalls(0.4):
@@ -172,19 +163,18 @@ def _swap(
         judge.offer(found.plan())
 
 
-def _swap_or_drop(
-    judge: Judge, annealing: Callable[..., Annealing], menu: Menu, effort: float, until: Deadline, progress: Progress
-) -> None:
+def _swap_or_drop(judge: Judge, annealing: Callable[..., Annealing], menu: Menu, effort: float) -> None:
     """Swap and make again: every planner's plan, no stall, or else a race between the best of them and greedy drops."""
-    known = _begun(judge, planners(judge.trace, effort), menu, until, progress)
-    if judge.stall == 0 or until.over():
+    known = _begun(judge, planners(judge.trace, effort), menu)
+    if judge.stall == 0 or work.over():
         return
-    found = annealing(until.part(0.3), progress)
-    if len(found.w) and found.without_stalls(0.1, GREEDY):
-        judge.offer(found.plan())
-    if judge.stall > 0 and not until.over():
+    with work.part(share=0.3):
+        found = annealing()
+        if len(found.w) and found.without_stalls(0.1, GREEDY):
+            judge.offer(found.plan())
+    if judge.stall > 0 and not work.over():
         best = [known[value] for value in sorted(known) if value < FAR][:BEST]
-        race(judge, annealing, best, (False, True) if menu else (False,), until, progress)
+        race(judge, annealing, best, (False, True) if menu else (False,))
 
 
 @strict
@@ -196,7 +186,7 @@ def lowest(
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> tuple[Plan, int]:
     """Plan for the lowest load limit that costs at most a fraction `stall` of an iteration.
 
@@ -209,8 +199,8 @@ def lowest(
         Bytes.
     """
     check_numbers(effort=effort, seed=seed, stall=stall)
-    until, least = Deadline.within(seconds), floor(trace)[1]
-    found = Annealing(trace, machine, least, effort, seed, until, progress)
+    least = floor(trace)[1]
+    found = Annealing(trace, machine, least, effort, seed)
     if trace.peak_load <= least or not len(found.w):
         return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)

@@ -16,8 +16,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict, strict_fields
-from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
@@ -139,15 +139,14 @@ def on_demand(
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
     _check(victim, iterations)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    if until.over():
-        raise NotReached(trace.peak_load, limit, hint=LATE)
-    seen = _follow(trace, machine, limit, victim, iterations, until)
-    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned, until)
+    if work.over():
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    seen = _follow(trace, machine, limit, victim, iterations)
+    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+        raise NotReached(int(load.max()), limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
 
 
@@ -170,10 +169,10 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
     _check(victim, iterations)
-    return _follow(trace, machine, limit, victim, iterations, NEVER)
+    return _follow(trace, machine, limit, victim, iterations)
 
 
-def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int, until: Deadline) -> OnDemandRun:
+def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int) -> OnDemandRun:
     """At least one iteration, until the state repeats or the time is up."""
     found = gaps(trace)
     state = Residency.make(trace, found)
@@ -185,7 +184,7 @@ def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations:
             period = turn - known[key]
             break
         known[key] = turn
-        if until.over():
+        if work.over():
             break
     count = state.tally.tolist()
     release = found.after + 1 + (state.final - found.after - 1) % trace.n
@@ -223,7 +222,7 @@ def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, until: Deadline) -> tuple[I64, I64]:
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:
     """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and their load.
 
     They are kept if the host has room for them, else this begins with none.
@@ -236,7 +235,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, un
         host, release = Pinned(trace, found, pinned), found.before.copy()
     room = Room(trace.load() - around(release, found.before, size, n), limit)
     waiting = _Waiting(found, size, n)
-    for i in until.each(np.flatnonzero(room.load > limit).tolist()):
+    for i in work.each(np.flatnonzero(room.load > limit).tolist()):
         passed = []
         for since, k in waiting.longest(i, release):
             if not room.short(i, i + 1):
