@@ -50,6 +50,15 @@ def test_an_inner_budget_never_ends_after_the_outer_one(clock: list[float]) -> N
             assert work.over()
 
 
+def test_a_part_of_no_use_is_given_up(clock: list[float]) -> None:
+    seen = []
+    with work.within(2), pytest.raises(work.TimeUp):
+        for k in work.all_of(range(5)):
+            seen.append(k)
+            clock[0] += 1
+    assert seen == [0, 1] and [*work.all_of("ab")] == ["a", "b"]
+
+
 def test_what_is_raised_closes_a_budget(clock: list[float]) -> None:
     with pytest.raises(KeyError), work.within(1):
         raise KeyError

@@ -193,6 +193,18 @@ def each(items: Iterable[T]) -> Iterator[T]:
         yield from found
 
 
+class TimeUp(Exception):
+    """The time is up in the midst of something of which a part is of no use."""
+
+
+def all_of(items: Iterable[T]) -> Iterator[T]:
+    """Yield all items, of which a part is of no use; raise `TimeUp` where the time is up before that."""
+    for item in items:
+        if over():
+            raise TimeUp
+        yield item
+
+
 def stride(done: int, todo: int) -> int:
     """Return how many of the steps still `todo` to take at once, at most half of them, to get through in time.
 

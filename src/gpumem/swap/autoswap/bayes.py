@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,7 +22,7 @@ from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.options import option
 from gpumem.swap.plan import Plan
-from gpumem.swap.planner import PlannerRecord, plans
+from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import F64, I64, Trace
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
@@ -122,11 +121,11 @@ def bayes(
             break
         best = search.best
         work.tell(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
-        if isinstance(best, int) and best <= found.line.makespan:
+        if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
             break
     if not search.results:
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
-    return search.plan(trace, machine, limit, targets)
+    return search.plan(limit)
 
 
 class Missed(NamedTuple):
@@ -145,7 +144,7 @@ class Trials:
     rng: np.random.Generator
     weights: list[F64]
     orders: list[I64]
-    results: list[int | Missed] = field(default_factory=list)
+    results: list[Proposal | Missed] = field(default_factory=list)
 
     @classmethod
     def start(cls, found: Candidates, rng: np.random.Generator) -> Trials:
@@ -155,10 +154,10 @@ class Trials:
         return cls(found, standardised(raw), rng, list(np.eye(len(SCORES))), orders)
 
     @property
-    def best(self) -> int | Missed:
+    def best(self) -> Proposal | Missed:
         """The shortest makespan, or else the lowest load that was reached."""
-        made = [r for r in self.results if isinstance(r, int)]
-        return min(made) if made else min(r for r in self.results if not isinstance(r, int))
+        made = [r for r in self.results if isinstance(r, Proposal)]
+        return min(made, key=lambda r: r.makespan) if made else min(r for r in self.results if isinstance(r, Missed))
 
     def propose(self, count: int) -> list[I64]:
         """Return up to `count` orders to evaluate next; at first the four scores."""
@@ -185,9 +184,8 @@ class Trials:
 
     def values(self) -> F64:
         """Makespans; what missed the limit is as bad as the worst plan."""
-        got = [r for r in self.results if isinstance(r, int)]
-        worst = max(got, default=1)
-        return np.array([r if isinstance(r, int) else worst for r in self.results], np.float64)
+        worst = max((r.makespan for r in self.results if isinstance(r, Proposal)), default=1)
+        return np.array([r.makespan if isinstance(r, Proposal) else worst for r in self.results], np.float64)
 
     def pool(self, value: F64) -> F64:
         """Draw weights from [-1, 1]^4, half of them near the best, as directions."""
@@ -197,13 +195,12 @@ class Trials:
         directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
         return directions
 
-    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float]) -> Plan:
-        """Make the best plan again; the first of several."""
+    def plan(self, limit: int) -> Plan:
+        """Return the best plan; the first of several."""
         best = self.best
-        if not isinstance(best, int):
+        if isinstance(best, Missed):
             raise NotReached(best.reached, limit, hint=work.hint(best.hint))
-        order = self.orders[self.results.index(best)]
-        return best_plan(trace, machine, limit, self.found, order, tuple(targets)).plan
+        return best.plan
 
 
 def standardised(scores: F64) -> F64:
@@ -220,11 +217,11 @@ def standardised(scores: F64) -> F64:
     return result
 
 
-def _evaluate(job: bytes, order: I64) -> int | Missed:
-    """Return the makespan of the plan that takes candidates in `order`; on any worker."""
+def _evaluate(job: bytes, order: I64) -> Proposal | Missed:
+    """Return the plan that takes candidates in `order`, and its time; on any worker."""
     trace, machine, limit, found, targets = _unpacked(job)
     try:
-        return best_plan(trace, machine, limit, found, order, targets).makespan
+        return best_plan(trace, machine, limit, found, order, targets)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 
@@ -236,5 +233,7 @@ def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float,
     return shared
 
 
-def _told(best: int | Missed) -> str:
-    return f"{best / 1e6:.3f} ms" if isinstance(best, int) else f"the limit is missed, {human(best.reached)}"
+def _told(best: Proposal | Missed) -> str:
+    if isinstance(best, Missed):
+        return f"the limit is missed, {human(best.reached)}"
+    return f"{best.makespan / 1e6:.3f} ms"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
@@ -125,12 +126,12 @@ class _Builder:
             for link in (self.machine.out, self.machine.into)
         )
         there, room = self.memory()
-        held = there[first[:-1]]
-        ways = tuple(self.ways_of(t, there + room) for t in range(n))
+        held, load = there[first[:-1]], there + room
+        ways = tuple(self.ways_of(t, load) for t in work.all_of(range(n)))
         again = self.again(deps)
         rows = tuple(
             tuple(self.implementation(t, row, there, room, again=bool(again[t])) for row in each)
-            for t, each in enumerate(ways)
+            for t, each in work.all_of(enumerate(ways))
         )
         nodes = Nodes(rows, deps, size, held, again, size > 0, out, into)
         own = own_workspaces(trace)

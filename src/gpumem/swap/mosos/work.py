@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
@@ -78,12 +79,14 @@ class Working:
             self.judge.offer(start)
         kind = FAMILY[self.kind]
         self.offer(kind, Plan.of(self.trace))
-        self.net = self.cut(())
-        if self.kind == "mosos" and start is None:
-            for other in work.each(("str-auto", "checkmate-auto")):
-                with work.part(share=RESTRICTED):
-                    self.run(other)
-        proved = self.run(self.kind)
+        proved = 0.0
+        with suppress(work.TimeUp):
+            self.net = self.cut(())
+            if self.kind == "mosos" and start is None:
+                for other in work.each(("str-auto", "checkmate-auto")):
+                    with work.part(share=RESTRICTED):
+                        self.run(other)
+            proved = self.run(self.kind)
         if self.judge.best is None and kind.copies:
             self.swap_all(kind)
         return proved
@@ -131,7 +134,10 @@ class Working:
             if bound < inf:
                 break
             mine = np.setdiff1d(self.net.outputs.idx, but)
-            self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room))
+            try:
+                self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room))
+            except work.TimeUp:
+                break
             bound = self.solved(name)
         return bound if bound < inf else self.least
 
