@@ -167,7 +167,7 @@ def test_the_main_job_ends_by_its_deadline(planner: str, goal: dict[str, str], c
     full = job()
     assert full.checked.held == ("placement", "data_flow", "budget", "timeline")
     ends = set()
-    for k in range(0, whole.looks, max(whole.looks // 12, 1)):
+    for k in [*range(0, 24, 2), *range(24, whole.looks, whole.looks // 6)]:  # most looks are those of the oracles
         clock(k)
         try:
             found = job()
@@ -176,7 +176,7 @@ def test_the_main_job_ends_by_its_deadline(planner: str, goal: dict[str, str], c
             ends.add("late")
         else:
             assert found.placement.height <= found.pool if found.pool else found.trace.peak_load <= (found.load or 0)
-            assert "are left" in found.checked.left_out["timeline"]
+            assert "are left" in found.checked.left_out["timeline"] or found.checked.left_out["timeline"] == LATE
             ends.add("planned")
     assert ends == {"late", "planned"}
 

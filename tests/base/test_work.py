@@ -123,7 +123,12 @@ def test_keywords_of_a_function_are_its_budget(clock: list[float]) -> None:
         work.tell(str(x))
         return work.left()
 
+    @work.budgeted
+    def given(seconds: float | None = None) -> float:
+        return work.left()
+
     heard = Heard()
+    assert (given(3), given(seconds=4), given()) == (3, 4, float("inf"))
     with work.within(8, heard):
         assert (told(1), told(2, seconds=2, progress=None)) == (8, 2)
         assert told(3, progress=print) == 8

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from itertools import islice
 from math import ceil, inf
 from time import perf_counter as wall
@@ -77,6 +78,12 @@ class _Budget:
 _budget: ContextVar[_Budget] = ContextVar("budget", default=_Budget())  # noqa: B039 - it tells nobody, so it never changes
 
 
+def check_seconds(seconds: float) -> None:
+    """Refuse seconds that are not positive and finite."""
+    if not 0 < seconds < inf:
+        raise ValueError(f"seconds: {seconds} must be positive and finite")
+
+
 @contextmanager
 def _opened(budget: _Budget) -> Iterator[None]:
     token = _budget.set(budget)
@@ -117,8 +124,7 @@ def within(seconds: float | None = None, progress: Progress | None = None) -> It
     around = _budget.get()
     begin, end = around.begin, around.end
     if seconds is not None:
-        if not 0 < seconds < inf:
-            raise ValueError(f"seconds: {seconds} must be positive and finite")
+        check_seconds(seconds)
         begin = now()
         end = min(end, begin + seconds)
     if progress is not None:
@@ -146,7 +152,7 @@ def part(name: str = "", share: float = 1.0) -> Iterator[None]:
 
 
 def budgeted(function: Callable[P, T]) -> Callable[P, T]:
-    """Open a budget around each call of a function, by its keywords `seconds` and `progress`, as far as it has these.
+    """Open a budget around each call of a function, by its arguments `seconds` and `progress`, as far as it has these.
 
     >>> @budgeted
     ... def search(*, seconds: float | None = None) -> bool:
@@ -155,10 +161,12 @@ def budgeted(function: Callable[P, T]) -> Callable[P, T]:
     (False, True)
     """
 
+    names = [*signature(function).parameters]
+
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        options: dict[str, Any] = kwargs
-        with within(options.get("seconds"), options.get("progress")):
+        given: dict[str, Any] = {**dict(zip(names, args)), **kwargs}
+        with within(given.get("seconds"), given.get("progress")):
             return function(*args, **kwargs)
 
     return called

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
@@ -159,7 +160,7 @@ def _run(
     start, end, issued = np.zeros((3, iterations, n), np.int64)
     late = [[""] * n for _ in range(iterations)]
     for k in range(iterations):
-        for i in range(n):
+        for i in work.all_of(range(n)):
             times = [ready.get(engine[i], 0), touched.free(i)]
             if memory:
                 times.append(memory.reserve(k * n + i))
@@ -187,7 +188,7 @@ def _engines(trace: Trace, duplex: bool) -> list[int]:
 def _waits(trace: Trace, start: I64, end: I64, duplex: bool) -> I64:
     engine, ready = _engines(trace, duplex), dict[int, int]()
     wait = np.zeros_like(start)
-    for k, i in np.ndindex(*start.shape):
+    for k, i in work.all_of(np.ndindex(*start.shape)):
         wait[k, i] = start[k, i] - ready.get(engine[i], 0)
         ready[engine[i]] = int(end[k, i])
     return wait

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.trace import I64, Buffers, Trace, first
@@ -72,7 +73,7 @@ def upward(b: Buffers, at: I64) -> Iterator[tuple[int, list[int]]]:
     """Go up through the bytes of the pool: yield each device buffer with any, and who has ended by its first."""
     solid = np.flatnonzero(~b.host & (b.size > 0))
     ending = [(int(at[j] + b.size[j]), j) for j in solid[np.argsort(-(at + b.size)[solid])].tolist()]  # the lowest last
-    for j in solid[np.argsort(at[solid], kind="stable")].tolist():
+    for j in work.all_of(solid[np.argsort(at[solid], kind="stable")].tolist()):
         ended = []
         while ending[-1][0] <= at[j]:  # never empty: `j` itself ends above
             ended.append(ending.pop()[1])

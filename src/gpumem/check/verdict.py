@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumem import check
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.errors import CheckError
 from gpumem.base.names import name_of
 from gpumem.trace import Trace
@@ -85,8 +85,8 @@ class Oracle:
     ask: Callable[[], None]
 
 
-def ask(oracles: Sequence[Oracle], until: Deadline) -> Checked:
-    """Ask the oracles about a result, but for those that would take too long.
+def ask(oracles: Sequence[Oracle]) -> Checked:
+    """Ask the oracles about a result, but for those that would take too long, or do.
 
     Raises
     ------
@@ -95,12 +95,15 @@ def ask(oracles: Sequence[Oracle], until: Deadline) -> Checked:
     """
     held, left_out = [], {}
     for oracle in oracles:
-        if oracle.needs > (left := until.left()):
+        if oracle.needs > (left := work.left()):
             left_out[oracle.name] = f"it takes about {oracle.needs:.1f} s, {left:.1f} s are left"
         else:
-            with self_check():
-                oracle.ask()
-            held.append(oracle.name)
+            try:
+                with self_check():
+                    oracle.ask()
+                held.append(oracle.name)
+            except work.TimeUp:
+                left_out[oracle.name] = work.LATE
     return Checked(tuple(held), left_out)
 
 

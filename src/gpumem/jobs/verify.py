@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gpumem import check
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.check.verdict import BUDGET, FLOW, Checked, Oracle, ask, self_check
 from gpumem.simulator.simulate import hosted
 from gpumem.trace import Trace
@@ -34,7 +33,7 @@ def together(traces: Sequence[Trace], both: Together, capacity: int) -> Checked:
         Oracle("together", FLOW * trace.n, lambda: check.together(traces, trace, *mine)),
         Oracle("budget", BUDGET * len(trace.buffers), lambda: check.budget(trace, capacity)),
     )
-    return ask(oracles, Deadline())
+    return ask(oracles)
 
 
 @strict

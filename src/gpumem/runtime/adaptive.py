@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
 from gpumem.pipeline.compare_planners import asking
@@ -138,7 +138,7 @@ class Adaptive:
         for name in self.planners or [""]:
             planner_of(name)
         one_of("detect", detect, (PERIOD, WRITES))
-        Deadline.within(seconds)  # refuses what is none
+        work.check_seconds(seconds)
         if min_length < 1:
             raise ValueError(f"min_length {min_length} is not at least 1")
         own = getattr(world, "machine", None) or "rtx4090"

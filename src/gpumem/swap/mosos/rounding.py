@@ -37,7 +37,6 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL) -> Proved:
     ----------
     nodes, limit, rules
         As in `solve`.
-    until : Deadline
 
     Notes
     -----

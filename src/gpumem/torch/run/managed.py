@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, exact, human
 from gpumem.pipeline import Planned
@@ -368,7 +368,7 @@ def managed(
     one_of("on_exit", on_exit, (DEVICE, HOST))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
-    Deadline.within(seconds)  # refuses what is none
+    work.check_seconds(seconds)
     engine, chosen = _on(device, machine)
     run = Managed(
         limit,
