@@ -1,6 +1,6 @@
 """Every planner ends by its deadline, with a plan that holds or with how far it got; no test looks at a real clock.
 
-It is asked of `base/deadline.py`, all planners of `swap` and `pool`, and `gpumem.plan`.
+It is asked of all planners of `swap` and `pool`, and `gpumem.plan`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hypothesis import assume, given, strategies as st
 import gpumem
 from gpumem import check
 from gpumem.base import work
-from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import LATE
 from gpumem.io import bundled
 from gpumem.pool import PLANNERS as PLACERS, best_fit
 from gpumem.simulator.machine import Machine
@@ -181,23 +181,6 @@ def test_the_main_job_ends_by_its_deadline(planner: str, goal: dict[str, str], c
     assert ends == {"late", "planned"}
 
 
-def test_parts_of_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    moment = 5.0
-    monkeypatch.setattr(work, "now", lambda: moment)
-    until = Deadline.within(10)
-    assert (until.left(), until.seconds, until.over()) == (10, 10, False)
-    assert [*until.each("ab")] == ["a", "b"] and until.hint("no room") == "no room"
-    moment = 9.0
-    assert until.part(0.5) == Deadline(9.0, 12.0)
-    assert until.stride(done=2, todo=12) == 4  # two seconds a step, six are left
-    assert until.stride(done=2, todo=1) == until.stride(done=4, todo=6) == 1
-    assert until.stride(done=1, todo=100) == 50
-    moment = 15.0
-    assert until.over() and 0 < until.left() < 1e-6 and [*until.each("ab")] == []
-    assert until.hint("no room") == LATE
-    assert NEVER.seconds is None and NEVER.part(0.5) is NEVER and Deadline.within(None) is NEVER
-
-
 def test_a_pool_is_approached_in_larger_steps_where_the_time_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try takes a second; a hundred steps would take ten times as long as there is."""
     from gpumem.pipeline import in_pool
@@ -218,11 +201,11 @@ def test_a_pool_is_approached_in_larger_steps_where_the_time_is_short(monkeypatc
         return Placement(placed.offset, placed.height if tried[-1] > 60 * MIB else 10 * MIB, placed.alignment)
 
     monkeypatch.setattr(work, "now", lambda: moment)
-    found = in_pool(trace, 100 * MIB, swap=swap, pool=pool, until=Deadline.within(10))
+    found = in_pool(trace, 100 * MIB, swap=swap, pool=pool, seconds=10)
     assert 55 * MIB <= found.load_limit <= 60 * MIB and len(tried) < 10  # back where a step went too far
     patient = in_pool(trace, 100 * MIB, swap=swap, pool=pool)
     assert patient.load_limit == 60 * MIB
     moment = 0.0
     with pytest.raises(NotReached, match=LATE) as stop:
-        in_pool(trace, 100 * MIB, swap=swap, pool=best_fit, until=Deadline.within(3))
+        in_pool(trace, 100 * MIB, swap=swap, pool=best_fit, seconds=3)
     assert stop.value.reached == 200 * MIB

@@ -25,9 +25,6 @@ def test_a_budget_ends_in_time_and_says_so(clock: list[float]) -> None:
         with work.part(share=0.5):
             assert work.left() == 3
         assert work.left() == 6
-        assert work.stride(done=2, todo=12) == 4  # two seconds a step, six are left
-        assert work.stride(done=2, todo=1) == work.stride(done=4, todo=6) == 1
-        assert work.stride(done=1, todo=100) == 50
         clock[0] = 15.0
         assert work.over() and 0 < work.left() < 1e-6 and [*work.each("ab")] == []
         assert work.hint("no room") == work.LATE
@@ -133,3 +130,15 @@ def test_keywords_of_a_function_are_its_budget(clock: list[float]) -> None:
         assert (told(1), told(2, seconds=2, progress=None)) == (8, 2)
         assert told(3, progress=print) == 8
     assert heard.texts == ["1", "2"]
+
+
+def test_who_is_told_by_a_keyword_is_told_once() -> None:
+    """What a planner of the user's own hands on to one of ours, under another name."""
+    heard = Heard()
+    with work.within(progress=heard), work.part("theirs"):
+        told = work.teller()
+        with work.within(progress=told), work.part("ours"):
+            work.tell("begins")
+        with work.within(progress=lambda text: told(f"by ours: {text}")):
+            work.tell("ends")
+    assert heard.texts == ["theirs: ours: begins", "theirs: by ours: ends"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from itertools import islice
-from math import ceil, inf
+from math import inf
 from time import perf_counter as wall
 from typing import Any, ParamSpec, TypeVar
 
@@ -65,9 +65,8 @@ def start_clock() -> None:
 
 @dataclass(slots=True)
 class _Budget:
-    """When it began and ends, in seconds of the clock; whom it tells what, and which part of all that it is."""
+    """When it ends, in seconds of the clock; whom it tells what, and which part of all that it is."""
 
-    begin: float = 0.0
     end: float = inf
     progress: Progress | None = None
     name: str = ""  # before each text
@@ -122,14 +121,13 @@ def within(seconds: float | None = None, progress: Progress | None = None) -> It
     inf
     """
     around = _budget.get()
-    begin, end = around.begin, around.end
+    end = around.end
     if seconds is not None:
         check_seconds(seconds)
-        begin = now()
-        end = min(end, begin + seconds)
+        end = min(end, now() + seconds)
     if progress is not None:
         around = _Budget(progress=progress)
-    with _opened(_Budget(begin, end, around.progress, around.name, around.step, around.step)):
+    with _opened(_Budget(end, around.progress, around.name, around.step, around.step)):
         yield
 
 
@@ -142,12 +140,12 @@ def part(name: str = "", share: float = 1.0) -> Iterator[None]:
     search: greedy: 3 of 4
     """
     around = _budget.get()
-    begin, end = around.begin, around.end
+    end = around.end
     if share < 1 and end < inf:
         begin = now()
         end = min(end, begin + share * (end - begin))
     called = f"{around.name}{name}: " if name else around.name
-    with _opened(_Budget(begin, end, around.progress, called, around.step, around.step)):
+    with _opened(_Budget(end, around.progress, called, around.step, around.step)):
         yield
 
 
@@ -213,22 +211,6 @@ def all_of(items: Iterable[T]) -> Iterator[T]:
         yield item
 
 
-def stride(done: int, todo: int) -> int:
-    """Return how many of the steps still `todo` to take at once, at most half of them, to get through in time.
-
-    The steps `done` since the budget began tell how long one takes.
-
-    >>> stride(1, 100)
-    1
-    """
-    budget = _budget.get()
-    if budget.end == inf:
-        return 1
-    rest = left()
-    needed = todo * (budget.end - rest - budget.begin) / max(done, 1)
-    return max(min(ceil(needed / rest), todo // 2), 1)
-
-
 def hint(otherwise: str = "") -> str:
     """Return why a search ended where it did: late, or as the caller says."""
     return LATE if over() else otherwise
@@ -257,6 +239,10 @@ def step(k: int, n: int) -> None:
 
 def tell(text: str) -> None:
     """Say what is being done, to whoever is told of this work."""
+    teller()(text)
+
+
+def teller() -> Progress:
+    """Return `tell` as the keyword `progress` of what knows no budget; it stays with this one."""
     budget = _budget.get()
-    if budget.progress is not None:
-        budget.progress(budget.name + text)
+    return lambda text: budget.progress(budget.name + text) if budget.progress is not None else None

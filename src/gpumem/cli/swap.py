@@ -9,10 +9,9 @@ from typing import Any
 
 import gpumem
 from gpumem import io, pipeline, swap
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.base.errors import failure
 from gpumem.base.units import exact
-from gpumem.base.work import now
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
@@ -59,26 +58,24 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         options = own_options(args, planners, trace.peak_load)
-        until = Deadline.within(options.pop("seconds", None))
-        case = pipeline.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
-        seconds = until.seconds  # of each planner
+        with work.within(options.pop("seconds", None)):
+            case = pipeline.Case.of(trace, target, **goals(args, trace))
+            seconds = work.seconds()  # of each planner
         rows: list[dict[str, Any]] = []
         found: dict[str, pipeline.Planned] = {}
         proved: dict[str, dict[str, Any]] = {}
         for name, planner in progress.over(planners.items()):
-            until = Deadline.within(seconds)
-            if planner.proves and seconds is None:
-                until = Deadline.within(PROGRAM)
-            own = options | {"seconds": until.part(pipeline.PLANNING).seconds}
+            own = dict(options)
             if planner.proves and case.pool is None:
                 if planner.starts_from:
                     own |= {"start": _start(found.values(), swaps_only=planner.starts_from == SWAPS)}
                 planner = _noting(planner.with_known(own), proved.setdefault(name, {}))
             try:
-                row, planned = _try(case, name, planner, own, progress)
-                if planned is not None and not args.no_check:
-                    progress(f"{name}: checking the plan")
-                    planned.verified(until.seconds).checked.told(tell)
+                with work.within(PROGRAM if planner.proves and seconds is None else seconds), work.part(name):
+                    row, planned = _try(case, name, planner, own)
+                    if planned is not None and not args.no_check:
+                        work.tell("checking the plan")
+                        planned.verified().checked.told(tell)
             except Exception as error:
                 if len(planners) == 1:
                     raise
@@ -112,8 +109,8 @@ def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.P
 def _noting(planner: swap.Planner, proved: dict[str, Any]) -> swap.Planner:
     """Make a planner that notes what another one proves."""
 
-    def noting(trace: gpumem.Trace, machine: gpumem.Machine, limit: int, **told: Any) -> gpumem.Plan:
-        found = planner.propose(trace, machine, limit, seconds=told["seconds"], progress=told["progress"])
+    def noting(trace: gpumem.Trace, machine: gpumem.Machine, limit: int) -> gpumem.Plan:
+        found = planner.propose(trace, machine, limit)
         proved.update(least_ns=found.lower_bound, gap=found.gap, proof=found.status)
         return found.plan
 
@@ -121,17 +118,18 @@ def _noting(planner: swap.Planner, proved: dict[str, Any]) -> swap.Planner:
 
 
 def _try(
-    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any], progress: Progress
+    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any]
 ) -> tuple[dict[str, Any], pipeline.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
-    progress(f"{name}: planning")
-    row, begin = _row(case, name), now()
+    work.tell("planning")
+    row, begin = _row(case, name), work.now()
     try:
-        found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
+        with work.part(share=pipeline.PLANNING):
+            found = case.solve(planner, options)
     except (gpumem.Infeasible, gpumem.NotReached) as stop:
         tell(f"{name}: {stop}")
-        return row | {"seconds": now() - begin}, None
-    seconds = now() - begin
+        return row | {"seconds": work.now() - begin}, None
+    seconds = work.now() - begin
     planned = case.planned(found, case.judge(found), name)
     full = planned.report().row()
     known = {key: full[key] for key in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}

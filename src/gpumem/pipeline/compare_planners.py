@@ -8,12 +8,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached, failure
 from gpumem.base.units import human, percent
-from gpumem.pipeline.pipeline import AnyPlanner, Progress, plan, silent
+from gpumem.pipeline.pipeline import AnyPlanner, plan
 from gpumem.pipeline.planned import Planned
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
@@ -80,7 +80,7 @@ def among(
     overhead: float | None = None,
     seconds: float | None = None,
     check: bool = True,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Among:
     """Plan for a limit with several planners; the clock that judges every plan says which one is cheapest.
@@ -126,23 +126,28 @@ def among(
     limit = pool if load is None else load
     assert limit is not None
     asked = planners_of(planners)
-    until, good, tried, needs = Deadline.within(seconds), dict[str, Planned](), list[Tried](), 0
-    for k, (name, planner) in enumerate(asked.items()):
-        if until.over():
-            tried.append(Tried(name, why=LATE))
-            continue
-        own = planner.known(options) | {"planner": name if name in planners else planner}
-        own |= {"seconds": until.part(1 / (len(asked) - k)).seconds, "progress": _of(progress, name)}
-        one, found, least = _try(name, partial(plan, trace, machine, pool=pool, load=load, check=False, **own))
-        tried.append(one)
-        if least > limit:  # whatever the planner
-            needs = least
-            break
-        if found is not None and (overhead is None or found.overhead <= overhead):
-            good[name] = found
-            if found.overhead <= ENOUGH:
-                break
-    best = _best(good, tried, seconds, progress if check else None)
+    good, tried, needs = dict[str, Planned](), list[Tried](), 0
+    with work.within(None, progress):
+        with work.within(seconds):
+            for k, (name, planner) in enumerate(asked.items()):
+                work.step(k, len(asked))
+                if work.over():
+                    tried.append(Tried(name, why=work.LATE))
+                    continue
+                own = planner.known(options) | {"planner": name if name in planners else planner}
+                call = partial(plan, trace, machine, pool=pool, load=load, check=False, **own)
+                with work.part(name, 1 / (len(asked) - k)):
+                    one, found, least = _try(name, call)
+                tried.append(one)
+                if least > limit:  # whatever the planner
+                    needs = least
+                    break
+                if found is not None and (overhead is None or found.overhead <= overhead):
+                    good[name] = found
+                    if found.overhead <= ENOUGH:
+                        break
+        with work.within(seconds):
+            best = _best(good, tried, check)
     if tried and all(one.error for one in tried):
         raise next(one.error for one in tried if one.error)
     return Among(best, tuple(tried), needs)
@@ -163,26 +168,21 @@ def _failed(name: str, error: Exception) -> Tried:
     return Tried(name, why=f"failed: {failure(error)}", error=error)
 
 
-def _best(
-    good: Mapping[str, Planned], tried: list[Tried], seconds: float | None, check: Progress | None
-) -> Planned | None:
-    """Return the cheapest plan, with `check` (told so) the cheapest that passes the oracles; `tried` has the others."""
+def _best(good: Mapping[str, Planned], tried: list[Tried], check: bool) -> Planned | None:
+    """Return the cheapest plan, with `check` the cheapest that passes the oracles; `tried` has the others."""
     for name in sorted(good, key=lambda name: good[name].overhead):
-        if check is None:
+        if not check:
             return good[name]
-        check("checking the plan")
+        work.tell("checking the plan")
         try:
-            return good[name].verified(seconds)
+            return good[name].verified()
         except RuntimeError as error:
             tried[[one.planner for one in tried].index(name)] = _failed(name, error)
     return None
 
 
-def _of(progress: Progress, name: str) -> Callable[[str], None]:
-    return lambda text: progress(f"{name}: {text}")
-
-
 @strict
+@work.budgeted
 def least(
     trace: Trace,
     machine: Machine,
@@ -191,7 +191,7 @@ def least(
     planners: Sequence[str | AnyPlanner] = QUICK,
     overhead: float | None = None,
     seconds: float | None = None,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Planned:
     """Return a plan for about the least pool that some planner can do with, at some cost at most.
@@ -209,17 +209,17 @@ def least(
         Not checked. Its `pool` is a whole number of MiB, within 1/64 of what there is between `too_little` and the
         footprint without a plan, as far as the time allows. That a larger pool is never worse is assumed.
     """
-    until = Deadline.within(seconds)
-    unplanned = plan(trace, machine, pool=2**61, planner=_nothing, check=False, seconds=_part(until, BEFORE))
+    with work.part(share=BEFORE):
+        unplanned = plan(trace, machine, pool=2**61, planner=_nothing, check=False)
     low, high = too_little // MIB, -(-unplanned.placement.height // MIB)
     best = replace(unplanned, pool=high * MIB, planner=next(iter(planners_of(planners))))
     step = max((high - low) // STEPS, 1)
-    while high - low > step and not until.over():
+    while high - low > step and not work.over():
         pool = (low + high) // 2
-        progress(f"looking for the least limit: {human(pool * MIB)}")
-        share = _part(until, EACH)
+        work.tell(f"looking for the least limit: {human(pool * MIB)}")
         how: dict[str, Any] = {"planners": planners, "overhead": overhead, "options": options}
-        found = among(trace, machine, pool * MIB, seconds=share, check=False, **how)
+        with work.part(share=EACH):
+            found = among(trace, machine, pool * MIB, check=False, **how)
         if found.planned is None:
             low = max(pool, found.needs // MIB)
         else:
@@ -230,10 +230,6 @@ def least(
 def _nothing(trace: Trace, machine: Machine, limit: int) -> Plan:
     """Swap nothing: what there is to place without a plan is no planner's to fail."""
     return Plan.of(trace)
-
-
-def _part(until: Deadline, share: float) -> float | None:
-    return None if until is NEVER else until.part(share).seconds
 
 
 def asking(

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpumem import check as oracles, pool as pools
+from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.names import choices, function_of, meant, taken
 from gpumem.base.units import amount, human, human_ns
@@ -37,12 +37,7 @@ BEFORE, PLANNING, ONE, EACH = 0.2, 0.65, 0.8, 0.5
 
 AnyPlanner = Callable[..., Plan]
 Placer = Callable[..., Placement]
-Progress = Callable[[str], None]
 T = TypeVar("T")
-
-
-def silent(text: str) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -73,8 +68,6 @@ class Case(Shown):
         load: int | None = None,
         placer: str | Placer | None = None,
         alignment: int = 256,
-        until: Deadline = NEVER,
-        progress: Progress = silent,
     ) -> Case:
         """Place the unswapped trace in a part of the time; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
@@ -83,34 +76,36 @@ class Case(Shown):
         fit = function_of(usual if placer is None else placer, pools.PLANNERS, "placer")
         fit = partial(fit, **taken(fit, {"alignment": alignment}))
         place = partial(fit, **taken(fit, {"target": pool}))
-        progress("placing the unswapped trace")
-        placement = _hurried(fit, until, BEFORE)(trace)
+        work.tell("placing the unswapped trace")
+        placement = _hurried(fit, BEFORE)(trace)
         expect("placer", "what it returned", placement, "Placement")
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
-    def solve(self, planner: AnyPlanner, options: Mapping[str, Any], progress: Progress = silent) -> Combined:
+    def solve(self, planner: AnyPlanner, options: Mapping[str, Any], progress: work.Progress | None = None) -> Combined:
         """Plan and place; a planner that can plan for a placement makes several plans around the first that fits.
 
         A planner gets those of the options that it has. `seconds` among them are for all of that together.
         """
-        record = planner_of(planner)
-        until, share = Deadline.within(options.get("seconds")), ONE if self.pool is None else EACH
+        with work.within(options.get("seconds"), progress):
+            return self._solved(planner, options)
+
+    def _solved(self, planner: AnyPlanner, options: Mapping[str, Any]) -> Combined:
+        record, share = planner_of(planner), ONE if self.pool is None else EACH
         given = {**record.given, **options}
 
         def plan(**more: Any) -> Callable[[Trace, int], Plan]:
             seeded = {"seed": more["seed"] + given.get("seed", 0)} if "seed" in more else {}
             chosen = {**more, **given, **seeded}
             one = record.with_known({name: value for name, value in chosen.items() if name not in TOLD})
-            left = (lambda: None) if until is NEVER else until.part(share).left
-            return lambda trace, limit: one(trace, self.machine, limit, seconds=left(), progress=progress)
+            return _hurried(lambda trace, limit: one(trace, self.machine, limit), share)
 
-        place = _hurried(self.place, until, share)
+        place = _hurried(self.place, share)
         if self.pool is None:
             assert self.load is not None
             return at_load(self.trace, self.load, swap=plan(), pool=place)
         swap, pool = QUICK
-        quick = _hurried(partial(self.place, **taken(self.place, pool)), until, share)
+        quick = _hurried(partial(self.place, **taken(self.place, pool)), share)
         again = record.has("placed")
         first = in_pool(
             self.trace,
@@ -118,8 +113,6 @@ class Case(Shown):
             swap=plan(placed=True, **swap) if again else plan(),
             pool=quick,
             load_limit=self.load,
-            until=until,
-            progress=progress,
         )
         if not again:
             return first
@@ -131,8 +124,6 @@ class Case(Shown):
             pool=place,
             judge=self.judge,
             least=self.line.makespan,
-            until=until,
-            progress=progress,
         )
 
     def judge(self, found: Combined) -> Timeline:
@@ -155,14 +146,18 @@ class Case(Shown):
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
 
 
-def _hurried(call: Callable[..., T], until: Deadline, share: float) -> Callable[..., T]:
-    """Let each call take a share of the time that is left then, if it has a keyword for that."""
-    if until is NEVER or not taken(call, {"seconds": 0.0}):
-        return call
-    return lambda *args: call(*args, seconds=until.part(share).left())
+def _hurried(call: Callable[..., T], share: float) -> Callable[..., T]:
+    """Let each call take a share of the time that is left then."""
+
+    def hurried(*args: Any) -> T:
+        with work.part(share=share):
+            return call(*args, **(taken(call, {"seconds": work.left()}) if work.hurried() else {}))
+
+    return hurried
 
 
 @strict
+@work.budgeted
 def plan(
     trace: Trace,
     machine: Machine | str,
@@ -175,7 +170,7 @@ def plan(
     alignment: int = 256,
     check: bool = True,
     seconds: float | None = None,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
     **options: Any,
 ) -> Planned:
     """Plan swaps for a limit, place what is left, time the iteration with and without the plan, and check all of it.
@@ -207,7 +202,7 @@ def plan(
         The whole time: for both placements, the plans, the clock, and those oracles that are done by then. The first
         plan that fits counts, and is made better while there is time. What comes out then depends on the machine, not
         on what is compiled already: the clock stands still for that.
-    progress : callable
+    progress : callable, optional
         Told what is being done.
     **options
         Options of the planner (`seed`, `effort`, `peaks`, ...); `threshold` may be a text, like the limits.
@@ -252,21 +247,19 @@ def plan(
     options = _options(call, name, options, trace.peak_load)
     given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
     limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
-    until = Deadline.within(seconds)
-    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, until=until, progress=progress)
-
-    planning = until.part(PLANNING)
+    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment)
 
     def solve(score: str) -> Combined:
-        chosen = {**options, "seconds": planning.seconds} | ({"score": score} if score else {})
-        return case.solve(call, chosen, lambda text: progress(f"{score or name}: {text}"))
+        with work.part(score or name):
+            return case.solve(call, {**options, **({"score": score} if score else {})})
 
     with blamed(planner=call, placer=placer):
-        score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
+        with work.part(share=PLANNING):
+            score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
         planned = case.planned(found, judged, name, score)
         if check:
-            progress("checking the plan")
-            planned = planned.verified(until.seconds)
+            work.tell("checking the plan")
+            planned = planned.verified()
     return planned
 
 

@@ -231,7 +231,7 @@ class PlannerRecord:
         """Plan; what a planner of the user's own raises, and should not, bears its name."""
         one = self.with_(**options)
         try:
-            found = one.plan(trace, machine, limit, seconds=work.seconds(), progress=work.tell)
+            found = one.plan(trace, machine, limit, seconds=work.seconds(), progress=work.teller())
             if not isinstance(found, Proposal):
                 expect("planner", "what it returned", found, "Plan")
         except (ValueError, Infeasible, NotReached):

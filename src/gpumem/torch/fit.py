@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.units import amount, fraction, human
 from gpumem.pipeline import Among, Need, Planned, among, least, need
 from gpumem.pipeline.compare_planners import QUICK, SEVERAL
-from gpumem.pipeline.pipeline import Progress, silent
 from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -47,7 +46,7 @@ def fit(
     seconds: float = SECONDS,
     workspaces: str | int = "fastest",
     name: str = "",
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
 ) -> Fit:
     """Say whether a training step fits a machine, and what it would take to make it fit.
 
@@ -131,14 +130,12 @@ def fit(
         seconds,
         workspaces,
         name or name_of(make),
-        progress,
     )
-    Deadline.within(seconds)  # refuses what is none
-    if not largest:
-        return asked.at(batch)
-    if batch is not None:
+    work.check_seconds(seconds)
+    if largest and batch is not None:
         raise ValueError(f"batch: {batch}: with largest, batches are tried; leave one of the two out")
-    return asked.largest()
+    with work.within(progress=progress):
+        return asked.largest() if largest else asked.at(batch)
 
 
 Step = tuple[Trace, Need, tuple[str, ...]]  # with workspaces; what it takes; what is to be said of it
@@ -159,7 +156,6 @@ class _Asked:
     seconds: float
     rule: str | int
     name: str
-    progress: Progress
     captured: dict[int | None, Step] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     planned: dict[int | None, Planned] = field(default_factory=dict)  # not checked
@@ -167,7 +163,7 @@ class _Asked:
     def capture(self, batch: int | None) -> Step:
         """Return the step at a batch."""
         if batch not in self.captured:
-            self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
+            work.tell("capturing" + ("" if batch is None else f" at batch {batch}"))
             found = record(self.make, self.device, batch=batch, chunk=self.chunk, name=self.name)
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
@@ -207,8 +203,8 @@ class _Asked:
         )
         if answer.fits:
             return answer
-        until = Deadline.within(self.seconds)
-        chosen = self.plan(trace, limit, self.planners, until.left())
+        begin = work.now()
+        chosen = self.plan(trace, limit, self.planners, self.seconds)
         best, known = chosen.planned, self.planned.get(batch)
         if known is not None and (best is None or known.overhead < best.overhead):  # time may be shorter now
             best = known.verified(self.seconds)
@@ -222,8 +218,7 @@ class _Asked:
             planners=[name for name in self.quick if name not in broken] or [*{*self.planners} - broken],
             options=self.options,
             overhead=self.overhead,
-            seconds=max(until.left(), self.seconds / 2),
-            progress=self.progress,
+            seconds=max(begin + self.seconds - work.now(), self.seconds / 2),
         )
         return answer.with_(tried=chosen.tried, least=lowest)
 
@@ -237,7 +232,6 @@ class _Asked:
             overhead=self.overhead,
             seconds=seconds,
             check=check,
-            progress=self.progress,
             options=self.options,
         )
 
