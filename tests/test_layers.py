@@ -294,7 +294,13 @@ QUESTIONS = {
     ),
     *("testing/testing", "torch/foreign", "torch/rebatch", "torch/shown", "torch/torch_peers", "torch/capture/bitwise"),
     *("torch/capture/peaks", "torch/run/beside", "torch/run/bits", "torch/run/leaving", "torch/run/op_samples"),
-    *("torch/run/random_programs", "torch/run/random_steps", "torch/zoo/zoo", "pool/allocators/contract"),
+    *(
+        "torch/run/random_programs",
+        "torch/run/random_steps",
+        "torch/zoo/zoo",
+        "pool/allocators/contract",
+        "base/deadline",
+    ),
 }
 
 
