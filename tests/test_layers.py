@@ -30,7 +30,7 @@ PACKAGES = {
     "swap": ["base", "trace", "simulator"],
     "pool": ["base", "trace", "check"],
     "execute": ["base", "trace", "kernels", "simulator", "io"],
-    "testing": ["base", "trace", "kernels", "check", "swap", "pool"],
+    "testing": ["base", "trace", "kernels", "simulator", "check", "swap", "pool"],
     "jobs": ["base", "trace", "simulator", "check", "swap", "execute"],
     "pipeline": ["base", "trace", "simulator", "io", "check", "swap", "pool", "execute"],
     "runtime": ["base", "trace", "simulator", "swap", "pool", "execute", "pipeline"],
@@ -41,19 +41,21 @@ PACKAGES = {
     ],
 }
 # The same inside a package, for its folders and loose files; what is not named here may import nothing beside it.
-PLAN = ["plan", "facts", "fluid", "linear_programs", "tasks"]
+PLAN = ["plan", "facts", "planner", "fluid", "linear_programs", "tasks"]
 INSIDE = {
     "swap": {
         "plan": [],
         "tasks": ["plan"],
         "facts": ["plan"],
+        "planner": ["plan", "facts"],
+        "own_planner": ["plan", "planner"],
         "_solver_process": [],
         "linear_programs": ["_solver_process", "plan", "facts"],
         "fluid": ["plan", "facts", "linear_programs"],
         "bound": ["plan", "facts", "fluid", "linear_programs"],
         **dict.fromkeys(("autoswap", "baselines", "mosos", "snu", "tensile"), PLAN),
         "search": [*PLAN, "autoswap", "baselines", "bound", "mosos", "snu", "tensile"],
-        "planners": [*PLAN, "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
+        "planners": [*PLAN, "own_planner", "autoswap", "baselines", "bound", "mosos", "search", "snu", "tensile"],
     },
     "runtime": {
         "residency": [],
@@ -292,7 +294,13 @@ QUESTIONS = {
     ),
     *("testing/testing", "torch/foreign", "torch/rebatch", "torch/shown", "torch/torch_peers", "torch/capture/bitwise"),
     *("torch/capture/peaks", "torch/run/beside", "torch/run/bits", "torch/run/leaving", "torch/run/op_samples"),
-    *("torch/run/random_programs", "torch/run/random_steps", "torch/zoo/zoo", "pool/allocators/contract"),
+    *(
+        "torch/run/random_programs",
+        "torch/run/random_steps",
+        "torch/zoo/zoo",
+        "pool/allocators/contract",
+        "base/deadline",
+    ),
 }
 
 

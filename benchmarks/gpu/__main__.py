@@ -32,7 +32,7 @@ from benchmarks.speed._jobs import TITLE as JOBS
 from benchmarks.speed._latency import TITLE as OPS, measurements, summary
 from benchmarks.speed._limits import TITLE as LIMITS, limits
 from benchmarks.speed._requests import TITLE as REQUESTS, requests
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.base.files import replacing
 from gpumem.base.names import choice
 from gpumem.execute.cuda import devices, driver
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     sections = {name: SECTIONS[name] for name in args.only}
     if args.latency:
         sections["latency"] = Section(LATENCY, OPS, partial(latency, path=args.latency))
-    begin, whole = time.perf_counter(), Deadline.within(WHOLE + LATENCY * bool(args.latency))
+    begin = time.perf_counter()
     device = Device(0)
     device.set_current()
     names = ("numba-cuda", "cuda-core", "cuda-bindings", "numba", "numpy", "cupy-cuda12x", "cupy-cuda13x", "torch")
@@ -100,12 +100,13 @@ def main(argv: list[str] | None = None) -> int:
     print(header(SEED))
     print(f"# device: {told['device']}, driver {told['driver']}, {told['versions']}")
     result: dict[str, Any] = told | {"command": " ".join(sys.argv), "seconds": {}, "left out": {}, "failed": {}}
-    for name, section in sections.items():
-        until = Deadline.within(min(section.seconds, whole.left()))
-        _measured(name, section, Bench(device, args.quick, until), result)
-        if args.json:
-            with replacing(args.json) as file:
-                file.write(json.dumps(result, indent=1).encode())
+    with work.within(WHOLE + LATENCY * bool(args.latency)):
+        for name, section in sections.items():
+            with work.within(section.seconds):
+                _measured(name, section, Bench(device, args.quick), result)
+            if args.json:
+                with replacing(args.json) as file:
+                    file.write(json.dumps(result, indent=1).encode())
     print(f"\n# took {time.perf_counter() - begin:.0f} s")
     return 1 if result["failed"] else 0
 

@@ -9,6 +9,7 @@ from functools import partial
 from benchmarks.gpu.shared import BASE, Bench, Row, models
 from benchmarks.speed._jobs import side_by_side
 from gpumem import Machine, autoswap, best_fit
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Launch, prepare
 from gpumem.execute.cuda import Cuda
@@ -46,11 +47,12 @@ def planned(bench: Bench) -> list[Row]:
     """Models at 100 to 40 % of their peak load."""
     rows: list[Row] = []
     machine, ways = machine_of(), models(bench.quick)
+    percents = (100, 80, 60) if bench.quick else (100, 90, 80, 70, 60, 50, 40)
     for k, (name, build) in enumerate(ways.items()):
         if bench.late(name):
             continue
-        share = Bench(bench.device, bench.quick, bench.until.part(1 / (len(ways) - k)), bench.cut)
-        rows += _limits(share, name, build(), machine, (100, 80, 60) if bench.quick else (100, 90, 80, 70, 60, 50, 40))
+        with work.part(name, 1 / (len(ways) - k)):
+            rows += _limits(bench, name, build(), machine, percents)
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from cuda.core import Device, EventOptions
 
 from gpumem import Machine
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.execute.models import cnn, mlp
 from gpumem.execute.models.graph import Model
 
@@ -23,22 +23,21 @@ Row = dict[str, Any]
 
 @dataclass
 class Bench:
-    """What a section is given: the device, whether only to try, until when; and where it says what it left out."""
+    """What a section is given: the device, whether only to try; and where it says what it left out."""
 
     device: Device
     quick: bool
-    until: Deadline
     cut: list[str] = field(default_factory=list)
 
     def late(self, what: str) -> bool:
         """Return whether the time is up, and note what is left out for that."""
-        if self.until.over():
+        if late := work.over():
             self.cut.append(what)
-        return self.until.over()
+        return late
 
     def times(self, seconds: float, most: int, share: float, least: int = 1) -> int:
         """Return how many repetitions of so many seconds fit into a share of what is left."""
-        fit = int(self.until.left() * share / max(seconds, 1e-9))
+        fit = int(work.left() * share / max(seconds, 1e-9))
         return max(min(fit, most), least)
 
     def event(self) -> Any:

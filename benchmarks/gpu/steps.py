@@ -15,6 +15,7 @@ from benchmarks.gpu.planned import at, bytes_of, machine_of, timed
 from benchmarks.gpu.shared import MIB, Bench, Row, models
 from benchmarks.gpu.unified import Unified
 from gpumem import Machine, best_fit
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.execute import Views, prepare
 from gpumem.execute.cuda import Cuda
@@ -106,8 +107,8 @@ def steps(bench: Bench) -> list[Row]:
     machine, ways = machine_of(), {n: b for n, b in models(bench.quick).items() if n in ("mlp", "cnn")}
     for k, (name, build) in enumerate(ways.items()):
         if not bench.late(name):
-            share = Bench(bench.device, bench.quick, bench.until.part(1 / (len(ways) - k)), bench.cut)
-            rows += [{"model": name} | row for row in _model(share, name, build(), machine)]
+            with work.part(name, 1 / (len(ways) - k)):
+                rows += [{"model": name} | row for row in _model(bench, name, build(), machine)]
     return rows
 
 

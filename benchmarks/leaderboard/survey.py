@@ -19,11 +19,10 @@ import numpy as np
 from benchmarks.leaderboard.ledger import Ledger, Row
 from gpumem import check as oracles, swap
 from gpumem.base.arguments import expect, strict
-from gpumem.base.deadline import now
 from gpumem.base.display import Facts, Shown, clipped
 from gpumem.base.errors import CheckError, Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.base.version import __version__
+from gpumem.base.work import now
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap import Bound, Plan
@@ -54,7 +53,7 @@ class Question(Shown):
         `planner(trace, machine, limit, **options)` returns a `Plan`, or a `Bound`. For processes and dask it must be
         one that can be pickled: a function of a module.
     options : mapping
-        Those that the planner has a keyword for are handed on. The values must be plain: JSON has them.
+        Those that the planner has are handed on. The values must be plain: JSON has them.
     """
 
     trace: Trace
@@ -76,6 +75,13 @@ class Question(Shown):
         """Bytes."""
         return int(self.trace.peak_load * self.part)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """The options that the planner has, and its own where it is not as the table has it."""
+        planner = swap.planner_of(self.planner)
+        own = {} if planner == swap.PLANNERS.get(self.name) else planner.given
+        return {**own, **planner.known(self.options)}
+
     def asked(self) -> Row:
         """Return what the answer depends on: content of the trace, machine, limit, planner, its options, version."""
         return {
@@ -87,7 +93,7 @@ class Question(Shown):
             "part": self.part,
             "limit": self.limit,
             "planner": self.name,
-            "options": taken(self.planner, self.options),
+            "options": self.told,
             "version": __version__,
         }
 

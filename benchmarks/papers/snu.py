@@ -24,7 +24,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap import heuristic
 from gpumem.swap.plan import Plan
-from gpumem.swap.snu import by_address, follow, ilp, on_demand
+from gpumem.swap.snu import by_address, follow, on_demand
 from gpumem.swap.snu.addresses import FITS
 from gpumem.trace import Trace
 
@@ -56,8 +56,8 @@ def context(machine: Machine) -> Machine:
 
 def planners(*, program: bool = True) -> Planners:
     """The planners of figure 8, beside those on demand: with the integer program or without."""
-    known: Planners = {"heuristic": heuristic, "search": swap.search}
-    return {**known, "ilp": ilp} if program else known
+    names = ["heuristic", "search", "ilp"] if program else ["heuristic", "search"]
+    return swap.planners_of(names)
 
 
 def batch_of(trace: Trace) -> int:

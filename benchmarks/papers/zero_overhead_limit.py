@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import now
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.names import name_of
 from gpumem.base.units import human, percent
+from gpumem.base.work import now
 from gpumem.pipeline.report import columns
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate

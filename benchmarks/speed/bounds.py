@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.speed._bench import SHARED, header
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import percent
+from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.simulator.machine import Machine
 from gpumem.swap.bound import least_stall

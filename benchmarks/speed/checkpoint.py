@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.speed._bench import SHARED, header
 from benchmarks.speed.baselines import lowest, overhead
-from gpumem.base.deadline import now
+from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.pipeline.report import columns
 from gpumem.swap import checkpoint

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.speed._bench import SHARED, header
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.pipeline.footprint import replayed
 from gpumem.pipeline.swap_and_place import in_pool, settle

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.speed._bench import SHARED, header
 from gpumem import check
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.io import BUNDLED, bundled_path as path_of, read
 from gpumem.pool import best_fit, first_fit, search
 from gpumem.simulator.machine import Machine

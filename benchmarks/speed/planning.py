@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.speed._bench import SHARED, header, synthetic
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap.planner import TARGETS, autoswap, candidates

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.speed._bench import header
 from gpumem import bundled, io, swap
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
+from gpumem.base.work import now
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import floor
@@ -42,7 +42,7 @@ def proved(solve: Callable[[], swap.Proof], base: int) -> tuple[str, swap.Plan |
     except (Infeasible, NotReached) as stop:
         return f"{type(stop).__name__:>28} {now() - begin:6.1f}", None
     seconds = now() - begin
-    return f"{found.value / base - 1:9.2%} {found.gap:8.2%} {found.status:>9} {seconds:6.1f}", found.plan
+    return f"{found.makespan / base - 1:9.2%} {found.gap:8.2%} {found.status:>9} {seconds:6.1f}", found.plan
 
 
 def row_of(trace: Trace, machine: Machine, args: argparse.Namespace) -> str:

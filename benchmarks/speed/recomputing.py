@@ -11,9 +11,9 @@ from functools import partial
 
 from benchmarks.speed._bench import SHARED, header
 from benchmarks.speed.baselines import overhead
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.base.units import percent
+from gpumem.base.work import now
 from gpumem.io import read
 from gpumem.pipeline.report import columns
 from gpumem.simulator.machine import Machine

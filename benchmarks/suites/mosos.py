@@ -42,7 +42,7 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     """Print figures 2, 4 and 5 of MO-SOS: a minute, or --seconds, for each ratio, program and the search."""
     paper = papers.mosos
     ratios, machine = _ratios(args), target_of(args)
-    of_use = {"search": swap.search}
+    of_use = {"search": swap.PLANNERS["search"]}
     own = {"seconds": FEW if args.quick else SECONDS} | own_options(args, of_use)
     results: Results = {part: [] for part in PARTS}
     found = results["steps"]

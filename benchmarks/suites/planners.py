@@ -13,11 +13,12 @@ from benchmarks.leaderboard.ledger import Ledger
 from benchmarks.leaderboard.survey import BOUNDS, questions, survey
 from benchmarks.suites.suite import Results, Suite
 from gpumem import swap
-from gpumem.base.names import choices
+from gpumem.base.names import one_of
 from gpumem.base.units import fraction
 from gpumem.cli.common.args import add_machine, check_file, target_of
 from gpumem.cli.common.files import traces_of
 from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planners import add_planner
 from gpumem.cli.common.planning import add_search, own_options, tell_bound
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
@@ -42,7 +43,7 @@ def options(p: Parser) -> None:
     bounds = ", ".join(BOUNDS)
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones)")
     known = f"swap planners, and {bounds}: what none of them can beat (default: %(default)s)"
-    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help=known)
+    add_planner(p, "all", known)
     p.add_argument("--only", metavar="NAME[,NAME]", help="plan with these only; rows of others come from --results")
     add_machine(p, "gtx1080ti")
     p.add_argument("--limits", metavar="L[,L]", help=f"parts of the peak load (default: {LIMITS})".replace("%", "%%"))
@@ -56,30 +57,45 @@ def options(p: Parser) -> None:
 
 def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> Results:
     """Print what every planner costs beside both bounds: overhead, bytes moved, time run again, seconds."""
-    table: Mapping[str, Callable[..., Any]] = {**swap.PLANNERS, **BOUNDS}
-    named = choices(args.planner, table, "--planner")
+    planners = _asked(args.planner, "--planner")
     if args.quick and args.planner == "all":
-        named = [name for name in named if name not in swap.PROGRAMS]
-    only = named if args.only is None else choices(args.only, table, "--only")
-    named += [name for name in only if name not in named]
+        planners = {name: planner for name, planner in planners.items() if name not in _programs(planners)}
+    only = planners if args.only is None else _asked(args.only, "--only")
+    planners = {**planners, **only}
     limits, executor = _limits(args), _executor(args.jobs)
     if args.results is not None:
         check_file(args.results, (".jsonl",), "--results")
     machine = target_of(args)
-    own = (LITTLE if args.quick else {}) | own_options(args, {name: table[name] for name in named})
+    own = (LITTLE if args.quick else {}) | own_options(args, planners)
     ledger = Ledger(args.results, only if args.again else (), tell)
     traces = traces_of(args.trace, machine, progress, args.workspaces)
     tell_bound(machine)
-    asked = questions(traces, machine, {name: table[name] for name in named}, limits, own)
+    asked = questions(traces, machine, planners, limits, own)
     mine = [one for one in asked if one.name in only or ledger.get(one.asked())]
     with executor as pool:
         rows = survey(mine, executor=pool, ledger=ledger, progress=progress)
     broken = _tell(rows, len(asked) - len(mine), args.results)
-    against = standings.against(rows, SEARCH, swap.PROGRAMS)
+    against = standings.against(rows, SEARCH, _programs(planners))
     curves = standings.figures(rows, SEARCH)
     summed = {"means": standings.means(rows), "against": against, "gaps": standings.gaps(rows, SEARCH)}
     results: Results = {"rows": rows, **summed, "curves": curves}
     return results | ({"failed": broken} if broken else {})
+
+
+def _asked(text: str, what: str) -> dict[str, Callable[..., Any]]:
+    """Return the swap planners and bounds of a list of names."""
+    if text == "all":
+        return {**swap.PLANNERS, **BOUNDS}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if ":" not in name:
+            one_of(what, name, {**swap.PLANNERS, **BOUNDS})
+    return {name: BOUNDS[name] if name in BOUNDS else swap.planner_of(name, what) for name in names}
+
+
+def _programs(planners: Mapping[str, Callable[..., Any]]) -> list[str]:
+    """Those that prove what no plan can beat."""
+    return [name for name, planner in planners.items() if name not in BOUNDS and swap.planner_of(planner).proves]
 
 
 def _limits(args: argparse.Namespace) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from benchmarks import papers
 from benchmarks.suites.suite import Results, Suite
 from gpumem import pipeline, swap
 from gpumem.base.errors import failure
-from gpumem.base.names import chosen, taken
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
 from gpumem.cli.common.files import each_way, traces_of, with_workspaces
 from gpumem.cli.common.parser import Parser
+from gpumem.cli.common.planners import add_planner, planners_asked
 from gpumem.cli.common.planning import add_own, own_options, tell_bound
 from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.pipeline import report
@@ -25,9 +25,8 @@ from gpumem.pipeline import report
 if TYPE_CHECKING:
     from benchmarks.papers.autoswap import Study
     from benchmarks.papers.zero_overhead_limit import Knee
-    from gpumem.swap.plan import Plan
 
-    Planners = Mapping[str, Callable[..., Plan]]
+    Planners = Mapping[str, swap.Planner]
 
 PARTS = {
     "knees": "Lowest load limit at no more than 0.5 % overhead, capacity clock",
@@ -50,7 +49,7 @@ QUICK += ", no integer programs"
 def options(p: Parser) -> None:
     """Add the suite's own arguments."""
     p.add_argument("trace", nargs="*", help="trace files or bundled names (default: the bundled ones; figures: vgg16)")
-    p.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    add_planner(p, "all", "swap planners (default: %(default)s)")
     add_machine(p, "gtx1080ti")
     p.add_argument("--limits", metavar="L[,L]", help="of figures 9 to 11, bytes or %% (default: 90%% to 30%% by 5%%)")
     p.add_argument("--batches", metavar="F[,F]", help=f"of figure 10, times the recorded one (default: {BATCHES})")
@@ -63,9 +62,9 @@ def measure(args: argparse.Namespace, parts: list[str], progress: Progress) -> R
     """Print the knees of swap planners next to the bound, and figures 8 to 11 and Table II of the AutoSwap paper."""
     if args.step is not None and not 0 < args.step <= 1:
         raise ValueError(f"--step: {args.step} is not in (0, 1]")
-    planners = chosen(args.planner, swap.PLANNERS, "--planner")
+    planners = planners_asked(args)
     if args.quick and args.planner == "all":
-        planners = {name: planner for name, planner in planners.items() if name not in swap.PROGRAMS}
+        planners = {name: planner for name, planner in planners.items() if not planner.proves}
     machine, factors = target_of(args), _factors(args)
     step = args.step if args.step is not None else COARSE if args.quick else FINE
     traces = traces_of(args.trace, machine, progress)
@@ -126,7 +125,6 @@ def _figure(
 def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[Knee]:
     """The knee of each planner, next to the bound, checked."""
     from benchmarks.papers.zero_overhead_limit import knee, knee_of
-    from gpumem.swap.search.planner import lowest
 
     def told(who: str, text: str) -> None:
         study.progress(f"{trace.name}: {who}: {text}")
@@ -135,13 +133,13 @@ def _knees(study: Study, planners: Planners, step: float, rounds: int) -> list[K
     bound = swap.zero_stall_limit(trace, machine, rounds=rounds, progress=partial(told, "bound")).limit
     for name, planner in planners.items():
         progress = partial(told, name)
-        options = {**study.options, "progress": progress}
+        known = planner.known({**study.options, "progress": progress})
         try:
-            if name == "search":  # it looks for the lowest limit itself
-                own = partial(lowest, **taken(lowest, options))
+            if planner.finds_lowest:
+                own = partial(planner.with_known(known).lowest, seconds=known.get("seconds"), progress=progress)
                 one = knee_of(trace, machine, own, name=name, bound=bound)
             else:
-                call = partial(planner, **taken(planner, options))
+                call = partial(planner, **known)
                 one = knee(trace, machine, call, step=step, name=name, bound=bound, progress=progress)
             study.verify(one)
         except Exception as error:

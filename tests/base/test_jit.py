@@ -11,8 +11,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from gpumem.base import deadline, jit as _jit
-from gpumem.base.deadline import Deadline
+from gpumem.base import jit as _jit, work
 
 HURRY = """
 from gpumem import Machine, io
@@ -55,37 +54,38 @@ def test_the_time_in_which_a_loop_is_compiled_is_in_no_deadline(monkeypatch: pyt
     def fourfold(x: int) -> int:
         return twice(twice(x))  # whose compilation is a part of this one's
 
-    monkeypatch.setattr(deadline, "wall", lambda: moment)
+    monkeypatch.setattr(work, "wall", lambda: moment)
     monkeypatch.setattr(_jit._listener, "tell", compiled)
-    until, begin = Deadline.within(1), deadline.now()
-    assert (fourfold(3), moment) == (12, 65) and not until.over() and deadline.now() == begin
-    moment += 0.5
-    assert until.left() == 0.5
+    begin = work.now()
+    with work.within(1):
+        assert (fourfold(3), moment) == (12, 65) and not work.over() and work.now() == begin
+        moment += 0.5
+        assert work.left() == 0.5
 
 
 def test_the_clock_stands_still_for_the_thread_that_waits_and_goes_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     moment, seen = 5.0, list[float]()
-    monkeypatch.setattr(deadline, "wall", lambda: moment)
+    monkeypatch.setattr(work, "wall", lambda: moment)
 
     def other() -> None:
-        begin = moment - deadline.now()
-        deadline.stop_clock()
+        begin = moment - work.now()
+        work.stop_clock()
         seen.append(begin)
 
-    until = Deadline.within(10)
-    deadline.stop_clock()
-    moment += 3
-    deadline.stop_clock()
-    moment += 4
-    deadline.start_clock()
-    moment += 5
-    deadline.start_clock()
-    assert until.left() == 10
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    moment += 2
-    assert (seen, until.left()) == ([0.0], 8)  # the other one's clock had not stood still, and does not matter here
+    with work.within(10):
+        work.stop_clock()
+        moment += 3
+        work.stop_clock()
+        moment += 4
+        work.start_clock()
+        moment += 5
+        work.start_clock()
+        assert work.left() == 10
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        moment += 2
+        assert (seen, work.left()) == ([0.0], 8)  # the other one's clock had not stood still, and does not matter here
 
 
 @pytest.mark.thorough

@@ -37,6 +37,19 @@ def conflicts(trace: Trace, placement: Placement | None) -> list[tuple[I64, I64]
     return [(np.flatnonzero(row & (steps < x)), np.flatnonzero(row & (steps >= x))) for x, row in enumerate(found)]
 
 
+def clock(trace: Trace, duration: I64, placement: Placement | None, iterations: int) -> I64:
+    """When each op starts in each iteration: when its stream is free and all that it conflicts with has ended."""
+    waits_for, ready = conflicts(trace, placement), dict[int, int]()
+    start, end = np.zeros((2, iterations, trace.n), np.int64)
+    for k, i in np.ndindex(iterations, trace.n):
+        this, last = waits_for[i]
+        before = end[k - 1, last] if k else end[0, :0]
+        stream = int(trace.ops.stream[i])
+        start[k, i] = max([ready.get(stream, 0), *end[k, this].tolist(), *before.tolist()])
+        end[k, i] = ready[stream] = start[k, i] + duration[i]
+    return start
+
+
 def same_bytes(trace: Trace, placement: Placement, j: int) -> Bool:
     """The other device buffers that share bytes with `j`."""
     b, at = trace.buffers, placement.offset
@@ -56,3 +69,13 @@ def overlapping(trace: Trace, at: I64) -> set[tuple[int, int]]:
         if bytes_meet and times_meet:
             found.add((j, k))
     return found
+
+
+def over_budget(trace: Trace, limit: int, *, host: bool) -> int:
+    """The first step at which more than `limit` bytes are held, all buffers added up at each; -1 if there is none."""
+    b = trace.buffers
+    for step in range(trace.n):
+        held = int(b.size[(b.host == host) & ((step - b.start) % trace.n < b.end - b.start)].sum())
+        if held > limit:
+            return step
+    return -1

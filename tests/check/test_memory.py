@@ -110,3 +110,24 @@ def test_the_budget_counts_arcs_on_both_sides() -> None:
     check.budget(host, 1, host=9)
     with objects("budget", "step 0: holds 9 bytes on the host, the limit is 8"):
         check.budget(host, 1, host=8)
+
+
+@given(traces(max_ops=12), st.integers(0, 40), st.integers(0, 40))
+def test_the_budget_is_held_against_the_sum_at_each_step(trace: Trace, limit: int, host: int) -> None:
+    over = [naive.over_budget(trace, limit, host=False), naive.over_budget(trace, host, host=True)]
+    try:
+        check.budget(trace, limit, host=host)
+    except CheckError as error:
+        assert error.ops == (over[0] if over[0] >= 0 else over[1],)
+    else:
+        assert over == [-1, -1]
+
+
+def test_the_budget_oracle_adds_up_each_buffer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 500  # one at each step: once, all were added up at each
+    trace = Trace.from_lifetimes([1] * n, range(n), range(1, n + 1))
+    for column in ("start", "end"):
+        object.__setattr__(trace.buffers, column, getattr(trace.buffers, column).view(Counted))
+    monkeypatch.setattr(Counted, "elements", 0)
+    check.budget(trace, 1)
+    assert Counted.elements < 20 * n

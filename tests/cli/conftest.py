@@ -34,7 +34,7 @@ def bare_file(tmp_path: Path) -> Path:
 def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Plan]]:
     """Three planners: one that works, one that gives up, one with options."""
     planners: dict[str, Callable[..., Plan]] = {"autoswap": autoswap, "gives-up": gives_up, "seeded": seeded}
-    monkeypatch.setattr("gpumem.swap.PLANNERS", planners)
+    monkeypatch.setattr("gpumem.swap.planners.PLANNERS", planners)
     TOLD.clear()
     return planners
 

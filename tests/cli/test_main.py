@@ -99,7 +99,8 @@ def test_what_we_did_wrong_is_one_line_unless_asked_for_more(
     def wrong(trace: Trace, machine: Machine, limit: int) -> Plan:
         raise error
 
-    monkeypatch.setitem(swap.PLANNERS, "wrong", wrong)
+    wrong.__module__ = swap.__name__  # one of ours
+    monkeypatch.setitem(swap.PLANNERS, "wrong", wrong)  # type: ignore[arg-type]
     line = ["plan", "mlp3", "--planner", "wrong", "--load-limit", "95%"]
     told = f"gpumem: internal error: {type(error).__name__}: {error}"
     more = "; run it again with --traceback, and report what it says"

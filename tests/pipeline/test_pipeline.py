@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gpumem.base.names import name_of
 from gpumem.base.units import amount
 from gpumem.pipeline import Case, Checked, Planned
 from gpumem.swap import autoswap
+from gpumem.trace import Buffers, Ops
 from tests.conftest import Cli, tiny_machine
 from tests.files import snapshot
 from tests.nets import MIB, PEAK, net
@@ -115,14 +117,21 @@ def test_it_says_which_oracles_were_asked(planned: Planned) -> None:
 def test_of_a_huge_trace_it_says_what_was_left_out_and_why(
     cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.check.verdict.QUADRATIC", 5)
-    found = gpumem.plan(net(), "gtx1080ti", load="75%").checked
-    assert found.held == ("placement", "data_flow") and list(found.left_out) == ["budget", "timeline"]
-    assert all(why.endswith(" buffers are too many") for why in found.left_out.values())
-    ran = cli("plan", file, "--load-limit", "75%", "--json")
+    monkeypatch.setattr("gpumem.pipeline.planned.TIMELINE", 1e9)
+    found = gpumem.plan(net(), "gtx1080ti", load="75%", seconds=60).checked
+    assert found.held == ("placement", "data_flow", "budget") and list(found.left_out) == ["timeline"]
+    assert re.fullmatch(r"it takes about .* s, .* s are left", found.left_out["timeline"])
+    ran = cli("plan", file, "--load-limit", "75%", "--seconds", "60", "--json")
     assert ran.status == 0 and len(ran.err) == 1
-    assert ran.err[0].startswith("gpumem: checked: placement, data_flow; not checked: budget (")
-    assert cli("plan", file, "--load-limit", "75%", "--no-check").err == []
+    assert ran.err[0].startswith("gpumem: checked: placement, data_flow, budget; not checked: timeline (")
+    assert cli("plan", file, "--load-limit", "75%", "--seconds", "60", "--no-check").err == []
+
+
+def test_a_long_trace_is_checked_by_all_oracles() -> None:
+    n = 20_001  # once, budget and timeline were left out above 20,000 ops
+    ops = Ops.make([[i - 1] if i else [] for i in range(n)], [[i] for i in range(n)], duration=[5] * n)
+    trace = Trace(Buffers.make([8] * n, range(n), [min(i + 2, n) for i in range(n)]), ops)
+    assert gpumem.plan(trace, "gtx1080ti", load="100%").checked == ALL
 
 
 @pytest.mark.parametrize("oracle", ALL.held)

@@ -104,3 +104,23 @@ def test_an_address_space_of_many_pieces(seed: int) -> None:
     placement = Placement.at(trace, [*range(300), *low.tolist()])
     rule, edges = literal(trace, placement), edges_of(trace, placement)
     assert edges <= rule <= implied(trace, edges)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_buffers_that_are_never_written_guard_their_bytes(seed: int) -> None:
+    # ranges of 40 bytes are read, never written, on three streams; between these reads others write where they lay
+    rng = np.random.default_rng(seed)
+    n = 24
+    low = rng.integers(0, 40, n)
+    size = [int(rng.integers(1, 41 - x)) for x in low]
+    writes = rng.random(n) < 0.4
+    ops = Ops.make(
+        [[] if write else [i] for i, write in enumerate(writes)],
+        [[i] if write else [] for i, write in enumerate(writes)],
+        stream=rng.integers(0, 3, n),
+        streams=["a", "b", "c"],
+    )
+    trace = Trace(Buffers.make(size, range(n), range(1, n + 1)), ops)
+    placement = Placement.at(trace, low.tolist())
+    rule, edges = literal(trace, placement), edges_of(trace, placement)
+    assert edges <= rule <= implied(trace, edges)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem.base import deadline
-from gpumem.base.deadline import Deadline
+from gpumem.base import deadline, work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.simulator.machine import Link, Machine
@@ -192,7 +191,7 @@ def test_what_is_certified_by_the_deadline_is_a_bound(monkeypatch: pytest.Monkey
         clock[0] += 1
         return float(clock[0])
 
-    monkeypatch.setattr(deadline, "now", now)
+    monkeypatch.setattr(work, "now", now)
     monkeypatch.setattr(deadline, "LEAST", 60.0)  # the solver's own clock is another one
     monkeypatch.setattr("gpumem.swap.linear_programs.ask", partial(answered, clock, looks))
     early = bounds(trace, GTX, looks + 0.5)
@@ -204,9 +203,9 @@ def test_what_is_certified_by_the_deadline_is_a_bound(monkeypatch: pytest.Monkey
         assert early[0] > static[0] and early[1] > 0
 
 
-def answered(clock: list[int], looks: int, question: dict[str, Any], until: Deadline, **more: float) -> Any:
+def answered(clock: list[int], looks: int, question: dict[str, Any], **more: float) -> Any:
     """Solve a program in no time, unless the time is up."""
-    return None if until.over() else answer({**question, "sides": {**question["sides"], "options": {}}})
+    return None if work.over() else answer({**question, "sides": {**question["sides"], "options": {}}})
 
 
 def test_a_bound_that_had_no_time_is_the_trivial_one() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import product
 from math import inf, nan
 from pathlib import Path
@@ -15,11 +14,10 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.io import bundled, read
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
-from gpumem.swap import PLANNERS, Plan, Swap
+from gpumem.swap import PLANNERS, Plan, Planner, PlannerRecord, Swap, planner_of
 from gpumem.swap.bound import least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
 from gpumem.trace import RECOMPUTE, Trace
@@ -112,10 +110,21 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
-def options_of(planner: Callable[..., Plan]) -> set[str]:
-    """What can be wrong among a planner's keywords; True and False are what they are."""
-    keywords = [p for p in signature(planner).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return {p.name for p in keywords if p.annotation != "bool"} - {"progress", "executor", "start"}
+def options_of(planner: Planner) -> set[str]:
+    """What can be wrong among a planner's options; True and False are what they are."""
+    declared = planner.declared().items()
+    return {"seconds", *(name for name, one in declared if one.kind != "bool")} - {"executor", "start"}
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_a_record_declares_the_keywords_of_its_function(name: str) -> None:
+    record = PLANNERS[name]
+    assert isinstance(record, PlannerRecord)
+    keywords = [p for p in signature(type(record).function).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+    told = {p.name for p in keywords} & {"seconds", "progress"}
+    assert told == ({"seconds", "progress"} if record.reports else {"seconds"})
+    assert {p.name: (p.annotation, p.default) for p in keywords if p.name not in told} == record.declared()
+    assert planner_of(type(record).function) == type(record)()
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
@@ -124,12 +133,18 @@ def test_options_are_checked_whether_the_load_fits_or_not(name: str) -> None:
     for option in sorted(options_of(PLANNERS[name])):
         for limit, value in product((2 * trace.peak_load, trace.peak_load * 95 // 100), WRONG[option]):
             told = "10+" if option == "algorithms" else re.escape(str(value))
-            with pytest.raises(ValueError, match=f"^{option}: .*{told}"):
+            refused = partial(pytest.raises, ValueError, match=f"^{option}: .*{told}")
+            with refused():
                 PLANNERS[name](trace, GTX, limit, **{option: value})
+            with refused():
+                type(PLANNERS[name]).function(trace, GTX, limit, **{option: value})  # type: ignore[attr-defined]
+            if option in PLANNERS[name].declared() and option != "algorithms":
+                with refused():
+                    type(PLANNERS[name])(**{option: value})  # type: ignore[call-arg]
 
 
 def started() -> list[str]:
-    return sorted(name for name, planner in PLANNERS.items() if taken(planner, {"start": None}))
+    return sorted(name for name, planner in PLANNERS.items() if planner.has("start"))
 
 
 @pytest.mark.parametrize("name", started())

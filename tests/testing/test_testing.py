@@ -28,7 +28,7 @@ try:
     testing.check_allocator(Full)
 except testing.ContractError as found:
     print(found.rule)
-for what in ("traces", "allocator_machine"):
+for what in ("traces", "allocator_machine", "check_swap_planner"):
     try:
         getattr(testing, what)
     except ModuleNotFoundError as missing:

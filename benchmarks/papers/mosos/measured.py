@@ -16,14 +16,12 @@ import numpy as np
 from benchmarks.papers.autoswap import Study
 from gpumem import swap
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import now
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
+from gpumem.base.work import now
 from gpumem.pipeline.report import Run
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.workspaces import convolutions
 from gpumem.swap.facts.operators import menu_of, operators
-from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, without
 from gpumem.swap.plan.variants import own_workspaces
@@ -149,12 +147,12 @@ def _solved(
     study: Study, limit: int, name: str, progress: Callable[[str], None], known: Mapping[str, Any]
 ) -> tuple[Plan, Row]:
     """A plan, and what is proved of it."""
-    trace, machine = study.case.trace, study.case.machine
-    own = {**study.options, **known, "progress": progress}
-    if name == SEARCH:
-        return swap.search(trace, machine, limit, **taken(swap.search, own)), {"status": ""}
-    found = solve_mosos(trace, machine, limit, kind=name, **taken(solve_mosos, own))
-    return found.plan, {"bound_ns": found.bound, "gap": found.gap, "status": found.status}
+    planner = swap.planner_of(name)
+    told = planner.known({**study.options, **known, "progress": progress})
+    found = planner.propose(study.case.trace, study.case.machine, limit, **told)
+    if not planner.proves:
+        return found.plan, {"status": ""}
+    return found.plan, {"bound_ns": found.lower_bound, "gap": found.gap, "status": found.status}
 
 
 @strict

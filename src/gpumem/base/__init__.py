@@ -1,4 +1,4 @@
-"""What knows nothing of GPUs: errors, units, names, deadlines, whole files, how packages and objects show themselves.
+"""What knows nothing of GPUs: errors, units, names, budgets, whole files, how packages and objects show themselves.
 
 Everything else may import it, and it imports nothing of `gpumem`. Begin with `units`.
 """
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.base.deadline import NEVER as NEVER, Deadline as Deadline
     from gpumem.base.errors import (
         CheckError as CheckError,
         ExecutionError as ExecutionError,

@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from inspect import unwrap
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, get_origin
 
@@ -80,12 +81,13 @@ WORDS = {
 }
 
 
-def strict(function: Callable[P, R]) -> Callable[P, R]:
+def strict(function: Callable[P, R], check: Callable[[dict[str, Any]], None] | None = None) -> Callable[P, R]:
     """Refuse arguments that are not what the function's annotations say, as far as they can be told apart.
 
     Looked at are parameters whose annotation is made of the classes above, of `int`, `float`, `str`, `bytes`, `Path`,
     `bool`, `None`, and of lists (of those classes), mappings and functions (also by an alias of the module, such as
-    `Planner`); whatever counts as a whole number is an `int`, but for `True` and `False`.
+    `Planner`); whatever counts as a whole number is an `int`, but for `True` and `False`. `check` sees the keywords
+    after that.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def strict(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal tests
         if tests is None:
-            tests = _tests(cast(FunctionType, function))
+            tests = _tests(cast(FunctionType, unwrap(function)))
         for place, name, any_of, annotation in tests:
             if place < len(args):
                 value = args[place]
@@ -123,6 +125,8 @@ def strict(function: Callable[P, R]) -> Callable[P, R]:
                     break
             else:
                 raise TypeError(_refusal(function.__qualname__, name, value, annotation))
+        if check is not None:
+            check(kwargs)
         return function(*args, **kwargs)
 
     return called

@@ -105,6 +105,14 @@ def failure(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())
 
 
+IN_PLANNER = "in planner "  # how the note on an error begins that a planner of the user's own has raised
+
+
+def own_planner(error: BaseException) -> str:
+    """Return in which planner of the user's own an error was raised; nothing where it is an error of ours."""
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith(IN_PLANNER)), "")
+
+
 class ExecutionError(RuntimeError):
     """An op failed while a program ran.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event, types
 
-from gpumem.base.deadline import start_clock, stop_clock
+from gpumem.base.work import start_clock, stop_clock
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -87,5 +87,6 @@ def taken(planner: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, 
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Return the name of a function, that of the function inside a `functools.partial`, or `planner`."""
-    return str(getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", "planner"))
+    """Return the name of a function, that of the function inside a `functools.partial`, a record's, or `planner`."""
+    inner = getattr(getattr(function, "func", None), "__name__", None)
+    return str(getattr(function, "__name__", None) or inner or getattr(function, "name", "planner"))

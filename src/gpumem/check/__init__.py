@@ -1,6 +1,6 @@
 """Naive, independent oracles: are this placement, budget, rewrite, timeline, log of jobs, trace of several jobs right?
 
-Each follows the rules of the design literally, quadratic where that is clearer, and shares no code with what it judges.
+Each follows the rules of the design literally and shares no code with what it judges.
 All return None, or raise a `CheckError` that says which of the `RULES` is broken, and names the op or the buffer.
 """
 

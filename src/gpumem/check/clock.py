@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
 from fractions import Fraction
+from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.check.hosts import NaiveHosts
-from gpumem.check.memory import upward
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
-from gpumem.trace import COPY_IN, COPY_OUT, I64, Bool, Buffer, Trace, first, int_column
+from gpumem.trace import COPY_IN, COPY_OUT, I64, Buffer, Trace, first, int_column
 from gpumem.trace.placement import Placement
-
-Places = NDArray[np.int32]  # ops; all pairs may conflict
 
 
 @strict
@@ -137,8 +135,8 @@ def naive_clock(
 
     Notes
     -----
-    An op waits for every conflicting op of the last n positions. Older ones need no look: op `x` itself,
-    one iteration ago, touched the same buffers and waited for them, or it conflicts with nobody.
+    An op waits for every conflicting op before it. Of each buffer, and with a placement of each byte, it is enough to
+    know when the last write and the last touch have ended: mostly O(log B) an access, O(iterations x n + B) memory.
     """
     duration, hosts = _one_each(trace, duration), NaiveHosts(trace, handing, sync)
     return _run(trace, duration, placement, capacity, duplex, iterations, hosts)[:2]
@@ -155,19 +153,15 @@ def _run(
 ) -> tuple[I64, I64, I64, list[list[str]]]:
     """Start, end and issue of every op in every iteration; what held the issue that an op waited for, else ''."""
     n = trace.n
-    waits_for = _conflicts(trace, placement)
+    touched = _Touched(trace, placement)
     memory = _Memory(trace, capacity) if capacity is not None else None
     engine = _engines(trace, duplex)
     ready: dict[int, int] = {}
     start, end, issued = np.zeros((3, iterations, n), np.int64)
     late = [[""] * n for _ in range(iterations)]
     for k in range(iterations):
-        for i in range(n):
-            times = [ready.get(engine[i], 0)]
-            this, last = waits_for[i]
-            times.append(int(end[k, this].max(initial=0)))
-            if k:
-                times.append(int(end[k - 1, last].max(initial=0)))
+        for i in work.all_of(range(n)):
+            times = [ready.get(engine[i], 0), touched.free(i)]
             if memory:
                 times.append(memory.reserve(k * n + i))
             if hosts.on:
@@ -178,6 +172,7 @@ def _run(
             start[k, i] = max(times)
             end[k, i] = ready[engine[i]] = start[k, i] + duration[i]
             hosts.ended(i, int(end[k, i]))
+            touched.by(i, int(end[k, i]))
             if memory:
                 memory.touch(k * n + i, int(end[k, i]))
     return start, end, issued, late
@@ -193,63 +188,70 @@ def _engines(trace: Trace, duplex: bool) -> list[int]:
 def _waits(trace: Trace, start: I64, end: I64, duplex: bool) -> I64:
     engine, ready = _engines(trace, duplex), dict[int, int]()
     wait = np.zeros_like(start)
-    for k, i in np.ndindex(*start.shape):
+    for k, i in work.all_of(np.ndindex(*start.shape)):
         wait[k, i] = start[k, i] - ready.get(engine[i], 0)
         ready[engine[i]] = int(end[k, i])
     return wait
 
 
-def _conflicts(trace: Trace, placement: Placement | None) -> list[tuple[Places, Places]]:
-    """For each op, the ops it conflicts with: earlier ones of its iteration, and ones of the iteration before."""
-    n, b = trace.n, trace.buffers
-    touching, writing = _ops_of(trace)
-    found = np.zeros((n, n), np.bool_)
-    for j, ops in enumerate(touching):
-        writes = np.isin(ops, writing[j])
-        either = writes[:, None] | writes
-        forever = b.persistent[j] and b.end[j] - b.start[j] == n
-        if placement is None and not b.host[j] and not forever:  # only ops of the same lifetime
-            back = (ops[:, None] - ops - 1) % n + 1  # positions from op x back to the last op y
-            either &= back <= ((ops - b.start[j]) % n)[:, None]
-        found[np.ix_(ops, ops)] |= either
-    if placement is not None:
-        _share_bytes(trace, placement, touching, writing, found)
-    return [(np.flatnonzero(row[:x]).astype(np.int32), _from(row, x)) for x, row in enumerate(found)]
+class _Touched:
+    """When the last write, and the last touch, of each buffer and byte have ended.
 
-
-def _from(row: Bool, x: int) -> Places:
-    return (np.flatnonzero(row[x:]) + x).astype(np.int32)
-
-
-def _ops_of(trace: Trace) -> tuple[list[I64], list[I64]]:
-    """For each buffer the ops that touch it, and those that write it."""
-    touching, writing = ([set[int]() for _ in trace.buffers.size] for _ in range(2))
-    for rows, told in ((trace.ops.reads, (touching,)), (trace.ops.writes, (touching, writing))):
-        for j, op in zip(rows.idx.tolist(), rows.rows().tolist()):
-            for sets in told:
-                sets[j].add(op)
-    touches, writes = ([np.array(sorted(ops), np.int64) for ops in sets] for sets in (touching, writing))
-    return touches, writes
-
-
-def _share_bytes(
-    trace: Trace, placement: Placement, touching: Sequence[I64], writing: Sequence[I64], found: Bool
-) -> None:
-    """Add the ops that touch two buffers which share a byte, one of them writing: one step at each first byte.
-
-    Of two that share a byte one has its first byte in the other. So going up, a buffer meets all that hold its first
-    byte, and both have met: O(n) for each touch. Each buffer with each other one would be cubic.
+    Bytes are looked up in stretches `[begins[k], begins[k + 1])`: whoever writes a buffer waits for all that was there,
+    so its bytes are one stretch from then on.
     """
-    touched, written = np.zeros((2, trace.n), np.int64)  # by how many of the buffers that hold the byte
-    for j, ended in upward(trace.buffers, placement.offset):
-        for gone in ended:
-            touched[touching[gone]] -= 1
-            written[writing[gone]] -= 1
-        touched[touching[j]] += 1
-        written[writing[j]] += 1
-        found[touching[j]] |= written > 0
-        found[writing[j]] |= touched > 0
-    found |= found.T  # who came first met nobody yet
+
+    def __init__(self, trace: Trace, placement: Placement | None) -> None:
+        b, ops = trace.buffers, trace.ops
+        forever = b.persistent & (b.end - b.start == trace.n)
+        fresh = np.flatnonzero(~b.host & ~forever & (placement is None))  # something new in each iteration
+        self.fresh: list[list[int]] = [[] for _ in range(trace.n)]
+        for j, step in zip(fresh.tolist(), b.start[fresh].tolist()):
+            self.fresh[step].append(j)
+        self.reads, self.writes = ops.reads.tolist(), ops.writes.tolist()
+        self.wrote, self.touched = ([0] * len(b) for _ in range(2))
+        self.bytes = dict[int, tuple[int, int]]()  # of each device buffer that is placed and has any
+        if placement is not None:
+            solid = np.flatnonzero(~b.host & (b.size > 0))
+            low = placement.offset[solid]
+            self.bytes = dict(zip(solid.tolist(), zip(low.tolist(), (low + b.size[solid]).tolist())))
+        self.begins, self.stretch = [0], {0: (0, 0)}  # of each stretch by its first byte: last write, last touch
+
+    def free(self, i: int) -> int:
+        """Return when all has ended that op `i` conflicts with."""
+        for j in self.fresh[i]:
+            self.wrote[j] = self.touched[j] = 0
+        ends = [0, *(self.wrote[j] for j in self.reads[i]), *(self.touched[j] for j in self.writes[i])]
+        for rows, last in ((self.reads[i], 0), (self.writes[i], 1)):
+            for begins in (self._within(*self.bytes[j]) for j in rows if j in self.bytes):
+                ends += [self.stretch[begin][last] for begin in begins]
+        return max(ends)
+
+    def by(self, i: int, end: int) -> None:
+        """Note that op `i` has ended."""
+        for j in self.reads[i]:
+            self.touched[j] = max(self.touched[j], end)
+            for begin in self._within(*self.bytes[j]) if j in self.bytes else ():
+                wrote, touched = self.stretch[begin]
+                self.stretch[begin] = wrote, max(touched, end)
+        for j in self.writes[i]:
+            self.wrote[j] = self.touched[j] = max(self.touched[j], end)
+            if j in self.bytes:
+                first, *others = self._within(*self.bytes[j])
+                self.stretch[first] = end, end
+                for begin in others:
+                    del self.stretch[begin]
+                k = bisect_right(self.begins, first)
+                del self.begins[k : k + len(others)]
+
+    def _within(self, low: int, high: int) -> list[int]:
+        """The stretches of these bytes, which begin and end with them."""
+        for byte in (low, high):
+            k = bisect_right(self.begins, byte) - 1
+            if self.begins[k] < byte:
+                self.begins.insert(k + 1, byte)
+                self.stretch[byte] = self.stretch[self.begins[k]]
+        return self.begins[bisect_right(self.begins, low) - 1 : bisect_right(self.begins, high) - 1]
 
 
 class _Memory:
@@ -265,11 +267,17 @@ class _Memory:
                 self.reserved += x.size
             elif x.space == "device":
                 self.made.setdefault(x.start, []).append(x)
-        # instance: (buffer, position it starts at) -> [bytes, position it ends at, reserved at, given back at]
+        # instance: (buffer, position it starts at) -> [bytes, reserved at, given back at]
         self.instances: dict[tuple[int, int], list[int]] = {}
+        self.ending: list[tuple[int, tuple[int, int]]] = []  # at which position, soonest first
+        self.ended: list[tuple[int, int, tuple[int, int]]] = []  # when it came back, and its bytes; earliest first
         for x in (x for made in self.made.values() for x in made if x.end > n):
-            self.instances[x.id, x.start - n] = [x.size, x.end - n, 0, 0]
+            self._add((x.id, x.start - n), x.end - n, x.size, 0, 0)
             self.reserved += x.size
+
+    def _add(self, key: tuple[int, int], stop: int, size: int, since: int, back: int) -> None:
+        self.instances[key] = [size, since, back]
+        heappush(self.ending, (stop, key))
 
     def reserve(self, x: int) -> int:
         """Reserve what position `x` allocates; return when it and all that the op touches is there."""
@@ -278,23 +286,25 @@ class _Memory:
         need = sum(m.size for m in made)
         self.reserved += need
         if need:
-            ended = sorted((t[3], t[0], key) for key, t in self.instances.items() if t[1] <= x)
-            for back, size, key in ended:  # earliest first; what is not back by the time that suffices waits on
-                if self.reserved <= self.capacity and back > self.now:
-                    break
+            while self.ending and self.ending[0][0] <= x:
+                key = heappop(self.ending)[1]
+                heappush(self.ended, (self.instances[key][2], self.instances[key][0], key))
+            # what is not back by the time that suffices waits on
+            while self.ended and (self.reserved > self.capacity or self.ended[0][0] <= self.now):
+                back, size, key = heappop(self.ended)
                 self.now = max(self.now, back)
                 self.reserved -= size
                 del self.instances[key]
             if self.reserved > self.capacity:
                 raise CheckError("capacity", f"op {i}: the load exceeds the capacity of {self.capacity} bytes", ops=[i])
         for m in made:
-            self.instances[m.id, x] = [m.size, x + m.end - m.start, self.now if m.size else 0, self.now]
-        return max([self.now if need else 0, *(t[2] for t in self._touched(x))])
+            self._add((m.id, x), x + m.end - m.start, m.size, self.now if m.size else 0, self.now)
+        return max([self.now if need else 0, *(t[1] for t in self._touched(x))])
 
     def touch(self, x: int, end: int) -> None:
         """The op at position `x` ended: what it touches comes back no earlier."""
         for instance in self._touched(x):
-            instance[3] = max(instance[3], end)
+            instance[2] = max(instance[2], end)
 
     def _touched(self, x: int) -> list[list[int]]:
         op, b, n = self.trace.ops[x % self.trace.n], self.trace.buffers, self.trace.n

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.errors import CheckError
 from gpumem.trace import COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Trace
@@ -110,7 +111,7 @@ class _State:
             if not (x.persistent and x.end - x.start == n):
                 starting.setdefault(x.start, []).append(x.id)
         seen = {}
-        for op in ops:
+        for op in work.all_of(ops):
             for j in starting.get(op.id, []):
                 own = self.born is None or j in self.born
                 self.value[j] = self.symbol("undefined", int(b.of[j])) if own else self.symbol("garbage", j, iteration)

@@ -22,7 +22,7 @@ class NaiveHosts:
         if self.on and sync is not False and computing:
             self.blocks[computing[-1]] = True
         self.at: dict[int, int] = {}
-        self.ends: dict[int, list[int]] = {}
+        self.ends: dict[int, int] = {}  # of all that each has handed over, the last
         self.held: dict[int, int] = {}  # until when a blocking copy has held it
         self.begin = self.before = begin  # when the op before was issued
         self.copying = -1  # until when a copy held a host that this waited for
@@ -31,7 +31,7 @@ class NaiveHosts:
         """Hand over op `i`; return when."""
         host = self.of[i]
         here = self.at.get(host, self.begin)
-        if self.drains[i] and (drained := max(self.ends.get(host, [0]))) > here:
+        if self.drains[i] and (drained := self.ends.get(host, 0)) > here:
             here = self.held[host] = drained
         if here + self.cost[i] > self.before:
             self.before, self.copying = here + self.cost[i], max(self.copying, self.held.get(host, -1))
@@ -40,7 +40,7 @@ class NaiveHosts:
 
     def ended(self, i: int, end: int) -> None:
         """Op `i` will end then."""
-        self.ends.setdefault(self.of[i], []).append(end)
+        self.ends[self.of[i]] = max(self.ends.get(self.of[i], 0), end)
         if self.blocks[i]:
             self.at[self.of[i]] = end
         if self.drains[i]:

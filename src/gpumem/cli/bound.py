@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
-from functools import partial
 from typing import Any
 
 import gpumem
 from gpumem import swap
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
@@ -47,24 +45,34 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         load = None if args.load_limit is None else amount(args.load_limit, trace.peak_load, "--load-limit")
-        begin, until, parts = time.perf_counter(), Deadline.within(args.seconds), 1 if load is None else 3
-        row: dict[str, Any] = {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
-        progress("bounding the limit without a stall")
-        bound = partial(swap.zero_stall_limit, trace, target, progress=progress)
-        row["zero_stall_limit"] = bound(seconds=until.part(1 / parts).seconds).limit
-        if load is not None:
-            progress("bounding the stall at the limit")
-            base = gpumem.simulator.simulate(trace, target).makespan
-            row["load_limit"] = load
-            for part, kind, recompute in ((1 / 2, "", False), (1, "_recompute", True)):
-                least = partial(swap.least_stall, trace, target, load, recompute=recompute, progress=progress)
-                stall = least(seconds=until.part(part).seconds).stall_ns
-                row |= {f"least_stall{kind}_ns": stall, f"least_overhead{kind}": stall / base if base else None}
-        row["seconds"] = time.perf_counter() - begin
-    if until.over():
+        begin, row = work.now(), {"trace": trace.name, "machine": target.name, "peak_load": trace.peak_load}
+        with work.within(args.seconds):
+            row |= _bounds(trace, target, load)
+            late = work.over()
+        row["seconds"] = work.now() - begin
+    if late:
         tell("the time was up: what is said is certain, more seconds may say more")
     print(json.dumps(row) if args.json else _text(row))
     return 0
+
+
+def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> dict[str, Any]:
+    """The limit without a stall, and the least stalls at a load limit."""
+    kinds = [] if load is None else [("", False), ("_recompute", True)]
+    with work.part("the limit without a stall", 1 / (1 + len(kinds))):
+        work.tell("bounding")
+        row: dict[str, Any] = {"zero_stall_limit": swap.zero_stall_limit(trace, target).limit}
+    if load is None:
+        return row
+    base = gpumem.simulator.simulate(trace, target).makespan
+    row["load_limit"] = load
+    for k, (kind, recompute) in enumerate(kinds, 1):
+        work.step(k, 1 + len(kinds))
+        with work.part("the stall at the limit", 1 / (1 + len(kinds) - k)):
+            work.tell("bounding")
+            stall = swap.least_stall(trace, target, load, recompute=recompute).stall_ns
+        row |= {f"least_stall{kind}_ns": stall, f"least_overhead{kind}": stall / base if base else None}
+    return row
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -7,11 +7,11 @@ import json
 import math
 from typing import Any
 
-from gpumem.base.names import choices
 from gpumem.base.units import fraction
 from gpumem.cli.common.args import add_machine, check_folder, one_word, out_folder, target_of
 from gpumem.cli.common.files import add_workspaces
 from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planners import add_planner, options_told, planners_asked
 from gpumem.cli.common.planning import SIZE
 from gpumem.cli.common.progress import Progress, complain, tell, tell_failure
 from gpumem.cli.common.workloads import DEVICES, add_chunk, add_device, add_workload, as_script, name_of, workload_of
@@ -45,11 +45,7 @@ def add(commands: Commands) -> None:
     add_machine(what, "rtx4090")
     add_workspaces(what)
     how = p.add_argument_group("how to plan")
-    how.add_argument(
-        "--planner",
-        metavar="NAME[,NAME]|all",
-        help="swap planners; the cheapest counts (default: six, the quick ones first)",
-    )
+    add_planner(how, None, "swap planners; the cheapest counts (default: six, the quick ones first)")
     how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 8); captures come on top")
     p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
@@ -100,13 +96,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Read how to plan, as keywords of `fit`, before anything is captured."""
-    from gpumem.swap import PLANNERS
+    from gpumem.pipeline.compare_planners import SEVERAL
+    from gpumem.swap import planners_of
 
-    options: dict[str, Any] = {}
+    planners = planners_of(SEVERAL) if args.planner is None else planners_asked(args)
+    options: dict[str, Any] = {"planner": [*planners], "options": options_told(args, planners)}
     if args.overhead is not None:
         options["overhead"] = fraction(args.overhead, "--overhead")
-    if args.planner is not None:
-        options["planner"] = choices(args.planner, PLANNERS, "--planner")
     if args.seconds is not None:
         if not 0 < args.seconds < math.inf:
             raise ValueError(f"--seconds: {args.seconds} is not positive and finite")

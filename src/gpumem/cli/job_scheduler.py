@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gpumem
-from gpumem import io, pool
+from gpumem import io, pool, swap
 from gpumem.base.names import taken, unknown
 from gpumem.base.units import amount, human
 from gpumem.cli.common.args import check_file, count_of, each, finite, one_word
 from gpumem.cli.common.parser import Group, Parser
-from gpumem.cli.common.planning import of_use
+from gpumem.cli.common.planners import OWN, add_option, of_use, options_told
 from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.execute import latency
 from gpumem.jobs import verify
@@ -33,8 +33,9 @@ def add_scheduling(p: Parser) -> None:
     """Add who plans, and the options of each."""
     how = p.add_argument_group("how to plan")
     ways = "side by side by node groups (waterwave, waterwave-searched) or halves (waterwave-s), or in turn (temporal)"
-    planners = "tensile, none, or a swap planner for each job by itself"
+    planners = f"tensile, none, or a swap planner for each job by itself ({OWN})"
     how.add_argument("--planner", default="tensile", metavar="NAME", help=f"{planners}; {ways}")
+    add_option(how)
     how.add_argument(
         "--activity", action="store_true", help="release tensors after their last access (algorithm 3, line 2)"
     )
@@ -84,12 +85,14 @@ def scheduler(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
     from gpumem.jobs.waterwave import WAYS
 
     given = [name for name in (*RUNTIME, *TOGETHER) if getattr(args, name) is not None]
-    if args.planner not in {**PLANNERS, **WAYS}:
+    if args.planner not in {**PLANNERS, **WAYS} and ":" not in args.planner:
         raise unknown(args.planner, {**PLANNERS, **WAYS}, "--planner")
     others = RUNTIME if args.planner in WAYS else TOGETHER
     if stray := [name for name in given if name in others]:
         which = _takers(stray[0]) if others is TOGETHER else "planners that swap"
         raise ValueError(f"{_option(args, stray[0])}: no use to {args.planner}; it is an option of {which}")
+    if args.option and args.planner in WAYS:
+        raise ValueError(f"--option: no use to {args.planner}")
     return _side_by_side(args) if args.planner in WAYS else _swapping(args, broken)
 
 
@@ -178,17 +181,28 @@ def _swapping(args: argparse.Namespace, broken: dict[str, Exception]) -> Run:
 
 def _planner(args: argparse.Namespace) -> Callable[..., Any]:
     """The memory scheduler that was asked for, with its options."""
-    from gpumem.jobs import PLANNERS
     from gpumem.swap.tensile.peak import ACCOUNTING
     from gpumem.swap.tensile.planner import LINKS
 
-    planner = PLANNERS[args.planner]
+    planner = _named(args)
     one_word(args, "link", LINKS)
     one_word(args, "accounting", ACCOUNTING)
     given = {name: value for name in TENSILE if (value := getattr(args, name)) is not None}
     for name in given:
         of_use(_option(args, name), name, {args.planner: planner})
     return partial(planner, **given)
+
+
+def _named(args: argparse.Namespace) -> Callable[..., Any]:
+    """The memory scheduler of a name; a swap planner, one of the user's own too, with what `--option` says."""
+    from gpumem.jobs import PLANNERS, separately
+
+    if args.planner in PLANNERS and not args.option:
+        return PLANNERS[args.planner]
+    if args.planner in ("tensile", "none"):
+        raise ValueError(f"--option: no use to {args.planner}")
+    alone = swap.planner_of(args.planner, "--planner")
+    return separately(alone.with_(**options_told(args, {args.planner: alone})))
 
 
 def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:

@@ -84,7 +84,7 @@ def _told(given: list[str], args: Namespace, of: Callable[[], Parser]) -> tuple[
     import shlex
     import sys
 
-    from gpumem.base.errors import ExecutionError, Infeasible, NotReached
+    from gpumem.base.errors import ExecutionError, Infeasible, NotReached, failure, own_planner
     from gpumem.cli.common.progress import voice
 
     try:
@@ -112,6 +112,8 @@ def _told(given: list[str], args: Namespace, of: Callable[[], Parser]) -> tuple[
         if isinstance(error, OSError) and error.strerror:
             _drop_output()  # as a rule it is what cannot be written, and the interpreter would try once more
             return 1, f"error: {error.filename or 'output'}: {error.strerror}"
+        if place := own_planner(error):
+            return 1, f"error: {place}: {failure(error)}{'' if args.traceback else '; --traceback shows where'}"
         if isinstance(error, RuntimeError):
             return 1, f"{'error' if isinstance(error, ExecutionError) else 'internal error'}: {error}"
         report = "" if args.traceback else "; run it again with --traceback, and report what it says"

@@ -8,6 +8,7 @@ from typing import Any
 
 import gpumem
 from gpumem import io, pipeline, pool
+from gpumem.base import work
 from gpumem.base.names import chosen
 from gpumem.base.units import amount, exact
 from gpumem.cli.common.args import check_file
@@ -57,8 +58,9 @@ def run(args: argparse.Namespace) -> int:
             progress(f"placing {path}")
             trace = with_workspaces(io.load(source_of(path)).trace, args.workspaces)
             capacity = None if args.capacity is None else amount(args.capacity, trace.peak_load, "--capacity")
-            found = pipeline.by_planners(trace, planners, options, progress, alignment=args.alignment)
-            found += pipeline.by_allocators(trace, allocators, progress)
+            with work.part():
+                found = pipeline.by_planners(trace, planners, options, alignment=args.alignment)
+                found += pipeline.by_allocators(trace, allocators)
             best = min((f.placement for f in found), key=lambda p: p.height)
             if capacity is not None and best.height > capacity:
                 complain(f"{path}: no placement fits {exact(capacity)}, the lowest takes {exact(best.height)}")

@@ -14,17 +14,16 @@ import numpy as np
 import gpumem
 from gpumem import execute, io, runtime
 from gpumem.base.errors import Infeasible
-from gpumem.base.names import choices
 from gpumem.base.units import amount
 from gpumem.cli.common.files import source_of
 from gpumem.cli.common.parser import Group
+from gpumem.cli.common.planners import planners_asked
 from gpumem.cli.common.planning import own_options
 from gpumem.cli.common.progress import Progress, complain, tell
 from gpumem.execute import models
 from gpumem.pipeline.report import columns, human, human_ns, percent
 from gpumem.runtime.log import spent
 from gpumem.runtime.trace_player import OverArrays, TracePlayer
-from gpumem.swap import PLANNERS
 
 SECONDS = 30.0  # of planning, as a device has them
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners, as in `gpumem run`
@@ -78,8 +77,8 @@ def run(args: argparse.Namespace, device: str, machine: gpumem.Machine) -> int:
     for option, usual in NOT_LIVE.items():
         if getattr(args, option) != usual:
             raise ValueError(f"--{option.replace('_', '-')}: of no use to --live, which knows no plan beforehand")
-    planners = choices(args.planner, PLANNERS, "--planner")
-    own = own_options(args, {name: PLANNERS[name] for name in planners}, more=("seed", "seconds"))
+    asked = planners_asked(args)
+    planners, own = [*asked], own_options(args, asked, more=("seed", "seconds"))
     room = _Room.of(device)
     with Progress() as progress:
         program = _model(args, room) if args.model in models.MODELS else _trace(args, room, progress)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Collection
-from functools import wraps
 from typing import Any
 
 import gpumem
 from gpumem import io, pipeline, swap
-from gpumem.base.deadline import Deadline, now
+from gpumem.base import work
 from gpumem.base.errors import failure
-from gpumem.base.names import chosen
 from gpumem.base.units import exact
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
+from gpumem.cli.common.planners import add_planner, planners_asked
 from gpumem.cli.common.planning import add_limits, add_own, goals, own_options
 from gpumem.cli.common.progress import Progress, tell, tell_failure
 from gpumem.pipeline import report
+from gpumem.swap.planner import SWAPS
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
-STARTED = ("ilp", "mosos")  # programs that begin with the best plan so far; others stand for what a paper allows
-PROGRAM = 30  # seconds of an integer program where nobody says
+PROGRAM = 30  # seconds of a planner that proves, where nobody says
 COLUMNS = ("planner", "limit", "feasible", *MEASURED)
 
 
@@ -37,7 +36,7 @@ def add(commands: Commands) -> None:
     )
     p.add_argument("file", nargs="?", metavar="FILE", help=f"{FILE} (default: vgg16)")
     how = add_limits(p)
-    how.add_argument("--planner", default="all", metavar="NAME[,NAME]|all", help="default: %(default)s")
+    add_planner(how, "all", "swap planners (default: %(default)s)")
     add_own(how)
     add_workspaces(p)
     p.add_argument("--out", metavar="DIR", help="write DIR/swap.json, and into DIR/PLANNER what gpumem plan writes")
@@ -54,31 +53,29 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.out)
     if (args.limit is None) == (args.load_limit is None):
         raise ValueError("give one of --limit, the size of the pool, and --load-limit, the papers' load: --limit 70%")
-    planners = chosen(args.planner, swap.PLANNERS, "--planner")
+    planners = planners_asked(args)
     target, source = target_of(args), source_of(args.file)
     with Progress() as progress:
         trace = read_with_ops(source, target, progress, args.workspaces)
         options = own_options(args, planners, trace.peak_load)
-        until = Deadline.within(options.pop("seconds", None))
-        case = pipeline.Case.of(trace, target, **goals(args, trace), until=until, progress=progress)
-        seconds = until.seconds  # of each planner
+        with work.within(options.pop("seconds", None)):
+            case = pipeline.Case.of(trace, target, **goals(args, trace))
+            seconds = work.seconds()  # of each planner
         rows: list[dict[str, Any]] = []
         found: dict[str, pipeline.Planned] = {}
         proved: dict[str, dict[str, Any]] = {}
         for name, planner in progress.over(planners.items()):
-            until = Deadline.within(seconds)
-            if name in swap.PROGRAMS and seconds is None:
-                until = Deadline.within(PROGRAM)
-            own = options | {"seconds": until.part(pipeline.PLANNING).seconds}
-            if name in swap.PROGRAMS and case.pool is None:
-                if name in STARTED:
-                    own |= {"start": _start(found.values(), swaps_only=name == "ilp")}
-                planner = _noting(swap.PROGRAMS[name], name, proved)
+            own = dict(options)
+            if planner.proves and case.pool is None:
+                if planner.starts_from:
+                    own |= {"start": _start(found.values(), swaps_only=planner.starts_from == SWAPS)}
+                planner = _noting(planner.with_known(own), proved.setdefault(name, {}))
             try:
-                row, planned = _try(case, name, planner, own, progress)
-                if planned is not None and not args.no_check:
-                    progress(f"{name}: checking the plan")
-                    planned.verified(until.seconds).checked.told(tell)
+                with work.within(PROGRAM if planner.proves and seconds is None else seconds), work.part(name):
+                    row, planned = _try(case, name, planner, own)
+                    if planned is not None and not args.no_check:
+                        work.tell("checking the plan")
+                        planned.verified().checked.told(tell)
             except Exception as error:
                 if len(planners) == 1:
                     raise
@@ -109,32 +106,30 @@ def _start(found: Collection[pipeline.Planned], *, swaps_only: bool) -> gpumem.P
     return min(able, key=lambda one: one.overhead).plan if able else None
 
 
-def _noting(
-    solve: Callable[..., swap.Proof], name: str, proved: dict[str, dict[str, Any]]
-) -> Callable[..., gpumem.Plan]:
-    """Make a planner of an integer program; what it proves is noted."""
+def _noting(planner: swap.Planner, proved: dict[str, Any]) -> swap.Planner:
+    """Make a planner that notes what another one proves."""
 
-    @wraps(solve)
-    def planner(*args: Any, **options: Any) -> gpumem.Plan:
-        proof = solve(*args, **options)
-        proved[name] = {"least_ns": proof.bound, "gap": proof.gap, "proof": proof.status}
-        return proof.plan
+    def noting(trace: gpumem.Trace, machine: gpumem.Machine, limit: int) -> gpumem.Plan:
+        found = planner.propose(trace, machine, limit)
+        proved.update(least_ns=found.lower_bound, gap=found.gap, proof=found.status)
+        return found.plan
 
-    return planner
+    return swap.planner_of(noting)
 
 
 def _try(
-    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any], progress: Progress
+    case: pipeline.Case, name: str, planner: Callable[..., gpumem.Plan], options: dict[str, Any]
 ) -> tuple[dict[str, Any], pipeline.Planned | None]:
     """Return the row of one planner, and what it planned if it gets there."""
-    progress(f"{name}: planning")
-    row, begin = _row(case, name), now()
+    work.tell("planning")
+    row, begin = _row(case, name), work.now()
     try:
-        found = case.solve(planner, options, lambda text: progress(f"{name}: {text}"))
+        with work.part(share=pipeline.PLANNING):
+            found = case.solve(planner, options)
     except (gpumem.Infeasible, gpumem.NotReached) as stop:
         tell(f"{name}: {stop}")
-        return row | {"seconds": now() - begin}, None
-    seconds = now() - begin
+        return row | {"seconds": work.now() - begin}, None
+    seconds = work.now() - begin
     planned = case.planned(found, case.judge(found), name)
     full = planned.report().row()
     known = {key: full[key] for key in ("bytes_out", "bytes_in", "recompute_ns", "overhead")}

@@ -8,16 +8,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, NEVER, Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached, failure
-from gpumem.base.names import choice, taken
 from gpumem.base.units import human, percent
-from gpumem.pipeline.pipeline import Progress, plan, silent
+from gpumem.pipeline.pipeline import AnyPlanner, plan
 from gpumem.pipeline.planned import Planned
 from gpumem.simulator.machine import Machine
-from gpumem.swap import PLANNERS, Plan
+from gpumem.swap.plan import Plan
+from gpumem.swap.planners import planners_of
 from gpumem.trace import Trace
 
 QUICK = ("tensile", "checkpoint", "capuchin")
@@ -76,11 +76,11 @@ def among(
     pool: int | None = None,
     *,
     load: int | None = None,
-    planners: Sequence[str] = SEVERAL,
+    planners: Sequence[str | AnyPlanner] = SEVERAL,
     overhead: float | None = None,
     seconds: float | None = None,
     check: bool = True,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Among:
     """Plan for a limit with several planners; the clock that judges every plan says which one is cheapest.
@@ -89,8 +89,8 @@ def among(
     ----------
     pool, load : int
         Bytes, of one of them, as in `plan`.
-    planners : sequence of str
-        Names in `swap.PLANNERS`. The first is asked first; the time that it leaves goes to the others.
+    planners : sequence of str or callable
+        As the `planner` of `plan`. The first is asked first; the time that it leaves goes to the others.
     overhead : float, optional
         The most that the plan may cost, as a fraction of the iteration without it.
     seconds : float, optional
@@ -99,7 +99,7 @@ def among(
     check : bool
         Hold the plan that is returned against the oracles.
     options : mapping
-        Of planners, such as `threshold`: each gets those that it has a keyword for.
+        Of planners, such as `threshold`: each gets those that it has.
 
     Returns
     -------
@@ -125,23 +125,29 @@ def among(
         raise ValueError(f"pool {pool}, load {load}: plan for one of them")
     limit = pool if load is None else load
     assert limit is not None
-    asked = {name: taken(choice(name, PLANNERS, "planner"), options) for name in planners}
-    until, good, tried, needs = Deadline.within(seconds), dict[str, Planned](), list[Tried](), 0
-    for k, (name, own) in enumerate(asked.items()):
-        if until.over():
-            tried.append(Tried(name, why=LATE))
-            continue
-        own |= {"seconds": until.part(1 / (len(asked) - k)).seconds, "progress": _of(progress, name)}
-        one, found, least = _try(name, partial(plan, trace, machine, pool=pool, load=load, check=False, **own))
-        tried.append(one)
-        if least > limit:  # whatever the planner
-            needs = least
-            break
-        if found is not None and (overhead is None or found.overhead <= overhead):
-            good[name] = found
-            if found.overhead <= ENOUGH:
-                break
-    best = _best(good, tried, seconds, progress if check else None)
+    asked = planners_of(planners)
+    good, tried, needs = dict[str, Planned](), list[Tried](), 0
+    with work.within(None, progress):
+        with work.within(seconds):
+            for k, (name, planner) in enumerate(asked.items()):
+                work.step(k, len(asked))
+                if work.over():
+                    tried.append(Tried(name, why=work.LATE))
+                    continue
+                own = planner.known(options) | {"planner": name if name in planners else planner}
+                call = partial(plan, trace, machine, pool=pool, load=load, check=False, **own)
+                with work.part(name, 1 / (len(asked) - k)):
+                    one, found, least = _try(name, call)
+                tried.append(one)
+                if least > limit:  # whatever the planner
+                    needs = least
+                    break
+                if found is not None and (overhead is None or found.overhead <= overhead):
+                    good[name] = found
+                    if found.overhead <= ENOUGH:
+                        break
+        with work.within(seconds):
+            best = _best(good, tried, check)
     if tried and all(one.error for one in tried):
         raise next(one.error for one in tried if one.error)
     return Among(best, tuple(tried), needs)
@@ -150,7 +156,7 @@ def among(
 def _try(name: str, call: Callable[..., Planned]) -> tuple[Tried, Planned | None, int]:
     """Ask one planner; return what came of it, its plan, and the bytes that it proved to be needed."""
     try:
-        found = call(planner=name)
+        found = call()
     except (NotReached, Infeasible) as stop:
         return Tried(name, why=str(stop)), None, stop.needs if isinstance(stop, Infeasible) else 0
     except Exception as error:  # whatever it is, the others have nothing to do with it
@@ -162,35 +168,31 @@ def _failed(name: str, error: Exception) -> Tried:
     return Tried(name, why=f"failed: {failure(error)}", error=error)
 
 
-def _best(
-    good: Mapping[str, Planned], tried: list[Tried], seconds: float | None, check: Progress | None
-) -> Planned | None:
-    """Return the cheapest plan, with `check` (told so) the cheapest that passes the oracles; `tried` has the others."""
+def _best(good: Mapping[str, Planned], tried: list[Tried], check: bool) -> Planned | None:
+    """Return the cheapest plan, with `check` the cheapest that passes the oracles; `tried` has the others."""
     for name in sorted(good, key=lambda name: good[name].overhead):
-        if check is None:
+        if not check:
             return good[name]
-        check("checking the plan")
+        work.tell("checking the plan")
         try:
-            return good[name].verified(seconds)
+            return good[name].verified()
         except RuntimeError as error:
             tried[[one.planner for one in tried].index(name)] = _failed(name, error)
     return None
 
 
-def _of(progress: Progress, name: str) -> Callable[[str], None]:
-    return lambda text: progress(f"{name}: {text}")
-
-
 @strict
+@work.budgeted
 def least(
     trace: Trace,
     machine: Machine,
     too_little: int,
     *,
-    planners: Sequence[str] = QUICK,
+    planners: Sequence[str | AnyPlanner] = QUICK,
     overhead: float | None = None,
     seconds: float | None = None,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Planned:
     """Return a plan for about the least pool that some planner can do with, at some cost at most.
 
@@ -198,7 +200,7 @@ def least(
     ----------
     too_little : int
         Bytes of a pool that none can do with.
-    planners, overhead, seconds
+    planners, overhead, seconds, options
         As in `among`.
 
     Returns
@@ -207,16 +209,17 @@ def least(
         Not checked. Its `pool` is a whole number of MiB, within 1/64 of what there is between `too_little` and the
         footprint without a plan, as far as the time allows. That a larger pool is never worse is assumed.
     """
-    until = Deadline.within(seconds)
-    unplanned = plan(trace, machine, pool=2**61, planner=_nothing, check=False, seconds=_part(until, BEFORE))
+    with work.part(share=BEFORE):
+        unplanned = plan(trace, machine, pool=2**61, planner=_nothing, check=False)
     low, high = too_little // MIB, -(-unplanned.placement.height // MIB)
-    best = replace(unplanned, pool=high * MIB, planner=planners[0])
+    best = replace(unplanned, pool=high * MIB, planner=next(iter(planners_of(planners))))
     step = max((high - low) // STEPS, 1)
-    while high - low > step and not until.over():
+    while high - low > step and not work.over():
         pool = (low + high) // 2
-        progress(f"looking for the least limit: {human(pool * MIB)}")
-        share = _part(until, EACH)
-        found = among(trace, machine, pool * MIB, planners=planners, overhead=overhead, seconds=share, check=False)
+        work.tell(f"looking for the least limit: {human(pool * MIB)}")
+        how: dict[str, Any] = {"planners": planners, "overhead": overhead, "options": options}
+        with work.part(share=EACH):
+            found = among(trace, machine, pool * MIB, check=False, **how)
         if found.planned is None:
             low = max(pool, found.needs // MIB)
         else:
@@ -229,12 +232,11 @@ def _nothing(trace: Trace, machine: Machine, limit: int) -> Plan:
     return Plan.of(trace)
 
 
-def _part(until: Deadline, share: float) -> float | None:
-    return None if until is NEVER else until.part(share).seconds
-
-
 def asking(
-    machine: Machine, limit: int, planners: Sequence[str] = IN_A_RUN, options: Mapping[str, Any] = MappingProxyType({})
+    machine: Machine,
+    limit: int,
+    planners: Sequence[str | AnyPlanner] = IN_A_RUN,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Trace, float | None], tuple[Plan | None, bool, list[str]]]:
     """Return what asks several planners about a trace within a load limit; the cheapest by the capacity clock counts.
 

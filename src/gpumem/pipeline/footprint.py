@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import now
 from gpumem.base.names import taken
+from gpumem.base.work import now
 from gpumem.check import verdict
 from gpumem.pool.allocators.protocol import Pool, replay
 from gpumem.trace import Trace
@@ -131,11 +132,12 @@ def replayed(trace: Trace, make: Callable[[], Pool], *, name: str = "") -> Footp
 
 
 @strict
+@work.budgeted
 def by_planners(
     trace: Trace,
     planners: Planners,
     options: Mapping[str, Any],
-    progress: Callable[[str], None],
+    progress: work.Progress | None = None,
     *,
     alignment: int | None = None,
 ) -> list[Footprint]:
@@ -146,21 +148,24 @@ def by_planners(
     """
     found, unit = [], alignment if alignment is not None else 256 if len(trace.ops) else 1
     for k, (name, planner) in enumerate(planners.items(), 1):
-        told = partial(_told, progress, f"{trace.name}: {k} of {len(planners)}: {name}")
-        call = partial(planner, alignment=unit, **taken(planner, {**options, "progress": told}))
-        told("placing")
-        found.append(placed(trace, call, name=name))
+        work.step(k - 1, len(planners))
+        with work.part(f"{trace.name}: {k} of {len(planners)}: {name}"):
+            own = taken(planner, {**options, "progress": work.teller()})
+            work.tell("placing")
+            found.append(placed(trace, partial(planner, alignment=unit, **own), name=name))
         verdict.placed(trace, found[-1].placement)
     least = max((f.bound for f in found), default=0)
     return [replace(f, bound=least) for f in found]
 
 
 @strict
-def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str], None]) -> list[Footprint]:
+@work.budgeted
+def by_allocators(trace: Trace, allocators: Allocators, progress: work.Progress | None = None) -> list[Footprint]:
     """Replay through each allocator, check and measure."""
     found = []
     for k, (name, make) in enumerate(allocators.items(), 1):
-        progress(f"{trace.name}: {k} of {len(allocators)}: {name}: replaying")
+        work.step(k - 1, len(allocators))
+        work.tell(f"{trace.name}: {k} of {len(allocators)}: {name}: replaying")
         try:
             found.append(replayed(trace, make, name=name))
         except (MemoryError, ValueError) as error:
@@ -168,7 +173,3 @@ def by_allocators(trace: Trace, allocators: Allocators, progress: Callable[[str]
             raise kind(f"{trace.name}: {name}: {error}") from error
         verdict.placed(trace, found[-1].placement)
     return found
-
-
-def _told(progress: Callable[[str], None], who: str, text: str) -> None:
-    progress(f"{who}: {text}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from gpumem import check as oracles, pool as pools, swap as swaps
+from gpumem import check as oracles, pool as pools
+from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Facts, Shown, clipped
-from gpumem.base.names import choices, function_of, meant, name_of, taken
+from gpumem.base.names import choices, function_of, meant, taken
 from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
 from gpumem.pipeline.planned import Planned
@@ -23,24 +22,22 @@ from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import Planner
+from gpumem.swap.planners import planner_of
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
 QUICK = {"effort": 0.03}, {"effort": 0.2}  # of swap and pool planners: to find out which load fits a pool
 THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans around it
 PLANS = 3
+TOLD = ("seconds", "progress")  # what all planners are told, beside their options
 # Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
 # checked; of that for the one plan that a load limit takes; for each call where a pool takes several.
 BEFORE, PLANNING, ONE, EACH = 0.2, 0.65, 0.8, 0.5
 
-Planner = Callable[..., Plan]
+AnyPlanner = Callable[..., Plan]
 Placer = Callable[..., Placement]
-Progress = Callable[[str], None]
 T = TypeVar("T")
-
-
-def silent(text: str) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -71,8 +68,6 @@ class Case(Shown):
         load: int | None = None,
         placer: str | Placer | None = None,
         alignment: int = 256,
-        until: Deadline = NEVER,
-        progress: Progress = silent,
     ) -> Case:
         """Place the unswapped trace in a part of the time; options as in `plan`, but limits are bytes."""
         if pool is None and load is None:
@@ -81,42 +76,43 @@ class Case(Shown):
         fit = function_of(usual if placer is None else placer, pools.PLANNERS, "placer")
         fit = partial(fit, **taken(fit, {"alignment": alignment}))
         place = partial(fit, **taken(fit, {"target": pool}))
-        progress("placing the unswapped trace")
-        placement = _hurried(fit, until, BEFORE)(trace)
+        work.tell("placing the unswapped trace")
+        placement = _hurried(fit, BEFORE)(trace)
         expect("placer", "what it returned", placement, "Placement")
         line = simulate(trace, machine, None if load is not None else placement)
         return cls(trace, machine, place, pool, load, placement, line)
 
-    def solve(self, planner: Planner, options: Mapping[str, Any], progress: Progress = silent) -> Combined:
+    def solve(self, planner: AnyPlanner, options: Mapping[str, Any], progress: work.Progress | None = None) -> Combined:
         """Plan and place; a planner that can plan for a placement makes several plans around the first that fits.
 
-        `seconds` among the options are for all of that together.
+        A planner gets those of the options that it has. `seconds` among them are for all of that together.
         """
-        until, share = Deadline.within(options.get("seconds")), ONE if self.pool is None else EACH
-        options = {name: value for name, value in options.items() if name != "seconds"}
+        with work.within(options.get("seconds"), progress):
+            return self._solved(planner, options)
+
+    def _solved(self, planner: AnyPlanner, options: Mapping[str, Any]) -> Combined:
+        record, share = planner_of(planner), ONE if self.pool is None else EACH
+        given = {**record.given, **options}
 
         def plan(**more: Any) -> Callable[[Trace, int], Plan]:
-            chosen = taken(planner, {**more, **options, "progress": progress})
-            if "seed" in more:
-                chosen["seed"] = more["seed"] + options.get("seed", 0)
-            call = _hurried(partial(planner, **chosen), until, share)
-            return lambda trace, limit: call(trace, self.machine, limit)
+            seeded = {"seed": more["seed"] + given.get("seed", 0)} if "seed" in more else {}
+            chosen = {**more, **given, **seeded}
+            one = record.with_known({name: value for name, value in chosen.items() if name not in TOLD})
+            return _hurried(lambda trace, limit: one(trace, self.machine, limit), share)
 
-        place = _hurried(self.place, until, share)
+        place = _hurried(self.place, share)
         if self.pool is None:
             assert self.load is not None
             return at_load(self.trace, self.load, swap=plan(), pool=place)
         swap, pool = QUICK
-        quick = _hurried(partial(self.place, **taken(self.place, pool)), until, share)
-        again = bool(taken(planner, {"placed": True}))
+        quick = _hurried(partial(self.place, **taken(self.place, pool)), share)
+        again = record.has("placed")
         first = in_pool(
             self.trace,
             self.pool,
             swap=plan(placed=True, **swap) if again else plan(),
             pool=quick,
             load_limit=self.load,
-            until=until,
-            progress=progress,
         )
         if not again:
             return first
@@ -128,8 +124,6 @@ class Case(Shown):
             pool=place,
             judge=self.judge,
             least=self.line.makespan,
-            until=until,
-            progress=progress,
         )
 
     def judge(self, found: Combined) -> Timeline:
@@ -152,27 +146,31 @@ class Case(Shown):
         return Planned(found.plan, self.machine, before, after, placed, *limits, planner, score)
 
 
-def _hurried(call: Callable[..., T], until: Deadline, share: float) -> Callable[..., T]:
-    """Let each call take a share of the time that is left then, if it has a keyword for that."""
-    if until is NEVER or not taken(call, {"seconds": 0.0}):
-        return call
-    return lambda *args: call(*args, seconds=until.part(share).left())
+def _hurried(call: Callable[..., T], share: float) -> Callable[..., T]:
+    """Let each call take a share of the time that is left then."""
+
+    def hurried(*args: Any) -> T:
+        with work.part(share=share):
+            return call(*args, **(taken(call, {"seconds": work.left()}) if work.hurried() else {}))
+
+    return hurried
 
 
 @strict
+@work.budgeted
 def plan(
     trace: Trace,
     machine: Machine | str,
     *,
     pool: int | str | None = None,
     load: int | str | None = None,
-    planner: str | Planner = "autoswap",
+    planner: str | AnyPlanner = "autoswap",
     score: str | Sequence[str] | None = None,
     placer: str | Placer | None = None,
     alignment: int = 256,
     check: bool = True,
     seconds: float | None = None,
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
     **options: Any,
 ) -> Planned:
     """Plan swaps for a limit, place what is left, time the iteration with and without the plan, and check all of it.
@@ -188,7 +186,8 @@ def plan(
         pool must fit and the capacity clock judges; with neither, the pool is what the
         machine has available.
     planner : str or callable
-        A name in `swap.PLANNERS`, or `planner(trace, machine, limit, **options) -> Plan`.
+        A name in `swap.PLANNERS`, or `module:name` of one of your own; a record such as `swap.Search(effort=0.1)`, or
+        any function `planner(trace, machine, limit, *, options) -> Plan`.
     score : str or sequence of str, optional
         Scores of AutoSwap to try, or `"all"`: the cheapest counts. Left out, it is all of them for a planner called by
         name, and a callable's own.
@@ -203,10 +202,10 @@ def plan(
         The whole time: for both placements, the plans, the clock, and those oracles that are done by then. The first
         plan that fits counts, and is made better while there is time. What comes out then depends on the machine, not
         on what is compiled already: the clock stands still for that.
-    progress : callable
+    progress : callable, optional
         Told what is being done.
     **options
-        Keywords of the planner (`seed`, `effort`, `peaks`, ...); `threshold` may be a text, like the limits.
+        Options of the planner (`seed`, `effort`, `peaks`, ...); `threshold` may be a text, like the limits.
 
     Returns
     -------
@@ -227,7 +226,7 @@ def plan(
 
     Notes
     -----
-    A planner that can plan for a placement (it has a keyword `placed`) makes several plans around the first that fits
+    A planner that can plan for a placement (it has an option `placed`) makes several plans around the first that fits
     the pool. For the others the load limit is lowered until the placement fits (`in_pool`).
 
     Examples
@@ -242,33 +241,33 @@ def plan(
     if not len(trace.ops):
         raise ValueError(f"trace: {trace.name!r} is a bare instance, it has no ops to swap between")
     machine = Machine.named(machine) if isinstance(machine, str) else machine
-    call = function_of(planner, swaps.PLANNERS, "planner")
-    name = planner if isinstance(planner, str) else name_of(planner)
-    scores = _scores(call, name, planner is call, score)
+    call = planner_of(planner)
+    name = planner if isinstance(planner, str) else call.name
+    scores = _scores(call, name, not isinstance(planner, str), score)
     options = _options(call, name, options, trace.peak_load)
     given = {what: limit for what, limit in (("pool", pool), ("load", load)) if limit is not None}
     limits = {what: amount(limit, trace.peak_load, what) for what, limit in given.items()}
-    until = Deadline.within(seconds)
-    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment, until=until, progress=progress)
-
-    planning = until.part(PLANNING)
+    case = Case.of(trace, machine, **limits, placer=placer, alignment=alignment)
 
     def solve(score: str) -> Combined:
-        chosen = {**options, "seconds": planning.seconds} | ({"score": score} if score else {})
-        return case.solve(call, chosen, lambda text: progress(f"{score or name}: {text}"))
+        with work.part(score or name):
+            return case.solve(call, {**options, **({"score": score} if score else {})})
 
-    with blamed(planner=planner, placer=placer):
-        score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
+    with blamed(planner=call, placer=placer):
+        with work.part(share=PLANNING):
+            score, found, judged = cheapest(scores, solve, case.judge, least=case.line.makespan)
         planned = case.planned(found, judged, name, score)
         if check:
-            progress("checking the plan")
-            planned = planned.verified(until.seconds)
+            work.tell("checking the plan")
+            planned = planned.verified()
     return planned
 
 
 def _scores(planner: Planner, name: str, own: bool, score: str | Sequence[str] | None) -> list[str]:
     """The scores to try; an empty one where the planner has none, or its `own` counts."""
-    scored = bool(taken(planner, {"score": ""}))
+    scored = planner.has("score")
+    if score is None and planner.given.get("score") == "all":
+        score = "all"
     if score is None or (score == "all" and not scored):
         return [*SCORES] if scored and not own else [""]
     if not scored:
@@ -277,12 +276,13 @@ def _scores(planner: Planner, name: str, own: bool, score: str | Sequence[str] |
 
 
 def _options(planner: Planner, name: str, options: dict[str, Any], whole: int) -> dict[str, Any]:
-    """The planner's own options; others are refused."""
+    """The planner's own options, checked; others are refused."""
     for option in options:
-        if not taken(planner, {option: None}):
+        if not planner.has(option):
             limits = "; pool= limits the pool, load= the load" if option == "limit" else ""
-            known = {**inspect.signature(planner).parameters, **inspect.signature(plan).parameters}
+            known = {**planner.declared(), **plan.__annotations__}
             raise ValueError(f"{option}: {name} has no such option{limits or meant(option, known)}")
     if "threshold" in options:
-        return {**options, "threshold": amount(options["threshold"], whole, "threshold", least=0)}
+        options = {**options, "threshold": amount(options["threshold"], whole, "threshold", least=0)}
+    planner.with_(**options)
     return options

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from gpumem.base import work
 from gpumem.base.arguments import expect, strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.simulator.timeline import Timeline
@@ -46,6 +46,7 @@ def at_load(
 
 
 @strict
+@work.budgeted
 def in_pool(
     trace: Trace,
     limit: int,
@@ -53,8 +54,8 @@ def in_pool(
     swap: Callable[[Trace, int], Plan],
     pool: Callable[[Trace], Placement],
     load_limit: int | None = None,
-    until: Deadline = NEVER,
-    progress: Callable[[str], None] = lambda text: None,
+    seconds: float | None = None,
+    progress: work.Progress | None = None,
 ) -> Combined:
     """Lower the load limit until the placement fits a pool of `limit` bytes.
 
@@ -66,9 +67,9 @@ def in_pool(
         `swap(trace, load_limit) -> Plan` and `pool(trace) -> Placement`.
     load_limit : int, optional
         Bytes to start from; `limit` where left out.
-    until : Deadline
+    seconds : float, optional
         When to end with what fits by then.
-    progress : callable
+    progress : callable, optional
         Told what is being tried.
 
     Raises
@@ -96,9 +97,9 @@ def in_pool(
     limit_of_load = limit if load_limit is None else min(load_limit, limit)
     top, lowest, hint = min(limit_of_load, trace.peak_load), FAR, ""
     steps, fits = _Steps(behind=max((top - 1) // step, 0) + 1), None
-    while (k := steps.next()) is not None and not (lowest < FAR and until.over()):
+    while (k := steps.next()) is not None and not (lowest < FAR and work.over()):
         lower = top - k * step if k else limit_of_load
-        progress(f"trying a load limit of {lower / max(trace.peak_load, 1):.1%} of the peak load")
+        work.tell(f"trying a load limit of {lower / max(trace.peak_load, 1):.1%} of the peak load")
         try:
             found = at_load(trace, lower, swap=swap, pool=pool)
         except (NotReached, Infeasible) as stop:
@@ -115,7 +116,7 @@ def in_pool(
             lowest = min(lowest, height)
             steps.too_much(k, -(-(height - limit) // step))
     if fits is None:
-        raise NotReached(lowest, limit, "a pool", until.hint(hint))
+        raise NotReached(lowest, limit, "a pool", work.hint(hint))
     return fits
 
 
@@ -158,6 +159,7 @@ class _Steps:
 
 
 @strict
+@work.budgeted
 def settle(
     trace: Trace,
     limit: int,
@@ -167,8 +169,8 @@ def settle(
     pool: Callable[[Trace], Placement],
     judge: Callable[[Combined], Timeline],
     least: int = 0,
-    until: Deadline = NEVER,
-    progress: Callable[[str], None] = lambda text: None,
+    seconds: float | None = None,
+    progress: work.Progress | None = None,
 ) -> Combined:
     """Look for a better plan around one that fits the pool: higher loads wait less, but are harder to place.
 
@@ -185,7 +187,7 @@ def settle(
         Runs a plan by the clock that counts.
     least : int
         Nanoseconds that no plan can beat, so that the search ends there.
-    until : Deadline
+    seconds : float, optional
         When to end with the best plan so far.
 
     Returns
@@ -197,10 +199,10 @@ def settle(
     best, shortest = first, judge(first).makespan
     for swap in swaps:
         for level in range(ABOVE, -1, -1):
-            if shortest <= least or until.over():
+            if shortest <= least or work.over():
                 return best
             load_limit = min(first.load_limit + level * step, limit)
-            progress(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
+            work.tell(f"settling at a load limit of {load_limit / max(trace.peak_load, 1):.1%} of the peak load")
             try:
                 found = at_load(trace, load_limit, swap=swap, pool=pool)
             except (NotReached, Infeasible):

@@ -11,7 +11,7 @@ outside [1, 2**40]. Those of `search` take `fixed` as well, offsets in bytes of 
 `ValueError` for one that overlaps, is not aligned, or is no device buffer. What they return is never higher than that
 of `best_fit` and `first_fit`, and its `bound` is the peak load, or more where that is proved. `greedy`, `search` and
 `exact` take `seconds`, the whole time: they look at the clock between their steps and return the lowest placement so
-far, of one step at least (see `gpumem.base.deadline`). What comes out then depends on the machine; without `seconds`
+far, of one step at least (see `gpumem.base.work`). What comes out then depends on the machine; without `seconds`
 all planners are deterministic.
 """
 

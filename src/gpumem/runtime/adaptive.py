@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
 from gpumem.pipeline.compare_planners import asking
@@ -27,7 +27,7 @@ from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
 from gpumem.runtime.residency.report import ManagedReport
 from gpumem.runtime.residency.run_loop import Learner
 from gpumem.simulator.machine import Machine
-from gpumem.swap import PLANNERS
+from gpumem.swap.planners import planner_of
 from gpumem.trace import MAX_BYTES, THE_HOST, UNKNOWN, Trace, dimensions
 from gpumem.trace.lifetimes import tails, used
 from gpumem.trace.record.recorder import Exec
@@ -53,8 +53,8 @@ class Adaptive:
         Bytes that blocks may hold on the device at once, or a text such as `"4GiB"`, or `"70%"` of the peak of the
         iteration that is found; until then there is none.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`; the cheapest plan counts. `"on-demand"`: none is made. What a plan makes again goes
-        to the host instead.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. `"on-demand"`: none is made.
+        What a plan makes again goes to the host instead.
     machine : Machine or str, optional
         What plans are made for; the clock's own, an `rtx4090` in other worlds.
     detect : str
@@ -136,9 +136,9 @@ class Adaptive:
     ) -> None:
         self.planners = [planner] if isinstance(planner, str) else [*planner]
         for name in self.planners or [""]:
-            one_of("planner", name, PLANNERS)
+            planner_of(name)
         one_of("detect", detect, (PERIOD, WRITES))
-        Deadline.within(seconds)  # refuses what is none
+        work.check_seconds(seconds)
         if min_length < 1:
             raise ValueError(f"min_length {min_length} is not at least 1")
         own = getattr(world, "machine", None) or "rtx4090"

@@ -88,11 +88,17 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     table = (trace.n, len(ops.streams))
     touches = _Touches(
         *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, b.start),
-        *(np.searchsorted(edges, low), np.searchsorted(edges, high), np.flatnonzero(shares & ~written)),
+        *(np.searchsorted(edges, low), np.searchsorted(edges, high), shares & ~written),
     )
     pred, cause = np.full(table, -1, np.int64), np.zeros(table, np.int64)
     wrote, read = np.full(len(b), -1, np.int64), np.full((len(b), len(ops.streams)), -1, np.int64)
-    _sweep(touches, _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause), _Cells.of(len(edges)))
+    waits = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
+    _sweep(
+        touches,
+        waits,
+        _Cells.of(len(edges)),
+        _unwritten(len(ops.streams), len(edges) if touches.unwritten.any() else 0),
+    )
     pred[np.arange(len(ops)), ops.stream] = -1
     _reduce(ops.stream, pred)
     op, _ = np.nonzero(pred >= 0)
@@ -126,7 +132,7 @@ class _Touches(NamedTuple):
     start: I64  # of each buffer
     low: I64  # of each buffer: cells [low, high) of the address space
     high: I64
-    unwritten: I64  # buffers that share bytes and are never written
+    unwritten: Bool  # of each buffer: it shares bytes and is never written
 
 
 class _Waits(NamedTuple):
@@ -158,8 +164,17 @@ class _Cells(NamedTuple):
         return cls(begins, population, np.full(count + 1, count, np.int64), np.full(count + 1, -1, np.int64))
 
 
+def _unwritten(streams: int, cells: int) -> I64:
+    """Of each stream a tree over cells: the last reads of bytes by way of buffers that are never written.
+
+    int64[streams, 2, 2 leaves]: of a whole subtree, and of anything in it; node `p` has the children `2 p` and
+    `2 p + 1`.
+    """
+    return np.full((streams, 2, 2 << int(cells).bit_length()), -1, np.int64)
+
+
 @jit
-def _sweep(x: _Touches, w: _Waits, c: _Cells) -> None:
+def _sweep(x: _Touches, w: _Waits, c: _Cells, unwritten: I64) -> None:
     """Fill in what each op waits for."""
     n = len(w.stream)
     for t in range(2 * n):
@@ -190,14 +205,60 @@ def _sweep(x: _Touches, w: _Waits, c: _Cells) -> None:
                         c.population[cell // BLOCK] -= 1
                     cell = c.after[cell]
                 c.after[low], c.owner[low] = high, b
-                for y in x.unwritten:
-                    if x.low[y] < high and low < x.high[y]:
-                        _after_other(w, i, y, b, True)
+                if unwritten.shape[2] > 2:
+                    for s in range(len(unwritten)):
+                        y = _last_read(unwritten[s], low, high)
+                        if y >= 0:
+                            _wait(w, i, s, y, MEMORY)
         for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
             w.read[x.reads[k], w.stream[i]] = t
+            if x.unwritten[x.reads[k]]:
+                _note_read(unwritten[w.stream[i]], x.low[x.reads[k]], x.high[x.reads[k]], t)
         for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
             w.wrote[x.writes[k]] = t
             w.read[x.writes[k], :] = -1
+
+
+@inner
+def _note_read(tree: I64, low: int, high: int, t: int) -> None:
+    """Note a read of the cells `[low, high)`; it is later than all that are noted."""
+    p, q = low + tree.shape[1] // 2, high + tree.shape[1] // 2
+    while p < q:
+        if p % 2 == 1:
+            tree[0, p] = t
+            _note_above(tree, p, t)
+            p += 1
+        if q % 2 == 1:
+            q -= 1
+            tree[0, q] = t
+            _note_above(tree, q, t)
+        p, q = p // 2, q // 2
+
+
+@inner
+def _note_above(tree: I64, p: int, t: int) -> None:
+    while p > 0 and tree[1, p] != t:  # above that it is noted already
+        tree[1, p] = t
+        p //= 2
+
+
+@inner
+def _last_read(tree: I64, low: int, high: int) -> int:
+    """The last noted read of any of the cells `[low, high)`, or -1."""
+    p, q, last = low + tree.shape[1] // 2, high + tree.shape[1] // 2, -1
+    left, right = p, q - 1
+    while p < q:
+        if p % 2 == 1:
+            last = max(last, tree[1, p])
+            p += 1
+        if q % 2 == 1:
+            q -= 1
+            last = max(last, tree[1, q])
+        p, q = p // 2, q // 2
+    while left > 0:  # what was noted for all of a subtree that the range lies in, or part of it does
+        last = max(last, tree[0, left], tree[0, right])
+        left, right = left // 2, right // 2
+    return last
 
 
 @inner

@@ -6,12 +6,11 @@ of its dual certifies that nothing is better. Breakpoints are added where they m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible
 from gpumem.base.units import human, human_ns, percent
@@ -54,6 +53,7 @@ class Bound(Shown):
 
 
 @strict
+@work.budgeted
 def zero_stall_limit(
     trace: Trace,
     machine: Machine,
@@ -61,7 +61,7 @@ def zero_stall_limit(
     rounds: int = 20,
     size: int = SIZE,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Bound:
     """Return the least load limit that any swap plan can reach while the iteration takes no longer.
 
@@ -76,7 +76,7 @@ def zero_stall_limit(
     seconds : float, optional
         The whole time. What is certified by then is returned: valid however short the time is, but the less the looser,
         at worst the static bound (a stall of 0).
-    progress : callable
+    progress : callable, optional
         Told what each round found.
 
     Returns
@@ -116,11 +116,10 @@ def zero_stall_limit(
     >>> round(bound.limit / bound.peak_load, 3), bound.settled
     (0.998, True)
     """
-    until = Deadline.within(seconds)
     peak, least = trace.peak_load, static_floor(trace)[1]
-    if not peak or not in_a_row(trace, machine) or until.over():
+    if not peak or not in_a_row(trace, machine) or work.over():
         return Bound(least, 0, peak, 0, False)
-    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size, progress, until)
+    found = refine(relax(trace, machine, stalls=False), peak, None, rounds, size)
     limit = ceil(found.dual * peak * (1 - SAFETY))
     return Bound(min(max(least, limit), peak), 0, peak, _count(found), found.settled)
 
@@ -131,6 +130,7 @@ def _count(found: Refined) -> int:
 
 
 @strict
+@work.budgeted
 def least_stall(
     trace: Trace,
     machine: Machine,
@@ -140,7 +140,7 @@ def least_stall(
     rounds: int = 20,
     size: int = SIZE,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Bound:
     """Return by how much longer, at least, any plan for a load limit makes the iteration.
 
@@ -178,12 +178,11 @@ def least_stall(
     >>> least_stall(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10).stall_ns > 0
     True
     """
-    until = Deadline.within(seconds)
     peak, (op, needs) = trace.peak_load, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)
-    if peak <= limit or not in_a_row(trace, machine) or until.over():
+    if peak <= limit or not in_a_row(trace, machine) or work.over():
         return Bound(limit, 0, peak, 0, peak <= limit)
     fluid = relax(trace, machine, stalls=True, recompute=recompute)
-    found = refine(fluid, peak, limit, rounds, size, progress, until)
+    found = refine(fluid, peak, limit, rounds, size)
     return Bound(limit, max(floor(found.dual * (1 - SAFETY) + 1e-6), 0), peak, _count(found), found.settled)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.display import Shown
 from gpumem.swap import _solver_process as _solver
 from gpumem.trace import F64, I64, Bool
@@ -100,7 +100,7 @@ class Rows:
         self.put(row, left[other], 1.0)
         self.put(row, right[other], -1.0)
 
-    def relaxed(self, until: Deadline = NEVER) -> Relaxed | None:
+    def relaxed(self) -> Relaxed | None:
         """Solve the program without regard to whole numbers; None where there is no solution, or no time for one.
 
         Notes
@@ -112,9 +112,9 @@ class Rows:
         if exact.any():
             sides |= {"A_eq": matrix[exact], "b_eq": right[exact]}
         sides["bounds"] = np.stack([np.zeros(len(upper)), upper], axis=1)
-        sides["options"] = _limits(until)
+        sides["options"] = _limits()
         method = "highs-ds" if self.rows <= SMALL else "highs-ipm"
-        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, until, grace=0.0)
+        found = ask({"solver": "linprog", "method": method, "cost": cost, "sides": sides}, grace=0.0)
         if found is None or found["x"] is None:
             return None
         price = np.zeros(len(right))
@@ -124,21 +124,11 @@ class Rows:
         dual = float(np.minimum((cost + matrix.T @ price) * upper, 0).sum() - right @ price)
         return Relaxed(found["x"], price, dual)
 
-    def solve(
-        self,
-        until: Deadline = NEVER,
-        *,
-        best: float = inf,
-        gap: float = 0.0,
-        nodes: int | None = None,
-        sure: bool = True,
-    ) -> Solved:
-        """Solve the program in whole numbers.
+    def solve(self, *, best: float = inf, gap: float = 0.0, nodes: int | None = None, sure: bool = True) -> Solved:
+        """Solve the program in whole numbers, as well as the time allows; some seconds after that it is given up.
 
         Parameters
         ----------
-        until : Deadline
-            When to end with the best solution found; some seconds later it is given up.
         best : float
             A value that a solution has to be below to be of use.
         gap : float
@@ -161,10 +151,10 @@ class Rows:
             "whole": whole,
             "best": best if best < inf else None,
             "options": {"mip_rel_gap": gap, "presolve": not sure}
-            | _limits(until)
+            | _limits()
             | ({} if nodes is None else {"node_limit": nodes}),
         }
-        found = ask(question, until)
+        found = ask(question)
         if found is None or found["status"] not in (0, 1, 2) or (found["x"] is None and not sure):
             return Solved(LATE, None, inf, -inf)
         if found["status"] == 2:
@@ -189,8 +179,8 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _limits(until: Deadline) -> dict[str, float]:
-    return {} if until is NEVER else {"time_limit": until.left()}
+def _limits() -> dict[str, float]:
+    return {"time_limit": work.left()} if work.hurried() else {}
 
 
 class _Worker:
@@ -219,14 +209,14 @@ class _Worker:
         with suppress(OSError):
             self.process.stdin.close()
 
-    def ask(self, question: dict[str, Any], until: Deadline, grace: float) -> Any:
+    def ask(self, question: dict[str, Any], grace: float) -> Any:
         """Return the answer; None where it is so many seconds past its time."""
         assert self.process.stdin is not None
-        late = NEVER if until is NEVER else Deadline.within(until.left() + grace)
+        late = work.now() + work.left() + grace if work.hurried() else inf
         with suppress(BrokenPipeError):  # it has ended, which `_listen` says
             pickle.dump(question, self.process.stdin)
             self.process.stdin.flush()
-        while not late.over():
+        while late == inf or work.now() < late:
             with suppress(Empty):
                 return self.answers.get(timeout=STEP)
         return None
@@ -257,16 +247,16 @@ def _some_worker() -> _Worker:
         worker.end()
 
 
-def ask(question: dict[str, Any], until: Deadline = NEVER, *, grace: float = GRACE) -> Any:
+def ask(question: dict[str, Any], *, grace: float = GRACE) -> Any:
     """Have a question answered in another process (see `_solver_process`); None where it is `grace` seconds late.
 
     An interrupt is heard at once, and ends that process.
     """
-    if until.over():
+    if work.over():
         return None
     worker = _some_worker()
     try:
-        said = worker.ask(question, until, grace)
+        said = worker.ask(question, grace)
     except BaseException:
         worker.end()
         raise

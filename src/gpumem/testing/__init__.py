@@ -1,8 +1,8 @@
 """What users test their own allocators, planners and devices with; no test framework needed.
 
-`check_allocator`, `check_device` and `check_planner` are plain functions. `allocator_machine`, `lifetimes`, `plans`,
-`requests`, `steps` and `traces` need Hypothesis, which comes with `gpumem[test]`. `live_program` draws programs that
-`perform` performs on any device.
+`check_allocator`, `check_device` and `check_planner` are plain functions. `check_swap_planner`, `allocator_machine`,
+`lifetimes`, `plans`, `requests`, `steps` and `traces` need Hypothesis, which comes with `gpumem[test]`.
+`live_program` draws programs that `perform` performs on any device.
 """
 
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         WrongFree as WrongFree,
     )
     from gpumem.testing.strategies import lifetimes as lifetimes, traces as traces
+    from gpumem.testing.swap_planners import SWAP_RULES as SWAP_RULES, check_swap_planner as check_swap_planner
     from gpumem.testing.training_steps import plans as plans, steps as steps
 
 face(__name__)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
-from gpumem.base.names import one_of
 from gpumem.base.units import amount, fraction, human
 from gpumem.pipeline import Among, Need, Planned, among, least, need
 from gpumem.pipeline.compare_planners import QUICK, SEVERAL
-from gpumem.pipeline.pipeline import Progress, silent
 from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving
-from gpumem.swap.planners import PLANNERS
+from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
 from gpumem.torch.fit_report import Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
@@ -42,10 +42,11 @@ def fit(
     chunk: int | str | None = None,
     largest: bool = False,
     planner: str | Sequence[str] = SEVERAL,
+    options: Mapping[str, Any] = MappingProxyType({}),
     seconds: float = SECONDS,
     workspaces: str | int = "fastest",
     name: str = "",
-    progress: Progress = silent,
+    progress: work.Progress | None = None,
 ) -> Fit:
     """Say whether a training step fits a machine, and what it would take to make it fit.
 
@@ -69,7 +70,9 @@ def fit(
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`; the cheapest plan counts.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts.
+    options : mapping
+        Of planners, such as `threshold`: each gets those that it has.
     seconds : float
         Of planning. Captures come on top, and the search for the largest batch, with up to 4 s at each batch.
     workspaces : str or int
@@ -114,7 +117,7 @@ def fit(
     machine = Machine.named(machine) if isinstance(machine, str) else machine
     names = [planner] if isinstance(planner, str) else [*planner]
     for one in names:
-        one_of("planner", one, PLANNERS)
+        planner_of(one)
     asked = _Asked(
         make,
         device,
@@ -123,17 +126,16 @@ def fit(
         limit,
         None if overhead is None else fraction(overhead, "overhead"),
         names,
+        options,
         seconds,
         workspaces,
         name or name_of(make),
-        progress,
     )
-    Deadline.within(seconds)  # refuses what is none
-    if not largest:
-        return asked.at(batch)
-    if batch is not None:
+    work.check_seconds(seconds)
+    if largest and batch is not None:
         raise ValueError(f"batch: {batch}: with largest, batches are tried; leave one of the two out")
-    return asked.largest()
+    with work.within(progress=progress):
+        return asked.largest() if largest else asked.at(batch)
 
 
 Step = tuple[Trace, Need, tuple[str, ...]]  # with workspaces; what it takes; what is to be said of it
@@ -150,10 +152,10 @@ class _Asked:
     bytes: int | str | None
     overhead: float | None
     planners: Sequence[str]
+    options: Mapping[str, Any]
     seconds: float
     rule: str | int
     name: str
-    progress: Progress
     captured: dict[int | None, Step] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     planned: dict[int | None, Planned] = field(default_factory=dict)  # not checked
@@ -161,7 +163,7 @@ class _Asked:
     def capture(self, batch: int | None) -> Step:
         """Return the step at a batch."""
         if batch not in self.captured:
-            self.progress("capturing" + ("" if batch is None else f" at batch {batch}"))
+            work.tell("capturing" + ("" if batch is None else f" at batch {batch}"))
             found = record(self.make, self.device, batch=batch, chunk=self.chunk, name=self.name)
             rule, words = self.rule, (convolving.FASTEST, convolving.NONE)
             if isinstance(rule, str) and rule not in words:
@@ -201,8 +203,8 @@ class _Asked:
         )
         if answer.fits:
             return answer
-        until = Deadline.within(self.seconds)
-        chosen = self.plan(trace, limit, self.planners, until.left())
+        begin = work.now()
+        chosen = self.plan(trace, limit, self.planners, self.seconds)
         best, known = chosen.planned, self.planned.get(batch)
         if known is not None and (best is None or known.overhead < best.overhead):  # time may be shorter now
             best = known.verified(self.seconds)
@@ -214,9 +216,9 @@ class _Asked:
             self.machine,
             max(limit, chosen.needs),
             planners=[name for name in self.quick if name not in broken] or [*{*self.planners} - broken],
+            options=self.options,
             overhead=self.overhead,
-            seconds=max(until.left(), self.seconds / 2),
-            progress=self.progress,
+            seconds=max(begin + self.seconds - work.now(), self.seconds / 2),
         )
         return answer.with_(tried=chosen.tried, least=lowest)
 
@@ -230,7 +232,7 @@ class _Asked:
             overhead=self.overhead,
             seconds=seconds,
             check=check,
-            progress=self.progress,
+            options=self.options,
         )
 
     def largest(self) -> Fit:

@@ -29,7 +29,7 @@ from gpumem.swap.autoswap.scores import SCORES
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 from gpumem.trace.batch import rebatch
-from tests.cli.planners import breaks, seeded, wrong
+from tests.cli.planners import breaks, wrong
 from tests.conftest import Cli
 from tests.nets import GTX, MIB, PEAK, net
 
@@ -58,7 +58,7 @@ def test_a_planner_that_fails_costs_its_own_rows(
     assert [s["name"] for s in ran.json["fig11"][0]["series"] if s["y"]] == ["autoswap", "last"]
     failed = {"trace": "net", "planner": "breaks", "error": "ZeroDivisionError: division by zero"}
     assert ran.json["failed"] == [failed]
-    told = "gpumem: net: breaks: failed: ZeroDivisionError: division by zero; --traceback shows where, to report it"
+    told = "gpumem: net: breaks: failed: ZeroDivisionError: division by zero; --traceback shows where"
     assert ran.err == [told]
     ran = cli(*words, "--traceback")
     assert ran.status == 1 and ran.err[0].startswith("Traceback") and "autoswap" in ran.out
@@ -271,11 +271,10 @@ def test_without_traces_it_is_the_bundled_ones_and_figures_of_vgg16(cli: Cli, ta
 def test_search_looks_for_the_lowest_limit_itself(
     cli: Cli, net_file: Path, bounded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lowest(trace: Trace, machine: Machine, *, stall: float = 0.005, seed: int = 0) -> tuple[Plan, int]:
-        assert (stall, seed) == (0.005, 7)
+    def lowest(trace: Trace, machine: Machine, *, seed: int, effort: float, **told: object) -> tuple[Plan, int]:
+        assert (seed, effort, told.keys()) == (7, 1.0, {"seconds", "progress"})
         return autoswap(trace, machine, 20 * MIB), 20 * MIB
 
-    monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "search": seeded})
     module = importlib.import_module("gpumem.swap.search.planner")  # the package has a function of that name
     monkeypatch.setattr(module, "lowest", lowest)
     args = ["--what", "knees", "--planner", "search", "--seed", "7", "--json"]
@@ -286,7 +285,7 @@ def test_search_looks_for_the_lowest_limit_itself(
 def test_a_knee_that_the_oracles_reject_is_never_shown(
     cli: Cli, net_file: Path, bounded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpumem.swap.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
+    monkeypatch.setattr("gpumem.swap.planners.PLANNERS", {"autoswap": autoswap, "wrong": wrong("pinned")})
     link = {"latency_ns": 0, "ns_per_byte": 0.001}
     small = {"name": "small", "capacity": 2**40, "out": link, "into": link, "flops": 1, "bandwidth": 1, "pinned": MIB}
     (tmp_path / "small.json").write_text(json.dumps(small))

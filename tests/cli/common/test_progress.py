@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpumem.base import work
 from gpumem.cli.common.progress import Progress, tell, voice
 from gpumem.cli.main import parser
 from gpumem.io import Loaded, load
@@ -79,7 +80,9 @@ def test_progress_on_a_terminal_is_one_line_that_stays(monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "100")
     with Progress(0) as progress:
         for name in progress.over(["vgg16", "[mlp3]"]):  # a name is no markup
-            progress(f"{name}: 3 of 4: greedy")
+            with work.part(name):
+                work.step(2, 4)
+                work.tell("greedy")
             progress.begin = time.monotonic() - 75
             assert terminal.shows(re.escape(f"{progress.line()} "))
             left = "[34]:.." if name == "vgg16" else "0:[23]."
@@ -87,9 +90,19 @@ def test_progress_on_a_terminal_is_one_line_that_stays(monkeypatch: pytest.Monke
             tell(f"a line about {name}")
             assert f"a line about {name}\n" in terminal.getvalue()
     shown = terminal.getvalue()
-    assert "1 of 2: vgg16: 3 of 4: greedy" in shown and "2 of 2: [mlp3]: 3 of 4: greedy" in shown
+    assert "1 of 2: vgg16: greedy" in shown and "2 of 2: [mlp3]: greedy" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("greedy")  # the cursor is there again, the line is not
     assert "\x1b[3" not in shown  # no colours
+
+
+def test_a_share_is_counted_and_not_read_out_of_a_text() -> None:
+    with Progress() as progress:
+        work.tell("reading run 7 of 5.json")
+        assert progress.share == 0
+        for _ in progress.over("ab"):
+            with work.part("search"):
+                work.step(1, 2)
+        assert progress.share == 0.75 and progress.line() == "reading run 7 of 5.json"
 
 
 @pytest.mark.parametrize("kind", ["dumb", "quiet"])

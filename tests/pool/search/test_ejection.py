@@ -22,7 +22,7 @@ def walk(trace: Trace, *, fixed: dict[int, int] | None = None, alignment: int = 
     """A walk that starts from best fit."""
     problem = PlacementProblem.of(trace, alignment, fixed)
     start = problem.complete(NOTHING, NOTHING, smallest=True)
-    return EjectionWalk(problem, start, problem.lowest, np.random.default_rng(seed), lambda text: None)
+    return EjectionWalk(problem, start, problem.lowest, np.random.default_rng(seed))
 
 
 def crowd(count: int, n: int) -> Trace:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
-from gpumem.base.deadline import NEVER
 from gpumem.io import bundled, read
 from gpumem.pool import best_fit, first_fit, greedy, search
 from gpumem.pool.search import _problem, planner
@@ -217,7 +216,7 @@ def test_tries_are_the_same_with_and_without_compiling(monkeypatch: pytest.Monke
     rng = np.random.default_rng(72)
     start = rng.integers(0, 20, 24)
     trace = Trace.from_lifetimes(rng.integers(1, 40, 24), start, start + rng.integers(1, 12, 24), n=20)
-    state = planner.Search.of(PlacementProblem.of(trace, 1), 0, 0.1, NEVER, 0, print)
+    state = planner.PlacementSearch.of(PlacementProblem.of(trace, 1), 0, 0.1, 0)
     assert state.best.height == 174
     state.tries(state.lowest, np.random.default_rng([0, 1]))
     assert (state.best.height, state.lowest) == (150, 150)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
 from gpumem.swap.baselines._checkpoint_segments import NO_CUT, PART, SEGMENT, Levels
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan.gaps import gaps
@@ -18,9 +17,8 @@ def levels(trace: Trace) -> Levels:
     found = found.where(found.before > found.after + 1)
     made = found.buffer - 1  # `layers`: op i makes map i + 1
     order = np.argsort(made, kind="stable")
-    rest = {"limit": 1, "hurry": Deadline()}
     account = MadeAgain.of(trace, trace.ops.duration, found.where(order))
-    return Levels.of(trace, account, made[order], made[order] < 0, **rest)
+    return Levels.of(trace, account, made[order], made[order] < 0, limit=1)
 
 
 def test_two_levels_by_hand() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem.base import deadline
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap import PLANNERS, Plan, Swap
@@ -31,7 +30,7 @@ def test_what_was_refused_for_pinned_memory_is_no_load_that_was_reached() -> Non
     assert judge.offer(swapped(trace, 0, 1)) == FAR  # 9 bytes are held, and 13 pinned
     assert judge.offer(swapped(trace, 0)) == FAR  # 14, and 8
     with pytest.raises(NotReached) as stop:
-        judge.plan(NEVER)
+        judge.plan()
     assert (stop.value.reached, stop.value.limit) == (trace.peak_load, 17) == (22, 17)
     told = "a plan within the limit keeps 8 bytes of pinned memory at least, gtx1080ti has 4 bytes"
     assert stop.value.hint == told and "got down to a peak load of 22 bytes" in str(stop.value)
@@ -42,19 +41,20 @@ def test_a_plan_above_the_limit_is_a_load_that_was_reached() -> None:
     judge = Judge(trace, GTX.with_(pinned=5), 13)
     assert judge.offer(swapped(trace, 1)) == FAR == judge.offer(swapped(trace, 0))  # 17 bytes, and 14 but 8 pinned
     with pytest.raises(NotReached) as stop:
-        judge.plan(NEVER)
+        judge.plan()
     assert (stop.value.reached, stop.value.hint) == (17, "the pinned budget may be too small")
 
 
 def test_where_it_was_late_both_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(deadline, "now", lambda: clock[0])
-    until, trace = Deadline.within(1), two_gaps()
+    monkeypatch.setattr(work, "now", lambda: clock[0])
+    trace = two_gaps()
     judge = Judge(trace, GTX.with_(pinned=4), 17)
     judge.offer(swapped(trace, 0))
-    clock[0] = 2.0
-    with pytest.raises(NotReached, match=r"8 bytes of pinned memory .*; the time was up, more seconds may do$"):
-        judge.plan(until)
+    late = pytest.raises(NotReached, match=r"8 bytes of pinned memory .*; the time was up, more seconds may do$")
+    with late, work.within(1):
+        clock[0] = 2.0
+        judge.plan()
 
 
 @pytest.mark.parametrize("name", ["ilp", "search", "mosos", "str", "str-auto"])

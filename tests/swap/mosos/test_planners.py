@@ -21,7 +21,7 @@ from tests.swap.nets import CARD, chain
 def test_each_family_does_what_it_may() -> None:
     trace, ways = chain(workspace=25)
     found = {kind: solve_mosos(trace, CARD, 80, kind=kind, algorithms=ways) for kind in FAMILY}
-    assert {kind: proof.value for kind, proof in found.items()} == {
+    assert {kind: proof.makespan for kind, proof in found.items()} == {
         "mosos": 265,
         "checkmate": 300,
         "checkmate-auto": 300,
@@ -48,8 +48,8 @@ def test_plans_keep_the_limit_and_mosos_is_never_slower(data: st.DataObject) -> 
         usual = Plan.of(trace, [d for d in proof.plan.decisions if isinstance(d, Variant) and d.at < 0])
         check.data_flow(usual.apply(trace), rewritten)
         assert rewritten.peak_load <= limit
-        assert simulate(rewritten, card, capacity=limit).makespan == proof.value >= proof.bound
-        times[kind] = proof.value
+        assert simulate(rewritten, card, capacity=limit).makespan == proof.makespan >= proof.lower_bound
+        times[kind] = proof.makespan
     assert not times or all(times["mosos"] <= times[kind] for kind in ("checkmate-auto", "str-auto") if kind in times)
 
 
@@ -78,7 +78,7 @@ def test_a_start_and_a_deadline_are_heard() -> None:
     start = str_(trace, CARD, 80, algorithms=ways)
     told: list[str] = []
     proof = solve_mosos(trace, CARD, 80, start=start, seconds=20, algorithms=ways, progress=told.append)
-    assert proof.value == simulate(start.apply(trace), CARD, capacity=80).makespan and proof.status == "optimal"
+    assert proof.makespan == simulate(start.apply(trace), CARD, capacity=80).makespan and proof.status == "optimal"
     assert all(line.startswith("mosos: ") for line in told)
 
 
@@ -86,7 +86,7 @@ def test_a_start_and_a_deadline_are_heard() -> None:
 def test_a_planner_that_may_copy_has_a_plan_however_late_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, ways = chain()
     looks = iter([0.0, 0.0])
-    monkeypatch.setattr("gpumem.base.deadline.now", lambda: next(looks, 1e6))
+    monkeypatch.setattr("gpumem.base.work.now", lambda: next(looks, 1e6))
     proof = solve_mosos(trace, CARD, 60, kind=kind, algorithms=ways, seconds=1)
     assert proof.plan.apply(trace).peak_load == 60 and proof.status == "late"
 
@@ -110,4 +110,4 @@ def test_what_cannot_be_back_in_time_beside_a_full_op_waits() -> None:
     assert crowded(trace, 90, room=0.97).tolist() == [0] and not crowded(trace, 93, room=0.97).size
     proof = solve_mosos(trace, CARD, 90, kind="str", algorithms={})
     (swap,) = proof.plan.decisions
-    assert isinstance(swap, Swap) and swap.buffer == 0 and proof.value > 250
+    assert isinstance(swap, Swap) and swap.buffer == 0 and proof.makespan > 250

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.swap.mosos import Implementation, Nodes, Rules, least, rounded, solve
 from gpumem.swap.mosos.program import MOVED
 from tests.swap.mosos.cases import case
@@ -108,9 +108,9 @@ def test_a_known_schedule_is_kept_or_beaten() -> None:
 
 def test_late_is_said() -> None:
     nodes = random_nodes(np.random.default_rng(1), 24, shape="valley")
-    late = Deadline.within(1e-6)
     near = rounded(nodes, 70)
     assert near.schedule is not None and near.status == "late"
-    found, kept = solve(nodes, 70, until=late), solve(nodes, 70, start=near.schedule, until=late)
+    with work.within(1e-6):
+        found, kept = solve(nodes, 70), solve(nodes, 70, start=near.schedule)
     assert (found.schedule, found.status, found.gap) == (None, "late", inf)
     assert (kept.schedule, kept.status) == (near.schedule, "start")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem.base.deadline import NEVER
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.mosos import solve_mosos
 from gpumem.swap.search.annealing import Annealing
@@ -15,7 +14,7 @@ from tests.swap.nets import CARD, chain
 def test_a_start_with_operators_can_be_said() -> None:
     trace, ways = chain(workspace=25)
     start = solve_mosos(trace, CARD, 80, algorithms=ways).plan
-    found = Annealing(trace, CARD, 80, 1.0, 0, NEVER, print, recompute=True, plan=start)
+    found = Annealing(trace, CARD, 80, 1.0, 0, recompute=True, plan=start)
     assert found.from_plan(start, simulate(start.apply(trace), CARD, capacity=80))
     (chosen,) = found.changes(found.d.at, found.d.by)
     assert chosen in start.decisions and found.now.selected.any()

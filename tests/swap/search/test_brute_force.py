@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem.base.deadline import NEVER
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.search._copy_orders import toggle
 from gpumem.swap.search._evaluate import Evaluation, evaluate, retime
@@ -52,13 +51,13 @@ def test_the_search_is_as_good_as_brute_force_in_three_modes(data: st.DataObject
     trace = data.draw(steps(streams=1, max_layers=3))
     target = machine_of(data, duplex=True)
     menu = data.draw(st.one_of(st.just({}), menus(trace)))
-    found = Annealing(trace, target, 1, 1.0, 0, NEVER, print, recompute=True, algorithms=menu)
+    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=menu)
     p, r, w = found.p, found.r, found.w
     assume(0 < len(w) <= 8 and trace.peak_load > 1 and len(r.can))
     limit = data.draw(st.integers(max(trace.peak_load // 2, 1), trace.peak_load - 1))
     least, x, d = None, Evaluation.of(p), Drops.of(r)
     ways = [range(int(first), int(stop)) for first, stop in pairwise(r.ways.first)]
-    every = ([0, *([1] if p.copied[g] else []), *([2] if r.lasts[g] else [])] for g in range(len(w)))
+    every = ([0, 1, *([2] if r.lasts[g] else [])] for g in range(len(w)))
     assume(prod(map(len, ways)) <= 9)
     for modes, by in product(product(*every), [np.array(some, np.int64) for some in product(*ways)]):
         mode = np.array(modes)

@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import assume, given, strategies as st
 
 from gpumem import check
-from gpumem.base.deadline import NEVER
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Variant
@@ -66,7 +65,7 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
     """The evaluator against the clock: swaps, drops and ways together, one compute stream, full duplex."""
     trace = data.draw(steps(streams=1))
     target = machine_of(data, duplex=True)
-    found = Annealing(trace, target, 1, 1.0, 0, NEVER, print, recompute=True, algorithms=data.draw(menus(trace)))
+    found = Annealing(trace, target, 1, 1.0, 0, recompute=True, algorithms=data.draw(menus(trace)))
     p, r, w, d, s, x = found.p, found.r, found.w, found.d, found.now, found.x
     assume(len(w))
     at = np.zeros(len(w), np.int64)
@@ -75,7 +74,7 @@ def test_a_state_without_overload_takes_what_reruns_take(data: st.DataObject) ->
     by = found.by(lambda row: data.draw(st.integers(0, len(row) - 1)))
     assume(fill(r, d, at, by))
     for g in data.draw(st.lists(st.integers(0, len(w) - 1), max_size=4, unique=True)):
-        if p.copied[g] and not at[g]:
+        if not at[g]:
             toggle(p, d, s, g)
     retime(p, d, s, x)
     fits = [limit for limit in range(1, trace.peak_load + 250) if evaluate(p, d, s, x, limit)[1] == 0]

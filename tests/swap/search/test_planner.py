@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from gpumem.base import deadline
-from gpumem.base.deadline import NEVER
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.io import bundled, load
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.facts.limits import FAR, floor
+from gpumem.swap.facts.limits import FAR, Judge, floor
 from gpumem.swap.plan import Plan, Variant
 from gpumem.swap.search import annealing, multistart
 from gpumem.swap.search.annealing import Annealing
@@ -139,11 +137,11 @@ def test_time_up_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> Non
         told.append(text)
         moment = 0.0 if text == "published planners" else 2.0  # up with the first step of annealing
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     plan = search(trace, GTX, limit, recompute=False, seconds=1.0, progress=hear)
     check_plan(trace, GTX, plan, limit)
     assert told[0] == "published planners" and len(told) == 2 and "% of the peak" in told[-1]
-    found = Annealing(trace, GTX, limit, 1.0, 0, NEVER, told.append).d
+    found = Annealing(trace, GTX, limit, 1.0, 0).d
     assert np.all(np.diff(found.points[: found.used[0]]) > 0)
 
 
@@ -207,7 +205,7 @@ def test_a_search_of_any_effort_is_at_or_below_all_that_it_asks(data: st.DataObj
     for effort, asked in ((1e-6, CHEAP), (0.1 + 1e-6, (*CHEAP, *MORE)), (0.25 + 1e-6, (*CHEAP, *MORE, *SLOW))):
         with patched(WORK=1.0):  # planners by the effort, hardly any annealing
             found = makespan(trace, target, limit, partial(search, effort=effort, recompute=recompute, algorithms=None))
-        ways = asked if recompute else [partial(p, **taken(p, {"recompute": False})) for p in asked if p not in SLOW]
+        ways = asked if recompute else [p.with_known({"recompute": False}) for p in asked if p not in SLOW]
         assert found <= min(makespan(trace, target, limit, way) for way in (*ways, *SWAPPING))
 
 
@@ -247,21 +245,19 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
     limit = trace.peak_load * 97 // 100
 
     def named(name: str, takes: float) -> Callable[..., Plan]:
-        def planner(trace: Trace, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
+        def planner(trace: Trace, machine: Machine, limit: int) -> Plan:
             nonlocal moment
-            assert seconds is not None
-            asked.append((name, round(seconds, 3)))
-            moment += min(takes, seconds)
+            asked.append((name, round(work.left(), 3)))
+            moment += min(takes, work.left())
             raise NotReached(trace.peak_load, limit)
 
         return planner
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "CHEAP", (named("a", 0.5), named("b", 0.5)))
     ways = (*multistart.CHEAP, named("slow", 100), named("slower", 100))
-    until = deadline.Deadline.within(10.0)
-    seeds = until.part(0.6)
-    assert [*multistart.of_all(ways, trace, GTX, limit, {}, until, seeds)] == []
+    with work.within(10.0):
+        multistart.ask_all(ways, Judge(trace, GTX, limit), {}, lambda plan: None)
     assert asked == [("a", 10.0), ("b", 9.5), ("slow", 2.5), ("slower", 2.5)]
 
 
@@ -271,12 +267,12 @@ def test_cut_short_a_search_has_what_the_cheap_ones_have(monkeypatch: pytest.Mon
     trace, moment = bundled("vgg16"), 0.0
     limit = trace.peak_load * 45 // 100
 
-    def slow(*args: object, seconds: float, **options: object) -> Plan:
+    def slow(*args: object, **options: object) -> Plan:
         nonlocal moment
         moment = 100.0
         raise NotReached(0, limit)
 
-    monkeypatch.setattr(deadline, "now", lambda: moment)
+    monkeypatch.setattr(work, "now", lambda: moment)
     monkeypatch.setattr(multistart, "SWAPPING", (slow,))
     found = makespan(trace, GTX, limit, partial(search, seconds=1.0))
     assert found <= min(makespan(trace, GTX, limit, way) for way in CHEAP) < FAR

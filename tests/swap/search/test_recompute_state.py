@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import assume, given, strategies as st
 
-from gpumem.base.deadline import NEVER
 from gpumem.swap.plan import Hold, Plan, Recompute
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
@@ -49,8 +48,6 @@ def test_one_change_after_another_is_what_apply_makes_of_all(data: st.DataObject
         1,
         1.0,
         0,
-        NEVER,
-        print,
         recompute=True,
         plan=Plan.of(trace, holds),
         algorithms=data.draw(menus(trace)),

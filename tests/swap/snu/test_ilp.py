@@ -92,9 +92,9 @@ def same_as_brute_force(trace: Trace, machine: Machine, limit: int) -> None:
     proof = solve_ilp(trace, machine, limit, seconds=120)
     swapped = proof.plan.apply(trace)
     assert swapped.peak_load <= limit
-    assert proof.status == "optimal" and proof.bound == proof.value == brute_force(trace, machine, limit)
+    assert proof.status == "optimal" and proof.lower_bound == proof.makespan == brute_force(trace, machine, limit)
     line = simulate(swapped, machine, capacity=limit)
-    assert line.makespan == proof.value
+    assert line.makespan == proof.makespan
     check.timeline(swapped, line, machine.durations(swapped), capacity=limit, duplex=machine.duplex)
 
 
@@ -122,7 +122,7 @@ def line() -> Trace:
 def test_a_machine_by_hand() -> None:
     machine = GTX.with_(launch_ns=0, out=Link(0, 1.0), into=Link(0, 1.0))
     proof = solve_ilp(line(), machine, 9)  # out while nothing runs: 8 ns; back while nothing runs: 8 ns
-    assert (proof.value, proof.bound, proof.status, proof.gap) == (46, 46, "optimal", 0.0)
+    assert (proof.makespan, proof.lower_bound, proof.status, proof.gap) == (46, 46, "optimal", 0.0)
     assert proof.plan.decisions == (Swap(0, 0, 2, 1, 2),)
 
 
@@ -131,7 +131,7 @@ def test_of_two_copies_from_one_place_the_right_one_is_first() -> None:
     ops = Ops.make([[], [], [1], [0]], [[0, 1], [2], [], []], duration=[2, 17, 7, 2])
     trace = Trace(Buffers.make([7, 1, 4], [0, 0, 1], [4, 3, 2]), ops)
     proof = solve_ilp(trace, machine, 11, seconds=60)
-    assert proof.value == proof.bound == brute_force(trace, machine, 11) == 29
+    assert proof.makespan == proof.lower_bound == brute_force(trace, machine, 11) == 29
     assert [d.buffer for d in proof.plan.swaps] == [1, 0]  # the small one, so that op 1 may start
 
 
@@ -158,7 +158,7 @@ def test_what_is_given_counts() -> None:
     first = solve_ilp(trace, GTX, limit, gap=0.9)
     again = solve_ilp(trace, GTX, limit, start=first.plan, bound=simulate(trace, GTX).makespan + sure.stall_ns, gap=0.9)
     assert again.plan == first.plan and again.status == "optimal"
-    assert again.bound >= simulate(trace, GTX).makespan + sure.stall_ns
+    assert again.lower_bound >= simulate(trace, GTX).makespan + sure.stall_ns
 
 
 def test_without_time_there_is_the_start_and_its_gap() -> None:
@@ -168,7 +168,7 @@ def test_without_time_there_is_the_start_and_its_gap() -> None:
         solve_ilp(trace, GTX, limit, seconds=1e-3)
     proof = solve_ilp(trace, GTX, limit, start=heuristic(trace, GTX, limit), seconds=1e-3)
     assert proof.status == "start" and 0 < proof.gap < 1
-    assert proof.bound >= simulate(trace, GTX).makespan
+    assert proof.lower_bound >= simulate(trace, GTX).makespan
 
 
 def test_an_interrupt_tells_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:

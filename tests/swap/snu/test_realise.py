@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gpumem.base import deadline
+from gpumem.base import work
 from gpumem.simulator.machine import Link, Machine
 from gpumem.swap import Plan, Swap
 from gpumem.swap.fluid import Solution, relax
@@ -85,9 +85,9 @@ def test_no_more_orders_are_looked_at_than_the_cap(monkeypatch: pytest.MonkeyPat
 
 def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(deadline, "now", lambda: clock[0])
+    monkeypatch.setattr(work, "now", lambda: clock[0])
     trace = held_over(6, 5)
-    search = program._Search(trace, GTX, 24, 0.0, deadline.Deadline.within(10), lambda text: None)
+    search = program._Search(trace, GTX, 24, 0.0)
     w, asked = windows(trace, GTX), []
 
     def offer(plan: Plan) -> int:
@@ -100,7 +100,8 @@ def test_the_clock_is_asked_until_the_deadline(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(program._Search, "solve", lambda self, *rest: (found, None))
     monkeypatch.setattr(program.PlacedProgram, "said", lambda self, x: (np.arange(6), w.after + 1, w.before))
     monkeypatch.setattr(program.PlacedProgram, "forbid", lambda self, *rest: pytest.fail("not all orders were seen"))
-    search.exactly(relax(trace, GTX, stalls=True, tiny=0.0), True)
+    with work.within(10):
+        search.exactly(relax(trace, GTX, stalls=True, tiny=0.0), True)
     assert len(asked) == 3  # at 0, 4 and 8 s; 720 orders are left
 
 

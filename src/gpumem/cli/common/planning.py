@@ -9,11 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 import gpumem
-from gpumem import pool, swap
-from gpumem.base.names import choice, choices, taken
+from gpumem import pool
+from gpumem.base.names import choice, choices
 from gpumem.base.units import amount, human_ns
 from gpumem.cli.common.args import add_machine, one_word
 from gpumem.cli.common.parser import Group, Parser
+from gpumem.cli.common.planners import add_planner, of_use, options_told, planners_asked
 from gpumem.cli.common.progress import Progress, tell
 
 SIZE = "bytes, KiB/MiB/GiB or %% of the peak load"
@@ -37,7 +38,7 @@ def add_limits(p: Parser, otherwise: str = "") -> Group:
 def add_options(p: Parser, seed: str = SEED) -> None:
     """Add the options that `make` reads."""
     how = add_limits(p, "; default: what the machine has available")
-    how.add_argument("--planner", default="autoswap", metavar="NAME", help="swap planner (default: %(default)s)")
+    add_planner(how, "autoswap", "swap planner (default: %(default)s)", several=False)
     score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
     how.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
     add_own(how, seed)
@@ -66,7 +67,7 @@ def add_search(p: Group, effort: str = "1, the default, takes some seconds", see
 def own_options(
     args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], whole: int = 0, *, more: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the options of `add_own`, or `add_search`, that were given.
+    """Return the options of `add_own`, or `add_search`, and those of `--option`, that were given.
 
     Each must be of use to one of the planners, but for those of `more`, which the command itself has a use for.
     """
@@ -84,18 +85,7 @@ def own_options(
             raise ValueError(f"--{name}: {given[name]} is not positive and finite")
     for name in given.keys() - set(more):
         of_use("--no-recompute" if name == "recompute" else f"--{name}", name, planners)
-    return given
-
-
-def of_use(option: str, name: str, planners: Mapping[str, Callable[..., Any]]) -> None:
-    """Refuse an option that none of the planners has the keyword `name` for; say which ones have it."""
-    if not any(taken(planner, {name: 0}) for planner in planners.values()):
-        table: Mapping[str, Callable[..., Any]] = swap.PLANNERS
-        if planners.keys() <= pool.PLANNERS.keys():
-            table = pool.PLANNERS
-        others = [other for other, planner in table.items() if taken(planner, {name: 0})]
-        known = f"; it is an option of {', '.join(others)}" if others else ""
-        raise ValueError(f"{option}: no use to {', '.join(planners)}{known}")
+    return given | options_told(args, planners)
 
 
 def goals(args: argparse.Namespace, trace: gpumem.Trace) -> dict[str, Any]:
@@ -121,12 +111,12 @@ def make(
 
     if args.planner == "all" or "," in args.planner:
         raise ValueError(f"--planner: {args.planner!r:.60} is more than one; gpumem swap compares planners")
-    planner = choice(args.planner, swap.PLANNERS, "--planner")
+    planners = planners_asked(args)
     scores = choices(args.score, SCORES, "--score")
-    own = own_options(args, {args.planner: planner}, trace.peak_load, more=more)
-    options = taken(planner, {**usual, **own})
+    own = own_options(args, planners, trace.peak_load, more=more)
+    options = planners[args.planner].known({**usual, **own})
     if args.score != "all":
-        of_use("--score", "score", {args.planner: planner})
+        of_use("--score", "score", planners)
     score = None if args.score == "all" else scores
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
     planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)

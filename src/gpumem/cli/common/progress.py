@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
@@ -12,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from gpumem.base.errors import failure
+from gpumem.base import work
+from gpumem.base.errors import failure, own_planner
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar, TaskID
 
 T = TypeVar("T")
-_STEP = re.compile(r"\b(\d+) of (\d+)\b")
 
 
 class _Voice:
@@ -40,7 +39,8 @@ def tell_failure(name: str, error: BaseException, trace: bool) -> None:
     """Say that one of several things failed while the others go on; with `trace`, where in the code too."""
     if trace and sys.stderr is not None:
         traceback.print_exception(error)
-    complain(f"{name}: failed: {failure(error)}" + ("" if trace else "; --traceback shows where, to report it"))
+    report = "" if own_planner(error) else ", to report it"
+    complain(f"{name}: failed: {failure(error)}" + ("" if trace else f"; --traceback shows where{report}"))
 
 
 def complain(text: str) -> None:
@@ -57,43 +57,42 @@ class Progress:
     done changes. That a loop is compiled for the first time on this machine is said at once. A thread does the talking,
     so that one long step is no silence (compiled loops release the GIL).
 
-    Call it with what is being done. Where a total is known, the text says so, as `3 of 9: placing`: a planner needs to
-    know no more than that it may call a function with a text. `over` does it for a loop of the command itself, and
-    what is said inside of its turns is a part of the turn.
+    As a context it is who is told of all work in there (`gpumem.base.work`). `over` is a loop of the command itself;
+    steps that are counted in a part of a turn are parts of the turn.
 
-    >>> progress = Progress()
-    >>> for name in progress.over(["vgg16", "mlp3"]):
-    ...     progress(f"{name}: 2 of 4: greedy")
-    ...     print(progress.line(), progress.share)
-    1 of 2: vgg16: 2 of 4: greedy 0.125
-    2 of 2: mlp3: 2 of 4: greedy 0.625
+    >>> with Progress() as progress:
+    ...     for name in progress.over(["vgg16", "mlp3"]):
+    ...         with work.part(name):
+    ...             work.step(1, 4)
+    ...             work.tell("greedy")
+    ...             print(progress.line(), progress.share)
+    1 of 2: vgg16: greedy 0.125
+    2 of 2: mlp3: greedy 0.625
     """
 
     def __init__(self, seconds: float = 2) -> None:
         self.seconds = seconds
-        self.text, self.turn, self.inner = "working", (1, 1), (1, 1)
+        self.text, self.turn, self.share = "working", (1, 1), 0.0
+        self.told = work.within(progress=self)
         self.begin = time.monotonic()
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __call__(self, text: str) -> None:
-        step = _STEP.search(text)
-        self.inner = (int(step[1]), int(step[2])) if step else (1, 1)
         self.text = text
+
+    def reached(self, share: float) -> None:
+        """Hear which part of the work is done, as far as it is counted."""
+        self.share = share
 
     def over(self, turns: Iterable[T]) -> Iterator[T]:
         """Go through a loop of the command, and know how far it is."""
         turns = turns if isinstance(turns, Sized) else list(turns)
         for k, one in enumerate(turns, 1):
-            self.turn, self.inner = (k, len(turns)), (1, 1)
+            self.turn = k, len(turns)
+            work.step(k - 1, len(turns))
             yield one
-        self.turn = self.inner = 1, 1
-
-    @property
-    def share(self) -> float:
-        """The part of the work that is done, as far as it is known."""
-        (k, n), (i, m) = self.turn, self.inner
-        return (k - 1 + (i - 1) / max(m, 1)) / max(n, 1)
+        self.turn = 1, 1
 
     def line(self) -> str:
         """What is being done and how far it is, for people."""
@@ -107,9 +106,11 @@ class Progress:
         self.begin = time.monotonic()
         if not voice.quiet:
             self.thread.start()
+        self.told.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.told.__exit__(None, None, None)
         self.done.set()
         if self.thread.ident is not None:
             self.thread.join()  # nothing is said once the command is done

@@ -7,13 +7,12 @@ end of the order found so far. What is not arranged yet goes where best fit or f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.jit import inner, jit
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.greedy import ORDERS
@@ -45,7 +44,7 @@ def refit(
 
     `stack[:first]` are the buffers of `order[:first]` by offset. Gives up above `limit`, the rest unplaced.
     """
-    height, work = 0, 0
+    height, spent = 0, 0
     for k in range(first):
         height = max(height, top[order[k]])
     for count in range(first, len(order)):
@@ -58,7 +57,7 @@ def refit(
                     break
                 floor = max(floor, top[y])
             k += 1
-        work += count
+        spent += count
         offset[x], top[x] = floor, floor + size[x]
         height = max(height, top[x])
         if height > limit:
@@ -68,7 +67,7 @@ def refit(
             stack[k] = stack[k - 1]
             k -= 1
         stack[k] = x
-    return height, work
+    return height, spent
 
 
 @inner
@@ -132,20 +131,20 @@ def anneal(
     """
     count = len(order)
     offset, top, stack, rank = _column(count), _column(count), _column(count), _column(count)
-    height, work = refit(size, meets, order, 0, np.inf, offset, top, stack)
+    height, spent = refit(size, meets, order, 0, np.inf, offset, top, stack)
     cost = height + OVERFLOW * above(offset, top, target)
     least = height
     best[0], best[1] = order, offset
     new, other, new_top, new_stack = _column(count), _column(count), _column(count), _column(count)
     rank[order] = np.arange(count)
     for u in draws:
-        if least <= target or work >= effort:
+        if least <= target or spent >= effort:
             break
         over = height - 1 if u[1] < 0.5 else target
         here = rank[_pick(meets, offset, top, over, math.log(1 - u[3]) * DEPTH, u[2])]
         swap = u[4] < 0.5
         there = int(u[5] * (count if swap else here))
-        work += 6 * count
+        spent += 6 * count
         if here == there:
             continue
         _move(order, new, here, there, swap)
@@ -157,7 +156,7 @@ def anneal(
         other[:], new_top[:] = offset, top
         most = cost - heat * math.log(1 - u[0])  # what the move may cost to be accepted
         reached, done = refit(size, meets, new, first, most, other, new_top, new_stack)
-        work += done
+        spent += done
         if reached > most:
             continue
         price = reached + OVERFLOW * above(other, new_top, target)
@@ -171,7 +170,7 @@ def anneal(
             if height < least:
                 least = height
                 best[0], best[1] = order, offset
-    return least, work
+    return least, spent
 
 
 STAGES = ((0.02, 0.4), (0.005, 0.7), (0.001, 0.9), (0.0, 1.0))  # least size over the peak load, effort spent by its end
@@ -189,8 +188,6 @@ class OrderWalk:
     best: Placement
     target: int  # bytes
     rng: np.random.Generator
-    progress: Callable[[str], None]
-    until: Deadline = NEVER
     work: int = 0
     order: I64 = field(default_factory=lambda: np.empty(0, np.int64))  # ids that are arranged so far
 
@@ -206,7 +203,7 @@ class OrderWalk:
     @property
     def going(self) -> bool:
         """Whether there is something left to find, and time."""
-        return self.best.height > self.target and not self.until.over()
+        return self.best.height > self.target and not work.over()
 
     def _stage(self, new: I64, most: int) -> None:
         """Let buffers join, and anneal."""
@@ -219,14 +216,14 @@ class OrderWalk:
             heat = HOT * (COLD / HOT) ** ((self.work - begin) / (most - begin)) * floor
             share = min((most - begin) // CHUNKS + 1, most - self.work)
             draws, here = self.rng.random((MOVES, DRAWS)), np.empty_like(best)
-            reached, work = anneal(size, meet, now, draws, heat, share, floor, here)
-            self.work += work
+            reached, spent = anneal(size, meet, now, draws, heat, share, floor, here)
+            self.work += spent
             if reached < lowest:
                 best, lowest = here, reached
                 if self.problem.base + (reached - 1) * self.problem.alignment < self.best.height:
                     self.best = min(self.best, self.problem.around(ids, best[1]), key=lambda p: p.height)
                     self.work += REST * (len(self.problem.free) - len(ids))
-            self.progress(f"annealing, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+            work.tell(f"annealing, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
         self.order = ids[best[0]]
 
     def _greedy(self, ids: I64, meet: NDArray[np.uint8]) -> I64:
@@ -236,8 +233,8 @@ class OrderWalk:
         best, lowest = np.arange(len(ids)), 2**62
         for key in ORDERS.values():
             order = np.argsort(-key(size, first, last, sections), kind="stable")
-            height, work = refit(size, meet, order, 0, np.inf, *scratch)
-            self.work += work
+            height, spent = refit(size, meet, order, 0, np.inf, *scratch)
+            self.work += spent
             if height < lowest:
                 best, lowest = order, height
         return best

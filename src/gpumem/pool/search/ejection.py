@@ -8,14 +8,13 @@ from the bottom only. Here a buffer goes where it disturbs least, at either end 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.jit import inner, jit
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.trace import F64, I64
@@ -159,8 +158,6 @@ class EjectionWalk:
     best: Placement
     target: int  # bytes
     rng: np.random.Generator
-    progress: Callable[[str], None]
-    until: Deadline = NEVER
     work: int = 0
 
     def run(self, effort: int) -> Placement:
@@ -173,7 +170,7 @@ class EjectionWalk:
 
     def going(self, effort: int) -> bool:
         """Whether there is something left to find and to spend."""
-        return self.best.height > self.target and self.work < effort and not self.until.over()
+        return self.best.height > self.target and self.work < effort and not work.over()
 
     def _ranked(self, size: float, length: float) -> tuple[I64, I64, list[int]]:
         """Return the buffers to place, those of each stage by weight; their weights; how many there are so far."""
@@ -203,14 +200,14 @@ class EjectionWalk:
             ceiling = np.append(np.zeros(held, np.int64), self.problem.instance(ids, goal).ceiling)
             for count in counts:
                 draws, most = self.rng.random(STEPS + 4 * count), min(effort - self.work, effort // PARTS)
-                done, work = eject(near, size, ceiling, heavy, held, held + count, offset, draws, most)
-                self.work += work + REST * len(self.problem.free)
+                done, spent = eject(near, size, ceiling, heavy, held, held + count, offset, draws, most)
+                self.work += spent + REST * len(self.problem.free)
                 if not done:
                     break
                 placed = self.problem.around(ids[:count], offset[held : held + count])
                 self.best = min(self.best, placed, key=lambda p: p.height)
                 if placed.height <= goal:
                     break
-            self.progress(f"ejection, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
+            work.tell(f"ejection, {self.best.height / max(self.problem.lowest, 1):.4f} of the lower bound")
             failed += self.best.height >= before
             share = share / 2 if self.best.height < before else (1 + share) / 2

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.pool.search._depth_first import LOAD_AREA, SOLVED
 from gpumem.pool.search._problem import PlacementProblem
-from gpumem.pool.search.planner import Search
+from gpumem.pool.search.planner import PlacementSearch
 from gpumem.trace import Trace
 from gpumem.trace.placement import Placement
 
@@ -19,6 +19,7 @@ SUBSETS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the buffers, the largest of them:
 
 
 @strict
+@work.budgeted
 def exact(
     trace: Trace,
     *,
@@ -27,7 +28,7 @@ def exact(
     seconds: float | None = None,
     seed: int = 0,
     fixed: Mapping[int, int] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Placement:
     """Place buffers as low as can be, and prove it as far as the effort goes.
 
@@ -48,15 +49,14 @@ def exact(
     >>> trace.peak_load, placed.height, placed.bound, placed.optimal
     (4, 4, 4, True)
     """
-    until = Deadline.within(seconds)
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, until, seed, progress)
+    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), 0, effort, seed)
     state.run(state.goal(0), seed)
     state.work = share = effort * state.unit
     goal = state.best.height - 1
-    while state.best.height > state.lowest and state.work > 0 and not until.over():
+    while state.best.height > state.lowest and state.work > 0 and not work.over():
         before = state.best.height, state.lowest
         _refute(state, goal, share / TRIES)
-        progress(f"between {state.lowest} and {state.best.height} bytes")
+        work.tell(f"between {state.lowest} and {state.best.height} bytes")
         if before != (state.best.height, state.lowest):
             goal = state.best.height - 1
         elif goal > state.lowest:
@@ -66,7 +66,7 @@ def exact(
     return state.result()
 
 
-def _refute(state: Search, goal: int, share: float) -> None:
+def _refute(state: PlacementSearch, goal: int, share: float) -> None:
     """Find a placement no higher than `goal`, or prove that there is none, or give up."""
     free = state.problem.free
     for part in SUBSETS:

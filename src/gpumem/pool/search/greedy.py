@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.pool.search._problem import PlacementProblem
 from gpumem.trace import F64, I64, Trace
 from gpumem.trace.placement import Placement
@@ -16,6 +16,7 @@ Order = Callable[[I64, I64, I64, int], F64]  # of sizes and arcs [first, last) o
 
 
 @strict
+@work.budgeted
 def greedy(
     trace: Trace, *, alignment: int = 256, seconds: float | None = None, fixed: Mapping[int, int] | None = None
 ) -> Placement:
@@ -37,19 +38,16 @@ def greedy(
     Zhang et al. 2019, section III-C (size). Pisarchyk, Lee: Efficient memory management for deep neural net
     inference, 2020 (size, breadth). TVM's unified static memory planner (conflicts).
     """
-    until = Deadline.within(seconds)
-    return min(placements(PlacementProblem.of(trace, alignment, fixed), until=until), key=lambda p: p.height)
+    return min(placements(PlacementProblem.of(trace, alignment, fixed)), key=lambda p: p.height)
 
 
-def placements(
-    problem: PlacementProblem, names: Iterable[str] | None = None, *, until: Deadline = NEVER
-) -> list[Placement]:
+def placements(problem: PlacementProblem, names: Iterable[str] | None = None) -> list[Placement]:
     """Return a placement for each order of `ORDERS`, or of these, by best fit and by first fit; for one at least."""
     none, found = np.empty(0, np.int64), list[Placement]()
     first, last, sections = problem.sections(problem.free)
     size = problem.trace.buffers.size[problem.free]
     for name in ORDERS if names is None else names:
-        if found and until.over():
+        if found and work.over():
             break
         key = ORDERS[name](size, first, last, sections)
         order = problem.free[np.argsort(-key, kind="stable")]  # `free` goes by size

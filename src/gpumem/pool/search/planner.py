@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.pool.search._depth_first import AREA, END, GAVE_UP, IMPOSSIBLE, LENGTH, LOAD_AREA, LOAD_LENGTH, SOLVED, pack
 from gpumem.pool.search._problem import REST, PlacementProblem
 from gpumem.pool.search.annealing import OrderWalk
@@ -56,6 +56,7 @@ SHARE = 8  # of the effort, the part that one way down may take
 
 
 @strict
+@work.budgeted
 def search(
     trace: Trace,
     *,
@@ -65,7 +66,7 @@ def search(
     seconds: float | None = None,
     seed: int = 0,
     fixed: Mapping[int, int] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Placement:
     """Place buffers by a depth-first search over canonical placements, restarted with other orders and goals.
 
@@ -81,7 +82,7 @@ def search(
         The whole time; see `gpumem.pool`.
     seed : int
         Of the random changes to the orders, at least 0.
-    progress : callable
+    progress : callable, optional
         Told how far it got.
 
     Raises
@@ -103,50 +104,39 @@ def search(
     >>> best_fit(trace, alignment=1).height, placed.height, placed.optimal
     (11, 10, True)
     """
-    until = Deadline.within(seconds)
-    state = Search.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, until, seed, progress)
+    state = PlacementSearch.of(PlacementProblem.of(trace, alignment, fixed), target or 0, effort, seed)
     state.run(state.goal(target or 0), seed)
     return state.result()
 
 
 @dataclass(slots=True)
-class Search:
+class PlacementSearch:
     """The lowest placement so far, and what no placement goes below."""
 
     problem: PlacementProblem
     best: Placement
     work: float
-    until: Deadline
-    progress: Callable[[str], None]
     lowest: int = field(init=False)
     most: int = field(init=False)
     unit: int = UNIT
 
     def __post_init__(self) -> None:
         self.lowest = self.problem.lowest
-        work = min(self.work, RATE * self.until.left())
-        self.most = _within(self.problem, work / SHARE) if self.best.height > self.lowest else 0
+        most = min(self.work, RATE * work.left())
+        self.most = _within(self.problem, most / SHARE) if self.best.height > self.lowest else 0
 
     @classmethod
-    def of(
-        cls,
-        problem: PlacementProblem,
-        target: int,
-        effort: float,
-        until: Deadline,
-        seed: int,
-        progress: Callable[[str], None],
-    ) -> Search:
+    def of(cls, problem: PlacementProblem, target: int, effort: float, seed: int) -> PlacementSearch:
         """Start with the greedy placements."""
         for name, value in (("target", target), ("effort", effort), ("seed", seed)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: {value} is not a finite number >= 0")
         best = min(placements(problem, ["size"]), key=lambda p: p.height)
-        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS and not until.over():
+        if best.height > max(target, problem.lowest) and len(problem.free) <= MOST_ORDERS and not work.over():
             others = [name for name in ORDERS if name != "size"]
-            best = min([best, *placements(problem, others, until=until)], key=lambda p: p.height)
+            best = min([best, *placements(problem, others)], key=lambda p: p.height)
         unit = min(UNIT, max(LEAST, SMALL * len(problem.free) ** 3))
-        return cls(problem, best, effort * unit, until, progress, unit=unit)
+        return cls(problem, best, effort * unit, unit=unit)
 
     def _levels(self, turn: int) -> Iterator[I64]:
         """Yield buffers to search for: those of the largest size, of the largest area, and all there is time for."""
@@ -173,18 +163,18 @@ class Search:
         self.search(target, rng)
         self.work += keep
         if self.going(target) and len(self.problem.free) > FEW:
-            most, own = min(whole * EJECTION, RATE * self.until.left()), rng.spawn(1)[0]
-            walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own, self.progress, self.until)
+            most, own = min(whole * EJECTION, RATE * work.left()), rng.spawn(1)[0]
+            walk = EjectionWalk(self.problem, self.best, max(target, self.lowest), own)
             self.best = walk.run(int(most))
         if keep and self.going(target):
-            orders = OrderWalk(self.problem, self.best, max(target, self.lowest), rng, self.progress, self.until)
+            orders = OrderWalk(self.problem, self.best, max(target, self.lowest), rng)
             self.best = orders.run(int(self.work))
             self.work -= orders.work
 
     def tries(self, target: int, rng: np.random.Generator) -> None:
         """Look for a placement of all buffers at the target, in one order after another, more failures each round."""
         free, keep = np.sort(self.problem.free), self.work
-        self.work = min(keep if target > self.goal(0) else keep * QUICK, QUICK * RATE * self.until.left())
+        self.work = min(keep if target > self.goal(0) else keep * QUICK, QUICK * RATE * work.left())
         blame, turn = np.zeros(len(free)), 0
         while self.most == len(free) and self.going(target):
             goal = max(target, self.lowest)
@@ -218,11 +208,11 @@ class Search:
             turn = turn - turn % len(GOALS) if self.best.height <= goal and turn % len(GOALS) else turn + 1
 
     def _tell(self) -> None:
-        self.progress(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
+        work.tell(f"{self.best.height / max(self.lowest, 1):.4f} of the lower bound")
 
     def going(self, target: int) -> bool:
         """Whether there is something left to find and to spend."""
-        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not self.until.over()
+        return self.most > 0 and self.best.height > max(target, self.lowest) and self.work > 0 and not work.over()
 
     def attempt(self, goal: int, fails: int, turn: int, rule: int, every: bool, noise: F64) -> None:
         """Look for a placement no higher than `goal`, of some buffers and then of more."""
@@ -237,11 +227,11 @@ class Search:
             reached = status == SOLVED or (reached and level > 0)
 
     def pack(
-        self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, work: float, blame: F64 | None = None
+        self, ids: I64, goal: int, rule: int, every: bool, noise: F64, fails: int, most: float, blame: F64 | None = None
     ) -> int:
         """Search for some buffers below `goal`; keep what that proves, or the placement around them if it is lower."""
-        instance, work = self.problem.instance(ids, goal), min(work, RATE * self.until.left())
-        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(work, 2**62)), blame=blame)
+        instance, most = self.problem.instance(ids, goal), min(most, RATE * work.left())
+        status, spent, offset = pack(instance, rule, every, noise, fails=fails, work=int(min(most, 2**62)), blame=blame)
         self.work -= spent + CALL
         if status == IMPOSSIBLE:  # of these buffers, so of all
             self.lowest = goal + 1
@@ -255,9 +245,9 @@ class Search:
         return replace(self.best, bound=min(self.lowest, self.best.height))
 
 
-def _within(problem: PlacementProblem, work: float) -> int:
+def _within(problem: PlacementProblem, most: float) -> int:
     """Return how many of the largest free buffers one way down can take in."""
-    return bisect_right(range(1, len(problem.free) + 1), work, key=lambda count: _way_down(problem, count))
+    return bisect_right(range(1, len(problem.free) + 1), most, key=lambda count: _way_down(problem, count))
 
 
 def _way_down(problem: PlacementProblem, count: int) -> float:

@@ -10,9 +10,8 @@ from typing import Any
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import amount
 from gpumem.pool.planners import PLANNERS
-from gpumem.runtime.adaptive import NEVER_PLANNED
 from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
-from gpumem.swap import PLANNERS as SWAP_PLANNERS
+from gpumem.swap.planners import planner_of
 
 WAITS = {"0": False, "1": True, "False": False, "True": True}
 
@@ -34,7 +33,8 @@ class Options:
         Bytes that arrays hold on the device at once: what is more lies on the host, and comes when it is used. None:
         all stays on the device.
     swap : str
-        Who plans what moves within the limit; names in `gpumem.swap.PLANNERS`, or `on-demand`, with commas between.
+        Who plans what moves within the limit; names in `gpumem.swap.PLANNERS`, or `module:name`, with commas between;
+        `on-demand` plans nothing.
     detect : str
         How an iteration is found within the limit, `period` or `writes`; see `Adaptive`.
     wait : bool
@@ -71,7 +71,7 @@ def checked(options: Options, label: Callable[[str], str] = str) -> Options:
         if options.capacity is not None:
             raise ValueError(f"{label('capacity')}: a limit is told, {options.limit!r}, and that is for the pool too")
     for name in names(options.swap):
-        one_of(label("swap"), name, [*SWAP_PLANNERS, NEVER_PLANNED])
+        planner_of(name, label("swap"))
     one_of(label("detect"), options.detect, (PERIOD, WRITES))
     if str(options.wait) not in WAITS:
         raise ValueError(f"{label('wait')}: {options.wait!r} is neither 0 nor 1")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.autoswap.bayes import bayes as bayes
-    from gpumem.swap.autoswap.planner import autoswap as autoswap, candidates as candidates
+    from gpumem.swap.autoswap.bayes import Bayes as Bayes, bayes as bayes
+    from gpumem.swap.autoswap.planner import AutoSwap as AutoSwap, autoswap as autoswap, candidates as candidates
     from gpumem.swap.autoswap.scores import SCORES as SCORES, Candidates as Candidates
 
 face(__name__)

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.autoswap._gaussian import Gaussian
-from gpumem.swap.autoswap.planner import TARGETS, best_plan, candidates, check_options
+from gpumem.swap.autoswap.planner import PEAKS, TARGETS, best_plan, candidates
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import F64, I64, Trace
 
 BATCH = 4  # evaluations at a time, whatever runs them, so that the result does not depend on it
 POOL = 1000  # random weights among which the next ones are sought
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bayes(PlannerRecord):
+    """The planner `bayes`, which says what its options are."""
+
+    evaluations: int = option(36)
+    seed: int = option(0)
+    executor: Executor | None = None
+    peaks: str = option("first", PEAKS)
+    threshold: int = option(2**20)
+    targets: tuple[float, ...] = option(TARGETS)
+    reports: ClassVar[bool] = True
+
+
+@plans(Bayes)
 def bayes(
     trace: Trace,
     machine: Machine,
@@ -42,7 +56,7 @@ def bayes(
     threshold: int = 2**20,
     targets: tuple[float, ...] = TARGETS,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Plan:
     """Plan swaps by the weighted sum of the four scores whose plan has the shortest iteration.
 
@@ -58,7 +72,7 @@ def bayes(
         Runs the evaluations, 4 at a time: a pool of threads or processes, dask's `Client.get_executor()`.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told after each batch how many evaluations are done and what the best iteration takes.
 
     Returns
@@ -95,11 +109,6 @@ def bayes(
     ----------
     Zhang et al. 2019, section IV-C.
     """
-    check_options(peaks, targets, threshold)
-    check_numbers(seed=seed)
-    if evaluations < len(SCORES):
-        raise ValueError(f"evaluations: {evaluations} is below {len(SCORES)}, the number of scores")
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
@@ -107,16 +116,16 @@ def bayes(
     job = zlib.compress(pickle.dumps((trace, machine, limit, found, targets)), 1)
     for orders in iter(lambda: search.propose(min(BATCH, evaluations - len(search.results))), []):
         run = map if executor is None else executor.map
-        search.results += until.each(run(_evaluate, [job] * len(orders), orders))
-        if until.over():
+        search.results += work.each(run(_evaluate, [job] * len(orders), orders))
+        if work.over():
             break
         best = search.best
-        progress(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
-        if isinstance(best, int) and best <= found.line.makespan:
+        work.tell(f"{len(search.results)} of {evaluations} evaluations: {_told(best)}")
+        if isinstance(best, Proposal) and best.makespan <= found.line.makespan:
             break
     if not search.results:
-        raise NotReached(trace.peak_load, limit, hint=LATE)
-    return search.plan(trace, machine, limit, targets, until)
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    return search.plan(limit)
 
 
 class Missed(NamedTuple):
@@ -135,7 +144,7 @@ class Trials:
     rng: np.random.Generator
     weights: list[F64]
     orders: list[I64]
-    results: list[int | Missed] = field(default_factory=list)
+    results: list[Proposal | Missed] = field(default_factory=list)
 
     @classmethod
     def start(cls, found: Candidates, rng: np.random.Generator) -> Trials:
@@ -145,10 +154,10 @@ class Trials:
         return cls(found, standardised(raw), rng, list(np.eye(len(SCORES))), orders)
 
     @property
-    def best(self) -> int | Missed:
+    def best(self) -> Proposal | Missed:
         """The shortest makespan, or else the lowest load that was reached."""
-        made = [r for r in self.results if isinstance(r, int)]
-        return min(made) if made else min(r for r in self.results if not isinstance(r, int))
+        made = [r for r in self.results if isinstance(r, Proposal)]
+        return min(made, key=lambda r: r.makespan) if made else min(r for r in self.results if isinstance(r, Missed))
 
     def propose(self, count: int) -> list[I64]:
         """Return up to `count` orders to evaluate next; at first the four scores."""
@@ -175,9 +184,8 @@ class Trials:
 
     def values(self) -> F64:
         """Makespans; what missed the limit is as bad as the worst plan."""
-        got = [r for r in self.results if isinstance(r, int)]
-        worst = max(got, default=1)
-        return np.array([r if isinstance(r, int) else worst for r in self.results], np.float64)
+        worst = max((r.makespan for r in self.results if isinstance(r, Proposal)), default=1)
+        return np.array([r.makespan if isinstance(r, Proposal) else worst for r in self.results], np.float64)
 
     def pool(self, value: F64) -> F64:
         """Draw weights from [-1, 1]^4, half of them near the best, as directions."""
@@ -187,13 +195,12 @@ class Trials:
         directions: F64 = drawn / np.maximum(np.sqrt((drawn**2).sum(axis=1, keepdims=True)), 1e-12)
         return directions
 
-    def plan(self, trace: Trace, machine: Machine, limit: int, targets: Sequence[float], until: Deadline) -> Plan:
-        """Make the best plan again; the first of several."""
+    def plan(self, limit: int) -> Plan:
+        """Return the best plan; the first of several."""
         best = self.best
-        if not isinstance(best, int):
-            raise NotReached(best.reached, limit, hint=until.hint(best.hint))
-        order = self.orders[self.results.index(best)]
-        return best_plan(trace, machine, limit, self.found, order, tuple(targets))[0]
+        if isinstance(best, Missed):
+            raise NotReached(best.reached, limit, hint=work.hint(best.hint))
+        return best.plan
 
 
 def standardised(scores: F64) -> F64:
@@ -210,11 +217,11 @@ def standardised(scores: F64) -> F64:
     return result
 
 
-def _evaluate(job: bytes, order: I64) -> int | Missed:
-    """Return the makespan of the plan that takes candidates in `order`; on any worker."""
+def _evaluate(job: bytes, order: I64) -> Proposal | Missed:
+    """Return the plan that takes candidates in `order`, and its time; on any worker."""
     trace, machine, limit, found, targets = _unpacked(job)
     try:
-        return best_plan(trace, machine, limit, found, order, targets)[1]
+        return best_plan(trace, machine, limit, found, order, targets)
     except NotReached as stop:
         return Missed(stop.reached, stop.hint)
 
@@ -226,5 +233,7 @@ def _unpacked(job: bytes) -> tuple[Trace, Machine, int, Candidates, tuple[float,
     return shared
 
 
-def _told(best: int | Missed) -> str:
-    return f"{best / 1e6:.3f} ms" if isinstance(best, int) else f"the limit is missed, {human(best.reached)}"
+def _told(best: Proposal | Missed) -> str:
+    if isinstance(best, Missed):
+        return f"the limit is missed, {human(best.reached)}"
+    return f"{best.makespan / 1e6:.3f} ms"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, NEVER, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
@@ -15,10 +18,11 @@ from gpumem.swap.autoswap.schedule import schedule
 from gpumem.swap.autoswap.scores import SCORES, Candidates
 from gpumem.swap.facts import segment_tree as _tree
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned, Values, take
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps, lasts, straddle, without
+from gpumem.swap.planner import PlannerRecord, Proposal, plans
 from gpumem.trace import I64, Trace
 
 
@@ -65,11 +69,23 @@ def _take(
             _tree.add_around(top, add, n, after[k] + 1, before[k], -size[k])
 
 
+ALL = "all"  # scores: the quickest plan counts
 PEAKS = ("first", "all")
 TARGETS = (1.0, 0.85, 0.7)
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoSwap(PlannerRecord):
+    """The planner `autoswap`, which says what its options are."""
+
+    score: str = option("swdoa", (*SCORES, ALL))
+    peaks: str = option("first", PEAKS)
+    threshold: int = option(2**20)
+    targets: tuple[float, ...] = option(TARGETS)
+
+
+@plans(AutoSwap)
 def autoswap(
     trace: Trace,
     machine: Machine,
@@ -88,7 +104,7 @@ def autoswap(
     trace, machine, limit
         The contract of a planner, and what it raises, stands in `gpumem.swap`.
     score : str
-        `doa`, `aoa`, `wdoa` or `swdoa`.
+        `doa`, `aoa`, `wdoa` or `swdoa`; `all`: the plan of that whose iteration is shortest counts.
     peaks : str
         `first`: candidates straddle the first op of largest load, as in the paper. `all`: they straddle
         any op whose load is above the limit; without it some nets cannot reach 90 %.
@@ -128,14 +144,19 @@ def autoswap(
     ----------
     Zhang et al. 2019, section IV.
     """
-    one_of("score", score, SCORES)
-    check_options(peaks, targets, threshold)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     found = candidates(trace, machine, limit, peaks=peaks, threshold=threshold)
-    order = np.argsort(-SCORES[score](found), kind="stable")
-    return best_plan(trace, machine, limit, found, order, targets, judge=len(targets) > 1, until=until)[0]
+    best, missed = list[Proposal](), list[NotReached]()
+    for name in [*SCORES] if score == ALL else [score]:
+        order, judge = np.argsort(-SCORES[name](found), kind="stable"), len(targets) > 1 or score == ALL
+        try:
+            best.append(best_plan(trace, machine, limit, found, order, work.each(targets), judge=judge))
+        except NotReached as stop:
+            missed.append(stop)
+    if not best:
+        raise min(missed, key=lambda stop: stop.reached)
+    return min(best, key=lambda proposal: proposal.makespan).plan
 
 
 def best_plan(
@@ -144,19 +165,18 @@ def best_plan(
     limit: int,
     found: Candidates,
     order: I64,
-    targets: tuple[float, ...] = TARGETS,
+    targets: Iterable[float] = TARGETS,
     *,
     judge: bool = True,
-    until: Deadline = NEVER,
-) -> tuple[Plan, int]:
+) -> Proposal:
     """Return the best plan that takes candidates in `order`, and its makespan by the capacity clock.
 
     Parameters and errors as in `autoswap`; where `judge` is False the plan of the first target is as good as any
     (its makespan is given as 0).
     """
-    best: tuple[Plan, int] | None = None
+    best: Proposal | None = None
     seen: set[bytes] = set()
-    for target in until.each(targets):
+    for target in targets:
         host = Pinned(trace, found.gaps, machine.pinned)
         chosen, load = select(found, order, int(limit * target), host)
         reached = int(load.max())
@@ -167,13 +187,13 @@ def best_plan(
         seen.add(chosen.tobytes())
         plan = Plan.of(trace, schedule(trace, machine, found.gaps.where(chosen), load, limit, found.line))
         makespan = simulate(plan.apply(trace), machine, capacity=limit).makespan if judge else 0
-        if best is None or makespan < best[1]:
-            best, holds = (plan, makespan), host
+        if best is None or makespan < best.makespan:
+            best, holds = Proposal(plan, makespan), host
         if makespan <= found.line.makespan:
             break
     if best is None:
-        raise NotReached(trace.peak_load, limit, hint=LATE)
-    holds.settle(best[0].swaps)
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    holds.settle(best.plan.swaps)
     return best
 
 
@@ -199,14 +219,6 @@ def candidates(
         line,
         peaks,
     )
-
-
-def check_options(peaks: str, targets: tuple[float, ...], threshold: int) -> None:
-    """Refuse what is no choice of peaks, no targets, no threshold."""
-    one_of("peaks", peaks, PEAKS)
-    check_numbers(threshold=threshold)
-    if not targets or not all(0 < t <= 1 for t in targets):
-        raise ValueError(f"targets: {targets!r} must be fractions of the limit in (0, 1], at least one")
 
 
 def _hint(found: Candidates, reached: int, machine: Machine) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.baselines.capuchin import capuchin as capuchin
-    from gpumem.swap.baselines.checkpoint import checkpoint as checkpoint
-    from gpumem.swap.baselines.vdnn import vdnn as vdnn
-    from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn as vdnn_dyn
+    from gpumem.swap.baselines.capuchin import Capuchin as Capuchin, capuchin as capuchin
+    from gpumem.swap.baselines.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
+    from gpumem.swap.baselines.vdnn import VDnn as VDnn, vdnn as vdnn
+    from gpumem.swap.baselines.vdnn_dyn import VDnnDyn as VDnnDyn, vdnn_dyn as vdnn_dyn
 
 face(__name__)

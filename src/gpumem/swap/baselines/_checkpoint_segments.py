@@ -17,10 +17,9 @@ from random import Random
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.swap.facts.recompute_cost import Costs, MadeAgain
 from gpumem.swap.plan.decisions import Hold, Recompute
-from gpumem.swap.plan.replay import Device
 from gpumem.trace import I64, Bool, Trace
 
 NO_CUT, SEGMENT, PART = range(3)
@@ -55,17 +54,16 @@ class Levels:
     places: I64  # where a cut may be: before these ops
     dead: I64  # buffers that die in the forward pass
     limit: int
-    hurry: Deadline
     left: int = WORK
     random: Random = field(default_factory=lambda: Random(0))
     known: dict[bytes, Costs] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int, hurry: Deadline) -> Levels:
+    def of(cls, trace: Trace, account: MadeAgain, made: I64, costly: Bool, *, limit: int) -> Levels:
         """Number the places: values begin where they are written as a whole, so that no cut divides one."""
         b, turn = trace.buffers, int(account.before.min(initial=trace.n))
         dead = np.flatnonzero(~b.host & ~b.persistent & (b.end <= turn) & (b.size > 0))
-        return cls(account, trace, made, costly, np.unique(made), dead, limit, hurry)
+        return cls(account, trace, made, costly, np.unique(made), dead, limit)
 
     def decisions(self, found: Found) -> list[Recompute | Hold]:
         """Return what is dropped, by place, and what is held."""
@@ -77,7 +75,7 @@ class Levels:
 
     def over(self) -> bool:
         """Return whether the search has to end."""
-        return self.left <= 0 or self.hurry.over()
+        return self.left <= 0 or work.over()
 
     def price(self, at: I64, until: I64) -> Found:
         """Return what a plan costs."""
@@ -106,7 +104,7 @@ class Levels:
             best.append(self.price(np.where(self.costly, 0, self.account.before), none))
         if best[-1].costs.peak <= self.limit:
             best.append(self.single(best[-1], self.left - share))
-        pairs = self.hurry.each((segments, parts) for segments in COUNTS for parts in PARTS)
+        pairs = work.each((segments, parts) for segments in COUNTS for parts in PARTS)
         guesses = sorted((self.guess(*pair, none) for pair in pairs), key=lambda g: self.rank(g[1]))
         for cut, found in guesses[:STARTS]:
             if self.left >= share:
@@ -201,26 +199,12 @@ class Levels:
 
     def hold(self, found: Found) -> Found:
         """Hold buffers that die in the forward pass until their last rerun, while that helps."""
-        last = self.last_rerun(found)
-        for b in sorted(last, key=lambda b: (-last[b][1] / int(self.account.size[b]), b)):
+        last, ns = self.account.written(found.at, found.until)
+        scratch = self.dead[last[self.dead] > 0]
+        for b in scratch[np.argsort(-ns[scratch] / self.account.size[scratch], kind="stable")].tolist():
             if self.over():
                 break
             until = found.until.copy()
-            until[b] = last[b][0]
+            until[b] = last[b]
             found = min(found, self.price(found.at, until), key=self.rank)
         return found
-
-    def last_rerun(self, found: Found) -> dict[int, tuple[int, int]]:
-        """Of each dead buffer that reruns make in scratch, before which op they do so last, and the ns of it all."""
-        a, v, made = self.account, self.account.origins, dict[int, tuple[int, int]]()
-        dead = np.zeros(len(a.size), np.bool_)
-        dead[self.dead] = True
-        device = Device(self.trace, v, self.decisions(found))
-        for place in np.unique(found.at[found.at > 0]).tolist():
-            mine = np.flatnonzero(found.at == place)
-            ops, _ = device.closure(dict(zip(a.buffer[mine].tolist(), a.after[mine].tolist())), place)
-            for x in ops.tolist():
-                for b in v.write[v.write_ptr[x] : v.write_ptr[x + 1]].tolist():
-                    if dead[b]:
-                        made[b] = place, made.get(b, (0, 0))[1] + int(a.duration[x])
-        return made

@@ -9,10 +9,12 @@ Time goes to the right; FT is the free time that is left when both copies are hi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
@@ -20,19 +22,31 @@ from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import Room
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Carried, Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.replay import replays
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import F64, I64, Csr, Trace
 
 STEP = 0.05  # of a copy-in's time, by which a late one is triggered earlier
 WAYS = ((True, False), (True, True), (False, False))  # recompute? with what was dropped for longer made anew?
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capuchin(PlannerRecord):
+    """The planner `capuchin`, which says what its options are."""
+
+    recompute: bool = True
+    queue: bool = False
+    feedback: int = option(20)
+    threshold: int = option(2**20)
+
+
+@plans(Capuchin)
 def capuchin(
     trace: Trace,
     machine: Machine,
@@ -90,38 +104,34 @@ def capuchin(
     ----------
     Peng, Shi, Dai, Jin, Ma, Xiong, Yang and Qian, Capuchin, ASPLOS 2020, sections 4.3 to 4.5, algorithms 1 and 2.
     """
-    check_numbers(feedback=feedback, threshold=threshold)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    if until.over():
-        raise NotReached(trace.peak_load, limit, hint=LATE)
+    if work.over():
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
     c = AccessPattern.of(trace, machine, limit, threshold)
-    choice = _choose(c, limit, recompute, queue, until)
-    return _with_feedback(c, choice, limit, feedback, until)
+    choice = _choose(c, limit, recompute, queue)
+    return _with_feedback(c, choice, limit, feedback)
 
 
-def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool, until: Deadline) -> Choice:
+def _choose(c: AccessPattern, limit: int, recompute: bool, queue: bool) -> Choice:
     """Of the ways that get to the limit, that with the shortest iteration, as it is without feedback."""
     reached, found = c.trace.peak_load, list[Choice]()
     for again, anew in WAYS if recompute else WAYS[-1:]:
-        load, choice = _lowered(c, limit, again, anew, queue, until)
+        load, choice = _lowered(c, limit, again, anew, queue)
         reached = min(reached, load)
         found += [choice] if choice else []
-        if found and (until.over() or not found[0].recomputes):
+        if found and (work.over() or not found[0].recomputes):
             break
     if not found:
-        raise NotReached(reached, limit, hint=until.hint("a smaller threshold has more candidates"))
+        raise NotReached(reached, limit, hint=work.hint("a smaller threshold has more candidates"))
     return min(found, key=lambda choice: _makespan(c, choice, limit)) if len(found) > 1 else found[0]
 
 
-def _lowered(
-    c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool, until: Deadline
-) -> tuple[int, Choice | None]:
+def _lowered(c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool) -> tuple[int, Choice | None]:
     """Take candidates until the load fits, with what recomputation holds on the way; return the load, None above it."""
     target, lowest = limit, c.trace.peak_load
-    while target > 0 and not until.over():
-        choice = select(c, target, again, anew, queue, until)
+    while target > 0 and not work.over():
+        choice = select(c, target, again, anew, queue)
         load = int(_tight(c, choice, _due(c, choice)).max())
         if load <= limit:
             return load, choice
@@ -188,7 +198,7 @@ def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Room,
     return Plan.of(c.trace, decisions)
 
 
-def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int, until: Deadline) -> Plan:
+def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
     """Run the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
     due, lead = _due(c, choice), c.in_ns.astype(np.float64)
     load = _tight(c, choice, due)
@@ -202,7 +212,7 @@ def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int, unt
             if best is None or line.makespan < best[0]:
                 best = line.makespan, plan
             last, late = plan, _late(c, plan, done, line)
-        if not len(late) or until.over():
+        if not len(late) or work.over():
             break
         lead[late] += STEP * c.in_ns[late]
     assert best is not None

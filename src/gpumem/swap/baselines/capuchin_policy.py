@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.pinned import Pinned
-from gpumem.swap.facts.recompute import Recomputable, recomputable
+from gpumem.swap.facts.recompute import NO_END, Recomputable, recomputable
 from gpumem.swap.facts.recompute_scratch import beside, states
 from gpumem.swap.plan import Recompute, Swap
-from gpumem.swap.plan.gaps import straddle
+from gpumem.swap.plan.gaps import gaps, straddle
 from gpumem.swap.plan.replay import Device, replays
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import I64, Csr, Trace
@@ -106,13 +106,14 @@ class AccessPattern:
     @classmethod
     def of(cls, trace: Trace, machine: Machine, limit: int, threshold: int) -> AccessPattern:
         """Measure an iteration; rank the gaps that straddle an op above the limit (section 4.3)."""
-        found, line, n = recomputable(trace, machine, earlier=False), simulate(trace, machine), trace.n
-        g = found.gaps
+        g, line, n = gaps(trace), simulate(trace, machine), trace.n
         size = trace.buffers.size[g.buffer]
         out_ns, in_ns = machine.out.copy_ns(size), machine.into.copy_ns(size)
         free_ns = line.start[g.before % n] - in_ns - line.end[g.after] - out_ns
         high = trace.load() > limit
         mine = (g.before < n) & (size >= max(threshold, 1)) & straddle(g, high)
+        most = np.where(mine, NO_END, -1)  # others are not looked at: their chains would fill memory
+        found = recomputable(trace, machine, g, most=most, earlier=False)
         rows = np.flatnonzero(mine)
         rows = rows[np.lexsort((-size[rows], -free_ns[rows]))]
         ops = np.flatnonzero(high)
@@ -150,12 +151,12 @@ class Choice:
     anew: bool
 
 
-def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool, until: Deadline) -> Choice:
+def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
     load, left = c.trace.load(), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
     chains = Chains.of(c.trace, c.found, left if recompute else [])
-    while left and load.max() > target and not until.over():
+    while left and load.max() > target and not work.over():
         k = left[0]
         cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
         j = chains.best() if cost > 0 else -1

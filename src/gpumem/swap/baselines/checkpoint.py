@@ -6,25 +6,44 @@ Read `_checkpoint_segments` beside this file: segments on two levels, and the se
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
-from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines._checkpoint_segments import Levels
 from gpumem.swap.facts.limits import fits
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.recompute import Recomputable, backward_start, barred, kept_over, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 
 RULES = ("cuts", "sqrt")
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(PlannerRecord):
+    """The planner `checkpoint`, which says what its options are."""
+
+    rule: str = option("cuts", RULES)
+    segments: int | None = option(None)
+    hold: bool = True
+
+    def __post_init__(self) -> None:
+        PlannerRecord.__post_init__(self)  # slots make another class of this one, so `super()` would not know it
+        if self.segments is not None and self.rule != "sqrt":
+            which = f"rule {self.rule!r}, which looks for their number; rule 'sqrt' has one"
+            raise ValueError(f"segments: {self.segments} of them with {which}")
+
+
+@plans(Checkpoint)
 def checkpoint(
     trace: Trace,
     machine: Machine,
@@ -77,29 +96,21 @@ def checkpoint(
     ----------
     Chen, Xu, Zhang and Guestrin 2016, Training deep nets with sublinear memory cost, sections 4.1 and 4.2.
     """
-    one_of("rule", rule, RULES)
-    if segments is not None and segments < 1:
-        raise ValueError(f"segments: {segments} is below 1")
     if segments is not None and segments > max(trace.n, 1):
         raise ValueError(f"segments: {segments} of them, but the iteration has {trace.n} ops")
-    if segments is not None and rule != "sqrt":
-        raise ValueError(
-            f"segments: {segments} of them with rule {rule!r}, which looks for their number; rule 'sqrt' has one"
-        )
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    found = recomputable(trace, machine, earlier=False)
+    g = gaps(trace)
+    found = recomputable(trace, machine, g.where(kept_over(g, backward_start(trace), trace.n)), earlier=False)
     never = barred(trace, machine)
-    possible = found.ok & (found.ops.sums(never) == 0)
-    mine = np.flatnonzero(kept_over(found.gaps, backward_start(trace), trace.n) & possible)
+    mine = np.flatnonzero(found.ok & (found.ops.sums(never) == 0))
     mine = mine[np.argsort(found.op[mine], kind="stable")]
     if rule == "sqrt":
-        reached, plan = _printed(trace, machine, found, mine, limit, segments, until)
+        reached, plan = _printed(trace, machine, found, mine, limit, segments)
     else:
-        reached, plan = _searched(trace, machine, found, mine, never, limit, hold=hold, until=until)
+        reached, plan = _searched(trace, machine, found, mine, never, limit, hold=hold)
     if reached > limit:
-        raise NotReached(reached, limit, hint=until.hint("a planner that swaps may get lower"))
+        raise NotReached(reached, limit, hint=work.hint("a planner that swaps may get lower"))
     return plan
 
 
@@ -112,13 +123,12 @@ def _searched(
     limit: int,
     *,
     hold: bool,
-    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan by two levels of segments."""
     costly = found.ops.sums(trace.ops.flops > 0) > 0
     mine = mine[found.gaps.before[mine] > found.gaps.after[mine] + 1]  # else there is nothing to drop
     account = MadeAgain.of(trace, machine.durations(trace), found.gaps.where(mine), barred)
-    levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit, hurry=until)
+    levels = Levels.of(trace, account, found.op[mine], costly[mine], limit=limit)
     best = levels.search(hold=hold)
     return best.costs.peak, Plan.of(trace, levels.decisions(best))
 
@@ -130,11 +140,10 @@ def _printed(
     mine: I64,
     limit: int,
     segments: int | None,
-    until: Deadline,
 ) -> tuple[int, Plan]:
     """The peak and the plan of the first number of segments that reaches the limit, or of the lowest peak."""
     best = trace.peak_load, Plan.of(trace)
-    for count in until.each([segments] if segments is not None else _counts(len(mine))):
+    for count in work.each([segments] if segments is not None else _counts(len(mine))):
         plan = Plan.of(trace, _dropped(trace, found, mine, count))
         again = plan.apply(trace)
         pinned = int(again.load(host=True).max(initial=0))

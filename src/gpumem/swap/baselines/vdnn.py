@@ -13,26 +13,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
-from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import Gaps, around, gaps
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import ACTIVATION
 
 LAYERS = ("all", "conv")
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VDnn(PlannerRecord):
+    """The planner `vdnn`, which says what its options are."""
+
+    layers: str = option("all", LAYERS)
+    strict: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tables call it: by which layers offload."""
+        return f"vdnn-{self.layers}"
+
+
+@plans(VDnn)
 def vdnn(
     trace: Trace,
     machine: Machine,
@@ -79,12 +94,10 @@ def vdnn(
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III and figure 10.
     """
-    one_of("layers", layers, LAYERS)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    if until.over():  # there is one plan only, made in no time
-        raise NotReached(trace.peak_load, limit, hint=LATE)
+    if work.over():  # there is one plan only, made in no time
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
     plan = Plan.of(trace, offloads(trace, machine, limit, layers, strict))
     if (load := plan.apply(trace).peak_load) > limit:
         hint = "all layers offload more" if layers == "conv" else "vDNN offloads what layers read, and nothing else"
@@ -128,13 +141,15 @@ class FeatureMaps:
         for layer, before in zip(np.searchsorted(layers, self.gaps.after)[::-1], self.gaps.before[::-1]):
             backward[layer] = before if backward[layer] < 0 else min(backward[layer], before)
         mine = np.searchsorted(layers, self.gaps.after[chosen])
-        waiting = np.isin(np.arange(len(layers)), mine)  # offloaded, not fetched yet
+        waiting = _Waiting(np.isin(np.arange(len(layers)), mine))  # offloaded, not fetched yet
+        through = np.maximum.accumulate(np.where(conv, np.arange(len(layers)), -1))  # the last convolution so far
         at = np.full(len(layers), -1, np.int64)
         for layer in sorted(np.flatnonzero(backward >= 0).tolist(), key=lambda k: (int(backward[k]), -k)):
-            waiting[layer] = False  # if it still was, its own accesses fetch it on demand
-            found = _find_prefetch_layer(layer, waiting, conv)
-            if found >= 0:
-                waiting[found], at[found] = False, backward[layer]
+            waiting.fetched(layer)  # if it was not yet, its own accesses fetch it on demand
+            found = waiting.last_before(layer)
+            if found >= 0 and found >= through[layer - 1]:
+                waiting.fetched(found)
+                at[found] = backward[layer]
         own = self.gaps.before[chosen]
         result: I64 = np.where(at[mine] >= 0, np.minimum(at[mine], own), own)
         return result
@@ -155,14 +170,26 @@ def feature_maps(trace: Trace) -> FeatureMaps:
     return FeatureMaps(maps, by_conv, np.flatnonzero(conv))
 
 
-def _find_prefetch_layer(layer: int, waiting: Bool, conv: Bool) -> int:
-    """The nearest layer before `layer` that waits to be fetched, through the next convolution; -1 if there is none."""
-    for k in range(layer - 1, -1, -1):
-        if waiting[k]:
-            return k
-        if conv[k]:
-            return -1
-    return -1
+class _Waiting:
+    """Which layers wait to be fetched: each that does points at itself, the others at lower ones, ever further."""
+
+    def __init__(self, waiting: Bool) -> None:
+        self._to = [-1, *np.where(waiting, np.arange(len(waiting)), np.arange(len(waiting)) - 1).tolist()]
+
+    def fetched(self, layer: int) -> None:
+        """The layer waits no longer."""
+        if self._to[layer + 1] == layer:
+            self._to[layer + 1] = layer - 1
+
+    def last_before(self, layer: int) -> int:
+        """Return the last layer before this one that waits, or -1."""
+        to, found = self._to, layer - 1
+        while to[found + 1] != found:
+            found = to[found + 1]
+        k = layer - 1
+        while k != found:
+            to[k + 1], k = found, to[k + 1]
+        return found
 
 
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.swap.baselines.vdnn import offloads
@@ -16,6 +17,7 @@ from gpumem.swap.facts.operators import Menu, menu_of
 from gpumem.swap.facts.options import check_ops
 from gpumem.swap.plan import Plan, Swap, Variant
 from gpumem.swap.plan.gaps import around
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Trace
 
 NOBODY = ""  # a policy that offloads nothing
@@ -23,7 +25,16 @@ LARGE = 2**62  # bytes
 PASSES = ((NOBODY, False), ("conv", False), ("all", False), ("conv", True), ("all", True))  # who offloads; downgraded?
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VDnnDyn(PlannerRecord):
+    """The planner `vdnn_dyn`, which says what its options are."""
+
+    algorithms: Menu | None = None
+    strict: bool = True
+
+
+@plans(VDnnDyn)
 def vdnn_dyn(
     trace: Trace,
     machine: Machine,
@@ -72,13 +83,12 @@ def vdnn_dyn(
     Rhu, Gimelshein, Clemons, Zulfiqar and Keckler, vDNN, MICRO 2016, section III-C.
     """
     check_ops(algorithms or (), trace)
-    until = Deadline.within(seconds)
     menu = menu_of(trace, machine) if algorithms is None else algorithms
     lean = Plan.of(trace, [min(ways, key=_small) for ways in menu.values()]).apply(trace)
     if fits(lean, limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     lowest = trace.peak_load
-    for layers, downgraded in until.each(PASSES):
+    for layers, downgraded in work.each(PASSES):
         swaps = offloads(trace, machine, limit, layers, strict) if layers else []
         room = _room(lean, swaps, limit) if downgraded else np.full(trace.n, LARGE)
         chosen = [_fastest(ways, int(room[op])) for op, ways in menu.items()]
@@ -86,7 +96,7 @@ def vdnn_dyn(
         if (load := plan.apply(trace).peak_load) <= limit:
             return plan
         lowest = min(lowest, load)
-    raise NotReached(lowest, limit, hint=until.hint("vDNN offloads what layers read, and nothing else"))
+    raise NotReached(lowest, limit, hint=work.hint("vDNN offloads what layers read, and nothing else"))
 
 
 def _small(way: Variant) -> tuple[int, int]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
-from gpumem.base.display import Facts, Shown
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.units import exact, human_ns, percent
+from gpumem.base.units import exact
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
@@ -87,49 +86,17 @@ class Judge:
             self.stall = line.makespan - baseline(self.trace, self.machine, swapped).makespan
         return line.makespan
 
-    def plan(self, until: Deadline) -> Plan:
+    def plan(self) -> Plan:
         """Return the best plan."""
         if self.best is None:
-            raise self.missed(until, "the pinned budget may be too small")
+            raise self.missed("the pinned budget may be too small")
         return self.best
 
-    def missed(self, until: Deadline, otherwise: str) -> NotReached:
+    def missed(self, otherwise: str) -> NotReached:
         """Return what to raise without a plan: which load is the lowest, and what else plans within the limit lack."""
-        hints, reached = [until.hint(otherwise)], min(self.lowest, self.trace.peak_load)
+        hints, reached = [work.hint(otherwise)], min(self.lowest, self.trace.peak_load)
         if self.pinned < FAR:
             has = f"{self.machine.name} has {exact(self.machine.pinned)}"
             lacking = f"a plan within the limit keeps {exact(self.pinned)} of pinned memory at least, {has}"
-            hints = [lacking, *filter(None, [until.hint()])]
+            hints = [lacking, *filter(None, [work.hint()])]
         return NotReached(reached, self.limit, hint="; ".join(hints))
-
-
-START = "start"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Proof(Shown):
-    """A plan, how long its iteration takes by the clock, and what no plan of that kind can beat.
-
-    Parameters
-    ----------
-    plan : Plan
-    value, bound : int
-        Nanoseconds of an iteration: of the plan, and the least possible as far as it is proved.
-    status : str
-        `optimal`: the two are equal, or as close as was asked for; `late`: the time was up, or the program has said
-        all that it can; `start`: the same, and the plan is the one that was given.
-    """
-
-    plan: Plan
-    value: int
-    bound: int
-    status: str
-
-    @property
-    def gap(self) -> float:
-        """How far the plan may be from the best, as a fraction of its time."""
-        return (self.value - self.bound) / self.value if self.value else 0.0
-
-    def _facts(self) -> Facts:
-        times = {"iteration": human_ns(self.value), "at least": human_ns(self.bound), "gap": percent(self.gap)}
-        return {"": self.plan.trace} | times | {"status": self.status}

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field
 from math import inf
+from typing import Any
 
+from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
 
-Rule = tuple[Callable[[float], bool], str]
+Rule = tuple[Callable[[Any], bool], str]
 NOT_BELOW_0: Rule = (lambda value: value >= 0, "is below 0")
 RULES: dict[str, Rule] = {
     "bound": NOT_BELOW_0,
     "effort": (lambda value: 0 < value < inf, "is not positive and finite"),
+    "evaluations": (lambda value: value >= 4, "is below 4, the number of scores"),
     "feedback": NOT_BELOW_0,
     "gap": (lambda value: 0 <= value < 1, "is not in [0, 1)"),
     "iterations": (lambda value: value >= 1, "is below 1"),
     "ratio": (lambda value: 0 <= value <= 1, "is not in [0, 1]"),
     "seed": NOT_BELOW_0,
+    "segments": (lambda value: value is None or value >= 1, "is below 1"),
     "stall": (lambda value: 0 <= value < inf, "is not finite and >= 0"),
+    "targets": (
+        lambda value: len(value) > 0 and all(0 < part <= 1 for part in value),
+        "must be fractions of the limit in (0, 1], at least one",
+    ),
     "threshold": NOT_BELOW_0,
 }
+
+
+def option(default: Any, among: Collection[str] = ()) -> Any:
+    """Declare the field of a planner's record that is one of some texts, or in the range that `RULES` has for it."""
+    return field(default=default, metadata={"among": among})
+
+
+def check_option(name: str, value: Any, declared: Mapping[str, Any]) -> None:
+    """Refuse a value that is not what its `option` allows; other fields may be anything."""
+    if among := declared.get("among"):
+        one_of(name, value, among)
+    elif "among" in declared:
+        check_numbers(**{name: value})
 
 
 def check_numbers(**options: float) -> None:

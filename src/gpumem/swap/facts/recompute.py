@@ -12,7 +12,7 @@ from gpumem.base.display import Shown
 from gpumem.base.jit import inner, jit
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan.gaps import Gaps, gaps
-from gpumem.swap.plan.replay import FREE, Closure, chase, clear, is_there, marks
+from gpumem.swap.plan.replay import FREE, Closure, ascending, chase, clear, is_there, marks
 from gpumem.swap.plan.values import FINE, RANDOM, REASONS as WHY, WRAPS, Origins
 from gpumem.trace import I64, UNKNOWN, Bool, Csr, Trace
 from gpumem.trace.kinds import ACT_GRAD, GENERATOR_BYTES, GRADIENT
@@ -24,7 +24,6 @@ REASONS = (
     "what makes it takes longer than was asked for",
 )
 NO_END = 2**62  # ns that nothing takes
-DENSE = 32  # ops for each marked one, up to which marks are read in order
 CONSTANTS = ("arange", "empty", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")  # by how names begin
 
 
@@ -183,7 +182,7 @@ def _make_again(
         asked.away[buffer[k]] = True
         reason[k], until[k] = _last_place(asked, row[k], after[k], before[k], most[k])
         if until[k] > 0:
-            again = _ascending(m)
+            again = ascending(m)
             ops, end[k + 1] = _noted(ops, end[k], again)
             there, there_end[k + 1] = _noted(there, there_end[k], _found_there(asked, again, until[k], seen))
         asked.away[buffer[k]] = False
@@ -232,17 +231,6 @@ def _tried(asked: _Asked, row: int, at: int, least: int, most: int) -> tuple[int
     mine = left.first[row : row + 1], left.stop[row : row + 1]
     found, _ = chase(asked.v, mine[0], mine[1], at, least, asked.away, asked.held, m, asked.duration, most)
     return (m.place[0] if found == FREE else 0), (m.place[1] if found == FREE else found)
-
-
-@inner
-def _ascending(m: Closure) -> I64:
-    """The marked ops, in order: few are sorted; of many that lie together the marks are read, which is quicker."""
-    mine = m.op[: m.used[0]]
-    low, high = mine.min(), mine.max() + 1
-    if high - low > DENSE * len(mine):
-        return np.sort(mine)
-    read: I64 = low + np.flatnonzero(m.again[low:high])
-    return read
 
 
 @inner

@@ -18,7 +18,7 @@ import numpy as np
 from gpumem.base.jit import inner, jit
 from gpumem.swap.facts.load import at_places
 from gpumem.swap.plan.gaps import Spans
-from gpumem.swap.plan.replay import closure, is_there
+from gpumem.swap.plan.replay import ascending, chase, clear, is_there, marks
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import I64, Bool, Trace
 
@@ -88,19 +88,29 @@ class MadeAgain(NamedTuple):
         Notes
         -----
         Exact: `peak` is the peak load of the trace that `Plan.apply` makes, `ns` the durations of its reruns. One
-        compiled pass: O(n + gaps x places + ops run again and their reads).
+        compiled pass: O(n + gaps log gaps + ops run again and their reads).
         """
-        return Costs(*costs(self, at, until))
+        return Costs(*_costs(self, at, until, np.zeros((2, 0), np.int64)))
+
+    def written(self, at: I64, until: I64) -> I64:
+        """Return, int64[2, B], before which op reruns write each buffer last (0: none does), and the ns of all of them.
+
+        Parameters as in `costs`.
+        """
+        found = np.zeros((2, len(self.size)), np.int64)
+        _costs(self, at, until, found)
+        return found
 
 
 @jit
-def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
-    """As `MadeAgain.costs`, for compiled loops."""
+def _costs(m: MadeAgain, at: I64, until: I64, written: I64) -> tuple[int, int, int, int]:
+    """As `MadeAgain.costs`; what `MadeAgain.written` returns is noted where there is room for it."""
     v, n = m.origins, len(m.duration)
     load = loads(m, at, until)
     order = np.argsort(at, kind="mergesort")
+    by_after, gone = np.argsort(m.after, kind="mergesort"), 0  # so many of these are dropped by the place
     absent = np.zeros(len(m.size), np.bool_)
-    again = np.zeros(n, np.bool_)
+    marked, free = marks(np.zeros(n, np.bool_), len(v.writer)), np.zeros(n, np.int64)
     first, last = np.full(m.values[0], -1), np.full(m.values[0], -1)
     scratch = np.ones(m.values[0], np.bool_)
     peak, position, ns, reruns = 0, 0, 0, 0
@@ -114,17 +124,23 @@ def costs(m: MadeAgain, at: I64, until: I64) -> tuple[int, int, int, int]:
             stop += 1
         wanted = order[k:stop]
         k = stop
-        _absent(m, at, place, absent)
-        again[:] = False
-        stuck, _ = closure(v, m.first[wanted], m.stop[wanted], place, absent, until, again)
+        gone = _absent(m, at, place, by_after, gone, absent)
+        clear(marked)
+        stuck, _ = chase(v, m.first[wanted], m.stop[wanted], place, place, absent, until, marked, free, 0)
         if stuck >= 0:
             return -1, -1, -1, -1
-        ops = np.flatnonzero(again[:place])
+        ops = ascending(marked)
         extra, took = replayed(m, m.size, m.duration, wanted, place, absent, until, ops, first, last, scratch)
         ns += took
         reruns += len(ops)
+        for x in ops if written.shape[1] else ops[:0]:
+            for j in range(v.write_ptr[x], v.write_ptr[x + 1]):
+                written[0, v.write[j]] = place
+                written[1, v.write[j]] += m.duration[x]
         if load[2 * place] + extra > peak:
             peak, position = load[2 * place] + extra, 2 * place
+        for j in wanted:
+            absent[m.buffer[j]] = False
     return peak, position, ns, reruns
 
 
@@ -145,12 +161,13 @@ def loads(m: MadeAgain, at: I64, until: I64) -> I64:
 
 
 @inner
-def _absent(m: MadeAgain, at: I64, place: int, absent: Bool) -> None:
-    """Mark what is away at a place, and what comes back there."""
-    absent[:] = False
-    for k in range(len(at)):
-        if at[k] > 0 and m.after[k] < place <= at[k]:
-            absent[m.buffer[k]] = True
+def _absent(m: MadeAgain, at: I64, place: int, by_after: I64, gone: int, absent: Bool) -> int:
+    """Mark what has been dropped by a place, and comes back there or later; return how many of the gaps have begun."""
+    while gone < len(by_after) and m.after[by_after[gone]] < place:
+        if at[by_after[gone]] >= place:
+            absent[m.buffer[by_after[gone]]] = True
+        gone += 1
+    return gone
 
 
 @jit

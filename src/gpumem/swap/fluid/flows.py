@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.swap.fluid.parts import parts
 from gpumem.swap.fluid.program import Solution, expand
 from gpumem.swap.fluid.relax import Fluid
@@ -61,10 +61,10 @@ class FlowProgram:
         self._several()
         self._once()
 
-    def solve(self, until: Deadline = NEVER) -> Solution | None:
+    def solve(self) -> Solution | None:
         """Solve the program; None where the time was up before."""
-        found = self.rows.relaxed(until)
-        if found is None and until is NEVER:
+        found = self.rows.relaxed()
+        if found is None and not work.hurried():
             raise RuntimeError("the linear program was not solved")
         return None if found is None else self._solution(found.x, found.price, found.dual)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.simulator.machine import Machine
 from gpumem.swap.fluid.program import Solution
 from gpumem.swap.fluid.refine import refine
@@ -40,8 +38,6 @@ def fractions(
     recompute: bool = True,
     rounds: int = ROUNDS,
     size: int = SIZE,
-    until: Deadline = NEVER,
-    progress: Callable[[str], None] = lambda text: None,
 ) -> Fractions:
     """Return what the program of least stall (see `swap.least_stall`) for `limit` swaps and drops of each gap.
 
@@ -59,7 +55,7 @@ def fractions(
     f = relax(trace, machine, stalls=True, recompute=recompute)
     solution: Solution | None = None
     if trace.peak_load > limit and in_a_row(trace, machine):
-        solution = refine(f, trace.peak_load, limit, rounds, size, progress, until).last
+        solution = refine(f, trace.peak_load, limit, rounds, size).last
     w, most = f.w, np.zeros((2, len(f.w)))
     if solution is not None:
         for row, column in zip(most, (solution.absent, solution.dropped)):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.display import Shown
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear_programs import Rows
@@ -81,10 +81,10 @@ class FluidProgram:
         self._absence()
         self._loads()
 
-    def solve(self, until: Deadline = NEVER) -> Solution | None:
+    def solve(self) -> Solution | None:
         """Solve the program with buffers away in part; None where the time was up before."""
-        found = self.rows.relaxed(until)
-        if found is None and until is NEVER:
+        found = self.rows.relaxed()
+        if found is None and not work.hurried():
             raise RuntimeError("the linear program was not solved")
         return None if found is None else self._solution(found.x, found.price, found.dual)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.display import Shown
 from gpumem.swap.fluid.flows import FlowProgram
 from gpumem.swap.fluid.program import Solution
@@ -32,33 +31,25 @@ class Refined(Shown):
     last: Solution | None
 
 
-def refine(
-    f: Fluid,
-    peak: int,
-    limit: int | None,
-    rounds: int,
-    size: int,
-    progress: Callable[[str], None],
-    until: Deadline = NEVER,
-) -> Refined:
+def refine(f: Fluid, peak: int, limit: int | None, rounds: int, size: int) -> Refined:
     """Solve, add breakpoints, solve again; every round's dual is a bound, the largest counts.
 
     `f` in a program for `limit`, or for the least level where that is None; at most `rounds` programs of at most `size`
     variables, until the time is up: 0, which nothing is below, where that was before the first.
     """
     breaks, best, idle, last = _first(f), 0.0, 0, None
-    for _ in until.each(range(rounds)):
+    for _ in work.each(range(rounds)):
         program = FlowProgram(f, breaks, peak, limit)
-        found = program.solve(until)
+        found = program.solve()
         if found is None:
             break
         last = found
         scale = float(max(f.time[-1], 1)) if limit is not None else 1.0  # a turn of no time has no parts
         idle = idle + 1 if found.dual - best < FINE / 4 * scale else 0
         best = max(best, found.dual)
-        progress(f"{len(breaks)} breakpoints: " + (f"{best:.2%} of the peak" if limit is None else f"{best:.0f} ns"))
-        over = _over(f, breaks, found, peak, until)
-        if until.over():
+        work.tell(f"{len(breaks)} breakpoints: " + (f"{best:.2%} of the peak" if limit is None else f"{best:.0f} ns"))
+        over = _over(f, breaks, found, peak)
+        if work.over():
             break
         more = _split(f, breaks, found, over, scale)
         missing = max(over.max(), found.crammed[1].max(initial=0.0) / scale if f.stalls else 0.0)
@@ -78,7 +69,7 @@ def _first(f: Fluid) -> I64:
     return np.unique(2 * np.append(np.clip(even, 0, f.n - 1), [top, (top + 1) % f.n]))
 
 
-def _over(f: Fluid, breaks: I64, found: Solution, peak: int, until: Deadline) -> F64:
+def _over(f: Fluid, breaks: I64, found: Solution, peak: int) -> F64:
     """By how much each instant's load is above the level, where absence changes evenly in time between breakpoints.
 
     Of no use where the time was up before all gaps were looked at.
@@ -89,7 +80,7 @@ def _over(f: Fluid, breaks: I64, found: Solution, peak: int, until: Deadline) ->
         _clock(f, breaks, found),
     )
     starts = np.flatnonzero(np.diff(found.gap, prepend=-1))
-    for a, b in until.each(zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist())):
+    for a, b in work.each(zip(starts.tolist(), np.append(starts[1:], len(found.gap)).tolist())):
         g = found.gap[a]
         instant = np.arange(2 * f.w.after[g] + 2, 2 * f.w.before[g])
         inside = (f.first[g] <= instant) & (instant <= f.last[g])

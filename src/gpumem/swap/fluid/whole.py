@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.fluid.program import FluidProgram, Solution
 from gpumem.swap.fluid.relax import Fluid
 from gpumem.swap.linear_programs import Solved
@@ -39,13 +38,13 @@ class WholeProgram(FluidProgram):
             self.rows.put(row[op], self.away[0][0][mine], size / peak)
 
     def in_whole(
-        self, until: Deadline = NEVER, *, best: float, gap: float = 0.0, nodes: int | None = None, sure: bool = True
+        self, *, best: float, gap: float = 0.0, nodes: int | None = None, sure: bool = True
     ) -> tuple[Solved, Solution | None]:
         """Solve the program for a stall below `best` ns; see `Rows.solve`.
 
         Return what became of it, values in ns, and the solution if there is one.
         """
-        found = self.rows.solve(until, best=best, gap=gap, nodes=nodes, sure=sure)
+        found = self.rows.solve(best=best, gap=gap, nodes=nodes, sure=sure)
         if found.x is None:
             return found, None
         return found, self._solution(found.x, np.zeros(self.rows.rows), found.bound)

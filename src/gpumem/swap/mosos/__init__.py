@@ -15,6 +15,7 @@ from gpumem.base.exports import face
 if TYPE_CHECKING:
     from gpumem.swap.facts.operators import operators as operators
     from gpumem.swap.mosos.planners import (
+        Mosos as Mosos,
         checkmate as checkmate,
         checkmate_auto as checkmate_auto,
         mosos as mosos,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.display import Shown
 from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.plan.gaps import gaps
@@ -80,7 +80,7 @@ def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     b, touched = trace.buffers, trace.accesses()
     may = ~b.host & ~trace.crossing & (b.size >= max(least, 1))
     found = []
-    for j in np.flatnonzero(may).tolist():
+    for j in work.all_of(np.flatnonzero(may).tolist()):
         lo, hi = int(touched.op.ptr[j]), int(touched.op.ptr[j + 1])
         op, reads, writes = touched.op.idx[lo:hi], touched.reads[lo:hi], touched.writes[lo:hi]
         if hi - lo < 2 or b.kind[j] == WORKSPACE or reads[0] or trace.ops.copies[op[0]]:
@@ -92,22 +92,20 @@ def _candidates(trace: Trace, least: int) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def merged(
-    trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = (), until: Deadline = NEVER
-) -> Groups:
+def merged(trace: Trace, duration: I64, least: int, most: int, away: Sequence[int] = ()) -> Groups:
     """Merge neighbours where that costs little, and leave small outputs undecided, until there are `most` groups.
 
     Outputs are buffers with `AWAY` ops or more between two accesses, for there is little to decide about others; and
-    what is dead by then but needed to make those of the forward pass again. None of `away` is one. There
-    are more groups where the time is up.
+    what is dead by then but needed to make those of the forward pass again. None of `away` is one. The time may
+    be up (`work.TimeUp`) before they are that few.
     """
     worth = _worth(trace, least)
     worth[list(away)] = False
     least = max(least, trace.peak_load // 1000)
     while True:
         groups = Groups.of(trace, least, worth)
-        done = _Merging.of(trace, duration, groups).run(most, until)
-        if len(done.first) - 1 <= most or not len(groups.outputs) or until.over():
+        done = _Merging.of(trace, duration, groups).run(most)
+        if len(done.first) - 1 <= most or not len(groups.outputs):
             return done
         least = int(least * GROWTH) + 1
 
@@ -207,11 +205,13 @@ class _Merging:
         for column in (self.first, self.base, self.time, self.made, self.touched):
             del column[k + 1]
 
-    def run(self, most: int, until: Deadline) -> Groups:
+    def run(self, most: int) -> Groups:
         """Merge what costs next to nothing, then the cheapest; stop where all that is left costs much."""
         slack, much = self.trace.peak_load * SLACK, self.trace.peak_load / 20
-        costs = [self.cost(k) for k in range(len(self.first) - 1)]
-        while costs and min(costs) <= (much if len(self.first) > most else slack) and not until.over():
+        costs = [self.cost(k) for k in work.all_of(range(len(self.first) - 1))]
+        for _ in work.all_of(costs.copy()):
+            if min(costs) > (much if len(self.first) > most else slack):
+                break
             k = costs.index(min(costs))
             self.merge(k)
             del costs[k]

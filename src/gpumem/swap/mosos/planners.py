@@ -9,27 +9,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE as OUT_OF_TIME, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
-from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import START, Proof, fits
+from gpumem.swap.facts.limits import fits
 from gpumem.swap.facts.operators import Menu, lean, menu_of
-from gpumem.swap.facts.options import check_numbers, check_ops, check_start
+from gpumem.swap.facts.options import check_ops, check_start, option
 from gpumem.swap.linear_programs import LATE, OPTIMAL
-from gpumem.swap.mosos.work import FAMILY, Progress, Working, silent
+from gpumem.swap.mosos.work import FAMILY, Working
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import PLANS, START, PlannerRecord, Proposal, plan_only, plans
 from gpumem.trace import Trace
 
 GAP = 0.002  # of the best possible time: what a schedule may be above it
 
 
-@strict
-def mosos(
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mosos(PlannerRecord):
+    """The planner `solve_mosos`, which says what its options are."""
+
+    kind: str = option("mosos", FAMILY)
+    start: Plan | None = None
+    bound: int = option(0)
+    gap: float = option(GAP)
+    algorithms: Menu | None = None
+    proves: ClassVar[bool] = True
+    reports: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.kind
+
+    @property
+    def starts_from(self) -> str:
+        """Any plan; the restrictions stand for what their papers allow, and begin alone."""
+        return PLANS if self.kind == "mosos" else ""
+
+
+@plans(Mosos)
+def solve_mosos(
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -40,9 +66,9 @@ def mosos(
     gap: float = GAP,
     algorithms: Menu | None = None,
     seconds: float | None = None,
-    progress: Progress = silent,
-) -> Plan:
-    """Plan by the program of MO-SOS, or by a restriction of it; `solve_mosos` also returns what it proved.
+    progress: work.Progress | None = None,
+) -> Proposal:
+    """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
 
     Parameters
     ----------
@@ -62,8 +88,28 @@ def mosos(
         Of an op's position, the ways to run it; left out, those of `gpumem.simulator.workspaces`.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told the best time, the bound and the gap.
+
+    Returns
+    -------
+    Proposal
+        The best plan by the capacity clock. `lower_bound` is the program's: of all schedules for these nodes, whose
+        copies never keep an op waiting. Where the clock finds a plan that is faster than that, as copies may overlap
+        more than the program thinks, it is the time of all ops by their fastest ways, or the `bound` that was given.
+
+    Notes
+    -----
+    A trace is cut into 50 nodes at most, without `seconds` into 24; see `Stages`. The program's schedules are `plain`,
+    those that a plan can say.
+    Without `seconds` the solver's search tree is small as well (`WORK`), so the work is the same on every machine.
+    The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
+    and the better of the two is kept. It begins with a choice of operators that moves nothing. Where no schedule fits,
+    buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do, then
+    outputs around ops that need almost all of the limit (`crowded`); the bound is that beside those swaps. And
+    where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits. So a
+    planner that copies ends with a plan wherever the pinned budget has room for what is swapped so. An interrupt
+    carries what is known by then as a note.
 
     Examples
     --------
@@ -77,87 +123,33 @@ def mosos(
     ----------
     Wei et al. 2024, MO-SOS. Jain et al. 2020, Checkmate.
     """
-    proof = solve_mosos(
-        trace,
-        machine,
-        limit,
-        kind=kind,
-        start=start,
-        bound=bound,
-        gap=gap,
-        algorithms=algorithms,
-        seconds=seconds,
-        progress=progress,
-    )
-    return proof.plan
-
-
-checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kind="checkmate-auto")
-str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
-
-
-@strict
-def solve_mosos(
-    trace: Trace,
-    machine: Machine,
-    limit: int,
-    *,
-    kind: str = "mosos",
-    start: Plan | None = None,
-    bound: int = 0,
-    gap: float = GAP,
-    algorithms: Menu | None = None,
-    seconds: float | None = None,
-    progress: Progress = silent,
-) -> Proof:
-    """Plan by the program of MO-SOS, or by a restriction of it, and say how far from the best the plan may be.
-
-    Parameters, errors and references are those of `mosos`.
-
-    Returns
-    -------
-    Proof
-        The best plan by the capacity clock. `bound` is that of the program: of all schedules for these nodes, whose
-        copies never keep an op waiting. Where the clock finds a plan that is faster than that, as copies may overlap
-        more than the program thinks, it is the time of all ops by their fastest ways, or the `bound` that was given.
-
-    Notes
-    -----
-    A trace is cut into 50 nodes at most, without `seconds` into 24; see `Stages`. The program's schedules are `plain`,
-    those that a plan can say.
-    Without `seconds` the solver's search tree is small as well (`WORK`), so the work is the same on every machine.
-    The last step is not the paper's: whatever the program chose, operators are chosen once more by free memory,
-    and the better of the two is kept. It begins with a choice of operators that moves nothing. Where no schedule fits,
-    buffers that the program does not decide about are swapped as well (`parking`), which the paper does not do, then
-    outputs around ops that need almost all of the limit (`crowded`); `bound` is that beside those swaps. And
-    where that does not help either, or there is no time, the plan swaps the largest buffers, whatever it waits. So a
-    planner that copies ends with a plan wherever the pinned budget has room for what is swapped so. An interrupt
-    carries what is known by then as a note.
-    """
-    one_of("kind", kind, FAMILY)
-    check_numbers(gap=gap, bound=bound)
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
-    until, menu = Deadline.within(seconds), menu_of(trace, machine) if algorithms is None else algorithms
+    menu = menu_of(trace, machine) if algorithms is None else algorithms
     if trace.peak_load <= limit:
         time = simulate(trace, machine, capacity=limit).makespan
-        return Proof(Plan.of(trace), time, time, OPTIMAL)
+        return Proposal(Plan.of(trace), time, time, OPTIMAL)
     fits(lean(trace, machine, menu).apply(trace), limit)
-    if start is None and until.over():
-        raise NotReached(trace.peak_load, limit, hint=OUT_OF_TIME)
-    work = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap, progress)
+    if start is None and work.over():
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap)
     try:
-        proved = work.all(start, until)
+        proved = found.all(start)
     except KeyboardInterrupt as stop:
-        stop.add_note(f"{trace.name}: {work.told}")
+        stop.add_note(f"{trace.name}: {found.told}")
         raise
-    plan = work.judge.best
-    if plan is None or work.judge.line is None:
-        raise work.judge.missed(until, "a planner that may wait for copies may get lower")
-    value = work.judge.line.makespan
-    least = work.below(proved, value)
+    plan = found.judge.best
+    if plan is None or found.judge.line is None:
+        raise found.judge.missed("a planner that may wait for copies may get lower")
+    value = found.judge.line.makespan
+    least = found.below(proved, value)
     status = OPTIMAL if value - least <= gap * value else START if plan is start else LATE
-    return Proof(plan, value, least, status)
+    return Proposal(plan, value, least, status)
+
+
+mosos = plan_only(solve_mosos)
+checkmate, checkmate_auto = partial(mosos, kind="checkmate"), partial(mosos, kind="checkmate-auto")
+str_, str_auto = partial(mosos, kind="str"), partial(mosos, kind="str-auto")
 
 
 def _computing(trace: Trace, machine: Machine, menu: Menu) -> int:

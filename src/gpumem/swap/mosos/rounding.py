@@ -17,7 +17,7 @@ from math import inf
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.swap.linear_programs import LATE, OPTIMAL
 from gpumem.swap.mosos.problem import ALL, Nodes, Proved, Rules, Schedule
 from gpumem.swap.mosos.program import StageProgram
@@ -30,14 +30,13 @@ SHARES = (0.5, 0.3, 0.7, 0.1, 0.9)  # of an output: kept where the linear progra
 Gap = tuple[int, int, int]  # node, the stages of two uses that follow one another
 
 
-def rounded(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = NEVER) -> Proved:
+def rounded(nodes: Nodes, limit: int, rules: Rules = ALL) -> Proved:
     """Return a schedule near the linear program's; the bound is the linear program's.
 
     Parameters
     ----------
     nodes, limit, rules
         As in `solve`.
-    until : Deadline
 
     Notes
     -----
@@ -45,13 +44,13 @@ def rounded(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = N
     go in addition. The schedule is one that a plan can say, whether `rules` ask for it or not.
     """
     program = StageProgram(nodes, rules, limit)
-    solved = program.rows.relaxed(until)
+    solved = program.rows.relaxed()
     if solved is None:
         return Proved(None, inf, -inf, LATE)
     bound, hope = solved.dual * program.time_unit, np.where(program.s >= 0, solved.x[program.s], 0.0)
     best = Proved(None, inf, bound, LATE)
-    for share, eager in until.each(product(SHARES, (True, False))):
-        schedule = _Draft(nodes, rules, program.scope, hope, share, eager=eager).within(limit, until)
+    for share, eager in work.each(product(SHARES, (True, False))):
+        schedule = _Draft(nodes, rules, program.scope, hope, share, eager=eager).within(limit)
         if schedule is not None and (worth := value(nodes, schedule)) < best.value:
             best = replace(best, schedule=schedule, value=worth)
     return replace(best, status=OPTIMAL) if best.gap <= 0 else best
@@ -108,9 +107,9 @@ class _Draft:
                 if away:
                     self.hole[j, a, b] = away[0], away[-1]
 
-    def within(self, limit: int, until: Deadline) -> Schedule | None:
+    def within(self, limit: int) -> Schedule | None:
         """Return a schedule within the limit, or none."""
-        for _ in until.each(range(self.n * self.n)):
+        for _ in work.each(range(self.n * self.n)):
             schedule = automatic(self.nodes, self._schedule(), limit, self.rules)
             worst = int(schedule.memory.argmax())
             if schedule.memory[worst] <= limit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL
 from gpumem.swap.mosos.problem import ALL, Nodes, Proved, Rules, Schedule
 from gpumem.swap.mosos.program import StageProgram
@@ -21,13 +20,12 @@ def solve(
     rules: Rules = ALL,
     *,
     start: Schedule | None = None,
-    until: Deadline = NEVER,
     best: float = inf,
     gap: float = 0.0,
     tree: int | None = None,
     sure: bool = True,
 ) -> Proved:
-    """Return the schedule of least time within `limit` bytes, as far as it is found until the deadline.
+    """Return the schedule of least time within `limit` bytes, as far as it is found in time.
 
     Parameters
     ----------
@@ -38,7 +36,6 @@ def solve(
         What the schedule may do.
     start : Schedule, optional
         One that is known, as `rounded` finds: it is returned where none better is found; its `rules` are not looked at.
-    until : Deadline
     best : float
         ns: a value that a schedule has to be below to be of use.
     gap : float
@@ -75,7 +72,7 @@ def solve(
     cutoff, allowed, bound = min(best, known.value), limit, -inf
     for _ in range(TRIES):
         program = StageProgram(nodes, rules, allowed)
-        found = program.rows.solve(until, best=cutoff / program.time_unit, gap=gap, nodes=tree, sure=sure)
+        found = program.rows.solve(best=cutoff / program.time_unit, gap=gap, nodes=tree, sure=sure)
         bound = max(bound, found.bound * program.time_unit) if allowed == limit else bound
         if found.x is None:
             break
@@ -93,17 +90,17 @@ def solve(
     return replace(known, bound=bound, status=LATE if start is None else START)
 
 
-def least(nodes: Nodes, rules: Rules = ALL, *, until: Deadline = NEVER, gap: float = 0.0) -> Proved:
+def least(nodes: Nodes, rules: Rules = ALL, *, gap: float = 0.0) -> Proved:
     """Return the schedule of least memory: below its bytes nothing can be planned; `value` and `bound` are bytes."""
     program = StageProgram(nodes, rules, None)
-    found = program.rows.solve(until, gap=gap)
+    found = program.rows.solve(gap=gap)
     if found.x is None:
         return Proved(None, inf, found.bound * program.unit, found.status)
     schedule = Decisions.of(program, found.x).schedule(nodes, program.scope)
     return Proved(schedule, float(schedule.memory.max(initial=0)), found.bound * program.unit, found.status)
 
 
-def relaxed(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = NEVER) -> float | None:
+def relaxed(nodes: Nodes, limit: int, rules: Rules = ALL) -> float | None:
     """Return a value in ns that no schedule within `limit` bytes is below, by the linear program.
 
     It holds whatever the solver's tolerances are (weak duality). None where the linear program has no solution, so that
@@ -115,5 +112,5 @@ def relaxed(nodes: Nodes, limit: int, rules: Rules = ALL, *, until: Deadline = N
     (30.0, None)
     """
     program = StageProgram(nodes, rules, limit)
-    found = program.rows.relaxed(until)
+    found = program.rows.relaxed()
     return None if found is None else found.dual * program.time_unit

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
 from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.operators import Menu, menu_of
@@ -59,7 +59,6 @@ class Stages(Shown):
         least: int = 0,
         most: int | None = None,
         parked: Sequence[Swap] = (),
-        until: Deadline = NEVER,
     ) -> Stages:
         """Cut `trace` into nodes.
 
@@ -77,8 +76,6 @@ class Stages(Shown):
             out, an op and what changes its output in place right after it are a node.
         parked : sequence of Swap
             Swaps to begin with: their buffers are no outputs, and not held in between (see `parking`).
-        until : Deadline
-            When to stop merging, so that there are more nodes than `most`.
 
         Notes
         -----
@@ -98,7 +95,7 @@ class Stages(Shown):
         groups = (
             Groups.of(trace, least, _others(trace, away))
             if most is None
-            else merged(trace, duration, least, most, away, until)
+            else merged(trace, duration, least, most, away)
         )
         return _Builder(trace, machine, groups, ways, duration, tuple(parked)).net()
 
@@ -129,12 +126,12 @@ class _Builder:
             for link in (self.machine.out, self.machine.into)
         )
         there, room = self.memory()
-        held = there[first[:-1]]
-        ways = tuple(self.ways_of(t, there + room) for t in range(n))
+        held, load = there[first[:-1]], there + room
+        ways = tuple(self.ways_of(t, load) for t in work.all_of(range(n)))
         again = self.again(deps)
         rows = tuple(
             tuple(self.implementation(t, row, there, room, again=bool(again[t])) for row in each)
-            for t, each in enumerate(ways)
+            for t, each in work.all_of(enumerate(ways))
         )
         nodes = Nodes(rows, deps, size, held, again, size > 0, out, into)
         own = own_workspaces(trace)

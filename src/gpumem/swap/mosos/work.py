@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import FAR, Judge
@@ -35,11 +36,6 @@ WORK = 10_000  # nodes of the search tree, over n^2 for n nodes of the net, wher
 TRIES = 3  # programs, each for a little less memory, where coarse nodes hide what is held
 ROOMS = (0.97, 0.9, 0.8)  # of the limit: what ops may need beside outputs, if there is no schedule else
 FREE, FIXED, AUTO = "free", "fixed", "auto"  # who chooses operators: the program; once for all; by free memory
-Progress = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Say nothing of the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,6 @@ class Working:
     menu: Menu
     least: int  # ns that no plan is below
     gap: float
-    progress: Progress
     judge: Judge = field(init=False)
     net: Stages = field(init=False)
     proved: float = field(default=0.0, init=False)  # ns: the bound of the program that was solved last, 0 at first
@@ -78,19 +73,22 @@ class Working:
     def __post_init__(self) -> None:
         self.judge = Judge(self.trace, self.machine, self.limit)
 
-    def all(self, start: Plan | None, until: Deadline) -> float:
+    def all(self, start: Plan | None) -> float:
         """Judge a plan to begin with, those of the programs, and that which swaps all; return the bound in ns."""
         if start is not None:
             self.judge.offer(start)
         kind = FAMILY[self.kind]
         self.offer(kind, Plan.of(self.trace))
-        self.net = self.cut((), until)
-        if self.kind == "mosos" and start is None:
-            for other in until.each(("str-auto", "checkmate-auto")):
-                self.run(other, until.part(RESTRICTED))
-        proved = self.run(self.kind, until)
+        proved = 0.0
+        with suppress(work.TimeUp):
+            self.net = self.cut(())
+            if self.kind == "mosos" and start is None:
+                for other in work.each(("str-auto", "checkmate-auto")):
+                    with work.part(share=RESTRICTED):
+                        self.run(other)
+            proved = self.run(self.kind)
         if self.judge.best is None and kind.copies:
-            self.swap_all(kind, until)
+            self.swap_all(kind)
         return proved
 
     @property
@@ -110,11 +108,11 @@ class Working:
         moved = 4 * MOVED * float(self.net.nodes.size.sum())  # what the objective has beside time, at most
         return min(int(proved), value) if proved <= value + moved else self.least
 
-    def cut(self, parked: Sequence[Swap], until: Deadline) -> Stages:
+    def cut(self, parked: Sequence[Swap]) -> Stages:
         """Cut the trace into nodes: ops as they are where there are few."""
-        few = MOST if until.seconds is not None else FEWER
+        few = MOST if work.hurried() else FEWER
         most = few if self.trace.n > few else None
-        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked, until=until)
+        return Stages.of(self.trace, self.machine, algorithms=self.menu, most=most, parked=parked)
 
     def offer(self, kind: Family, plan: Plan) -> int:
         """Judge a plan with its own operators, where it may choose, and with those of free memory."""
@@ -124,23 +122,26 @@ class Working:
             time = min(time, self.judge.offer(more))
         return time
 
-    def run(self, name: str, until: Deadline) -> float:
+    def run(self, name: str) -> float:
         """Solve the program and judge its plan; return its bound in ns.
 
         Where no schedule fits, more and more of what the program does not decide about is swapped beside it; then also
         outputs that cannot be back in time for an op that takes almost all of the limit, so that something waits.
         """
-        bound, small = self.solved(name, until), lean(self.trace, self.machine, self.menu).apply(self.trace)
+        bound, small = self.solved(name), lean(self.trace, self.machine, self.menu).apply(self.trace)
         crowd = crowded(small, self.limit, room=ROOMS[0])
         for but, room in product((crowd[:0], crowd), ROOMS) if FAMILY[name].copies else ():
             if bound < inf:
                 break
             mine = np.setdiff1d(self.net.outputs.idx, but)
-            self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room), until)
-            bound = self.solved(name, until)
+            try:
+                self.net = self.cut(parking(small, self.machine, mine, self.limit, room=room))
+            except work.TimeUp:
+                break
+            bound = self.solved(name)
         return bound if bound < inf else self.least
 
-    def swap_all(self, kind: Family, until: Deadline) -> None:
+    def swap_all(self, kind: Family) -> None:
         """Judge plans that swap the largest buffers around whatever op needs too much, and wait for them.
 
         The first is within the limit wherever that is possible at all, so it is judged however late it is.
@@ -148,37 +149,39 @@ class Working:
         small = lean(self.trace, self.machine, self.menu)
         none = np.zeros(0, np.int64)
         for room in (1.0, *ROOMS):
-            if room < 1 and until.over():
+            if room < 1 and work.over():
                 return
             swaps = parking(small.apply(self.trace), self.machine, none, self.limit, room=room)
             plan = Plan.of(self.trace, [*swaps, *small.decisions])
             if min(self.judge.offer(plan), self.offer(kind, plan)) < FAR:
                 return
 
-    def solved(self, name: str, until: Deadline) -> float:
+    def solved(self, name: str) -> float:
         """Solve the program for the nodes as they are and judge its plans; infinite where no schedule fits.
 
         A rounded solution of the linear program comes first; then, if there is a deadline, a part of the time goes to
         schedules that run nodes again in the backward pass alone, for that program is much smaller.
         """
-        if until.over():
+        if work.over():
             return float(self.least)
         nodes, rules = self.program(FAMILY[name])
-        near = rounded(nodes, self.limit, rules, until=until.part(ROUNDING))
+        with work.part(share=ROUNDING):
+            near = rounded(nodes, self.limit, rules)
         allowed, bound = self.limit, max(float(self.least), near.bound)
         self.proved = bound if name == self.kind else 0.0
         if near.schedule is not None:
             self.judged(name, near)
-        if until.over():
+        if work.over():
             return bound
         free = FAMILY[name].operators == FREE
-        tree = WORK // len(nodes) ** 2 + 1 if until.seconds is None else None
-        if free and until.seconds is not None:
+        tree = WORK // len(nodes) ** 2 + 1 if not work.hurried() else None
+        if free and work.hurried():
             late = replace(rules, since=self.net.stage(backward_start(self.trace)))
-            near = self.better(name, nodes, late, near, until.part(BACKWARD))
-        for _ in until.each(range(TRIES)):
+            with work.part(share=BACKWARD):
+                near = self.better(name, nodes, late, near)
+        for _ in work.each(range(TRIES)):
             best = float(self.known if free else FAR)
-            found = solve(nodes, allowed, rules, start=near.schedule, until=until, best=best, gap=self.gap, tree=tree)
+            found = solve(nodes, allowed, rules, start=near.schedule, best=best, gap=self.gap, tree=tree)
             if allowed == self.limit:
                 bound = max(bound, found.bound)
             none = near.schedule is None and found.schedule is None and found.status == INFEASIBLE
@@ -194,10 +197,10 @@ class Working:
         """The time of the best plan, ns."""
         return FAR if self.judge.line is None else self.judge.line.makespan
 
-    def better(self, name: str, nodes: Nodes, rules: Rules, near: Proved, until: Deadline) -> Proved:
+    def better(self, name: str, nodes: Nodes, rules: Rules, near: Proved) -> Proved:
         """Return a better schedule than `near`, which stays where none is found, with the same bound."""
         best = float(self.known)
-        found = solve(nodes, self.limit, rules, start=near.schedule, until=until, best=best, gap=self.gap, sure=False)
+        found = solve(nodes, self.limit, rules, start=near.schedule, best=best, gap=self.gap, sure=False)
         if found.schedule is None or found.value >= near.value:
             return near
         self.judged(name, found)
@@ -209,7 +212,7 @@ class Working:
         time = self.offer(FAMILY[name], plan_of(self.net, found.schedule))
         told = human_ns(time) if time < FAR else "above the limit"
         least = human_ns(round(max(found.bound, self.least)))
-        self.progress(f"{name}: {told}, at least {least} ({percent(found.gap)}), {found.status}")
+        work.tell(f"{name}: {told}, at least {least} ({percent(found.gap)}), {found.status}")
         return time
 
     def program(self, kind: Family) -> tuple[Nodes, Rules]:

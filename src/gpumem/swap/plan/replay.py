@@ -23,6 +23,7 @@ from gpumem.trace import I64, Bool, Trace
 
 ON_DEVICE = -1
 FREE, DEAR = -1, -2  # nothing stops a closure; it takes more time than it may
+DENSE = 32  # ops for each marked one, up to which marks are read in order
 
 
 class Refused(ValueError):
@@ -162,6 +163,19 @@ def clear(m: Closure) -> None:
     for k in range(m.used[2]):
         m.reach[m.begun[k]] = 0
     m.used[:4] = 0
+
+
+@inner
+def ascending(m: Closure) -> I64:
+    """The marked ops, in order: few are sorted; of many that lie together the marks are read, which is quicker."""
+    mine = m.op[: m.used[0]]
+    if len(mine) == 0:
+        return mine
+    low, high = mine.min(), mine.max() + 1
+    if high - low > DENSE * len(mine):
+        return np.sort(mine)
+    read: I64 = low + np.flatnonzero(m.again[low:high])
+    return read
 
 
 @jit

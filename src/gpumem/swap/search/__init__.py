@@ -11,6 +11,6 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.search.planner import lowest as lowest, search as search
+    from gpumem.swap.search.planner import Search as Search, lowest as lowest, search as search
 
 face(__name__)

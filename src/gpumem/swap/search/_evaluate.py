@@ -35,7 +35,6 @@ class SwapProblem(NamedTuple):
     after_turn: I64
     before: I64
     before_turn: I64
-    copied: Bool  # m: whether the gap is long enough for a copy back; others can be dropped only
     size: I64
     out_ns: I64
     in_ns: I64

@@ -49,12 +49,12 @@ def _step(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, seed: I64, budg
         return
     elif kind < 55 or not s.used[1]:
         g = draw(seed, len(p.size))
-        if p.copied[g] and not d.at[g]:
+        if not d.at[g]:
             toggle(p, d, s, g)
     elif kind < 80:
         g, h = s.ins[draw(seed, s.used[1])], draw(seed, len(p.size))
         toggle(p, d, s, g)
-        if h != g and p.copied[h] and not d.at[h]:
+        if h != g and not d.at[h]:
             toggle(p, d, s, h)
     elif kind < 90:
         shift(s.outs, s.used[0], seed)
@@ -83,7 +83,7 @@ def greedy(
         best, chosen, op = cost, -1, d.points[x.worst[0]] // 2
         for g in range(len(p.size)):
             gap = p.before[g] - p.after[g] + n * (p.before_turn[g] - p.after_turn[g])
-            if p.copied[g] and (0 < (op - p.after[g]) % n < gap or gap >= n):
+            if 0 < (op - p.after[g]) % n < gap or gap >= n:
                 toggle(p, d, s, g)
                 lower, _ = evaluate(p, d, s, x, limit)
                 toggle(p, d, s, g)

@@ -29,7 +29,7 @@ def drop_step(p: SwapProblem, r: Replays, d: Drops, was: Drops, s: SwapState, x:
     if d.at[g]:
         at = _some_place(r, d, g, seed) if kind == 2 else 0
         fine = at != d.at[g] and drop(r, d, g, at)
-        if kind == 0 and p.copied[g]:
+        if kind == 0:
             toggle(p, d, s, g)
         elif kind == 3 and fine:
             fine = _drop_too(p, r, d, s, _some_gap(r, d, x, seed), g, seed)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import HOST, Timeline
@@ -50,7 +50,7 @@ def problem(
     choices: Choices = (),
     least: int = FAR,
 ) -> tuple[SwapProblem, Replays, Windows]:
-    """Return what a search for limits from `goal` on works on: gaps long enough for a copy, or to be made again.
+    """Return what a search for limits from `goal` on works on: all gaps but the smallest.
 
     `least`: the ns of an iteration by the best plan that is known.
     """
@@ -64,14 +64,9 @@ def problem(
     large = w.size >= SMALLEST * trace.peak_load
     large[[rows[gap] for gap in named if gap in rows]] = True
     w = w.where(large)
-    opens = end[w.after % n] + w.after // n * turn
-    closes = begin[w.before % n] + w.before // n * turn
-    copied = np.ones(len(w), np.bool_)
     most = _longest(trace, machine, w, plan, least)
     most[[k for gap, k in w.rows(n).items() if gap in named]] = FAR  # or the plan could not be said here
     lasts, worth = _again(trace, machine, w, most) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
-    some = copied | (lasts > 0)
-    w, copied, lasts, worth = w.where(some), copied[some], lasts[some], worth[some]
     _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
     hosted = at_places(trace, host=True)
     p = SwapProblem(
@@ -81,7 +76,6 @@ def problem(
         w.after // n,
         w.before % n,
         w.before // n,
-        copied,
         w.size,
         w.out_ns,
         w.in_ns,
@@ -185,8 +179,6 @@ class Annealing:
         goal: int,
         effort: float,
         seed: int,
-        until: Deadline,
-        progress: Callable[[str], None],
         *,
         placed: bool = False,
         recompute: bool = False,
@@ -195,7 +187,7 @@ class Annealing:
         least: int = FAR,
     ) -> None:
         check_numbers(effort=effort)
-        self.trace, self.effort, self.seed, self.until, self.progress = trace, effort, seed, until, progress
+        self.trace, self.effort, self.seed = trace, effort, seed
         self.choices = choices_of(trace, machine, algorithms, plan) if recompute else ()
         self.recorded = recorded_ways(trace, machine, [ways[0].op for ways in self.choices])
         self.p, self.r, self.w = problem(
@@ -227,7 +219,7 @@ class Annealing:
         limits, left = np.array([self.limits[0], self.limits[0]]), True
         rounds = max(int(LOOK / self.cost / max(len(self.w), 1)), 1)
         most *= self.effort * WORK / self.cost / max(len(self.w), 1) / rounds
-        while left and most > 0 and not self.until.over():
+        while left and most > 0 and not work.over():
             most -= 1
             left = greedy(self.p, self.d, self.now, self.x, limits, int(self.limits[1]), FACTOR, rounds)
         self.limits[0] = limits[1]
@@ -283,7 +275,7 @@ class Annealing:
         self.now, place = start(self.p), self.w.rows(self.trace.n)
         for gap in chosen:
             k = place.get(gap, -1)
-            if k >= 0 and self.p.copied[k] and not self.d.at[k] and not self.now.selected[k]:
+            if k >= 0 and not self.d.at[k] and not self.now.selected[k]:
                 toggle(self.p, self.d, self.now, k)
 
     def stall(self, planned: Trace, line: Timeline) -> None:
@@ -313,15 +305,15 @@ class Annealing:
     def anneal(self, share: float, budget: int, weight: float, hot: float, cold: float, rate: int = 0) -> bool:
         """Anneal with a share of the effort; return whether the work was done before its end."""
         random, spare = np.array([self.seed * 7919 % (MODULUS - 1) + 1]), self.now.copy()
-        chunks = CHUNKS if self.until is NEVER else ceil(CHUNKS * max(self.effort, 1))
+        chunks = ceil(CHUNKS * max(self.effort, 1)) if work.hurried() else CHUNKS
         steps = max(self.steps(share) // chunks, 1)
         was, rate = self.d.copy(), rate if len(self.r.can) + len(self.choices) else 0
-        for k in self.until.each(range(chunks)):
+        for k in work.each(range(chunks)):
             heat, less = (hot * (cold / hot) ** (part / chunks) for part in (k, k + 1))
             state = (self.p, self.r, self.d, was, self.best_at, self.best_by, self.now, self.best, spare, self.x)
             done = anneal(*state, random, self.limits, steps, heat, less, budget, weight, rate)
             if self.limits[3] < FAR:
-                self.progress(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
+                work.tell(f"{self.limits[2] / self.trace.peak_load:.1%} of the peak, stalls of {self.limits[3]} ns")
             if done < steps:
                 return True
         return False

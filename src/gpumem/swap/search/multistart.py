@@ -9,50 +9,50 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
-from gpumem.base.names import taken
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.autoswap.planner import autoswap
+from gpumem.swap.autoswap.planner import AutoSwap, autoswap
 from gpumem.swap.autoswap.scores import SCORES
-from gpumem.swap.baselines.capuchin import capuchin
-from gpumem.swap.baselines.checkpoint import checkpoint
-from gpumem.swap.baselines.vdnn import vdnn
-from gpumem.swap.baselines.vdnn_dyn import vdnn_dyn
+from gpumem.swap.baselines.capuchin import Capuchin
+from gpumem.swap.baselines.checkpoint import Checkpoint
+from gpumem.swap.baselines.vdnn import VDnn
+from gpumem.swap.baselines.vdnn_dyn import VDnnDyn
 from gpumem.swap.facts.limits import Judge, floor
 from gpumem.swap.facts.operators import Menu, lean, operators
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.snu.heuristic import heuristic
-from gpumem.swap.snu.on_demand import on_demand
-from gpumem.swap.tensile.planner import tensile
+from gpumem.swap.snu.heuristic import Heuristic
+from gpumem.swap.snu.on_demand import OnDemand
+from gpumem.swap.tensile.planner import Tensile
 from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
+START = 0.6  # of the time, at most, for plans of others that take long
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
 LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
-Planner = Callable[..., Plan]
-SWAPPING: tuple[Planner, ...] = tuple(partial(autoswap, score=s, peaks="all", threshold=1) for s in SCORES)
+SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
 # By what they take, on 2,500 ops: some 20 ms each; 0.2 s each; seconds.
 CHEAP: tuple[Planner, ...] = (
-    on_demand,
-    partial(on_demand, blocking=False),
-    heuristic,
-    autoswap,
-    tensile,
-    vdnn,
-    vdnn_dyn,
+    OnDemand(),
+    OnDemand(blocking=False),
+    Heuristic(),
+    AutoSwap(),
+    Tensile(),
+    VDnn(),
+    VDnn(layers="conv"),
+    VDnnDyn(),
 )
-MORE: tuple[Planner, ...] = (partial(capuchin, queue=True), capuchin)
-SLOW: tuple[Planner, ...] = (checkpoint,)
+MORE: tuple[Planner, ...] = (Capuchin(queue=True), Capuchin())
+SLOW: tuple[Planner, ...] = (Checkpoint(),)
 
 
 def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Planner, ...]:
@@ -62,35 +62,33 @@ def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Pl
     asked = (*CHEAP, *costly, *(SWAPPING if long and effort >= THOROUGH else ()))
     if recompute:
         return asked
-    return tuple(partial(p, **taken(p, {"recompute": False})) for p in asked if p not in SLOW)
+    return tuple(p.with_known({"recompute": False}) for p in asked if p not in SLOW)
 
 
-def of_all(
-    asked: Sequence[Planner], trace: Trace, machine: Machine, limit: int, menu: Menu, until: Deadline, seeds: Deadline
-) -> Iterator[Plan]:
-    """Yield the plans of these planners; those for the smallest workspaces too, with operators by what is left free.
+def ask_all(asked: Sequence[Planner], judge: Judge, menu: Menu, offer: Callable[[Plan], object]) -> None:
+    """Offer the plans of these planners, until the best has no overhead.
 
-    The cheap ones, which come first, have all the time there is; each of the others half of what is left until `seeds`,
-    so that none takes the time of those behind it. Who does not get there in time has no plan.
+    Those for the smallest workspaces too, with operators by what is left free. The cheap planners, which come first,
+    have all the time there is; the others `START` of it, and each of them half of what is left of that, so that none
+    takes the time of those behind it. Who does not get there in time has no plan.
     """
+    trace, machine, limit = judge.trace, judge.machine, judge.limit
     small = lean(trace, machine, menu).apply(trace) if menu else trace
     fine = floor(trace)[1] <= limit
+    kept = (1 - START) * work.left() if work.hurried() else 0.0  # seconds that are not for planners that take long
     for k, planner in enumerate(asked):
-        late = until if k < len(CHEAP) else seeds
-        if late.over():
+        share = 1.0 if k < len(CHEAP) else (1 - kept / work.left()) * (0.5 if k < len(asked) - 1 else 1.0)
+        if work.over() or share <= 0:
             return
-        mine = late if k < len(CHEAP) or k == len(asked) - 1 else late.part(0.5)
-        if fine:
-            yield from published(planner, trace, machine, limit, mine if not menu else mine.part(0.5))
-        if menu:
-            for plan in published(planner, small, machine, limit, mine):
-                yield operators(trace, machine, plan, limit, algorithms=menu)
-
-
-def published(planner: Planner, trace: Trace, machine: Machine, limit: int, until: Deadline) -> Iterator[Plan]:
-    """Yield a planner's plan, if it gets there in time."""
-    with suppress(NotReached):
-        yield planner(trace, machine, limit, seconds=until.seconds)
+        with work.part(share=share):
+            with work.part(share=0.5 if menu else 1.0), suppress(NotReached):
+                if fine:
+                    offer(planner(trace, machine, limit))
+            if menu and judge.stall:
+                with suppress(NotReached):
+                    offer(operators(trace, machine, planner(small, machine, limit), limit, algorithms=menu))
+        if not judge.stall:
+            return
 
 
 def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False) -> bool:
@@ -127,47 +125,35 @@ ROUNDS = ((15, 0.01), (3, 0.04), (1, 0.15))  # how many take part, and the share
 FEW = 50  # steps that make it worth while to start again
 
 
-def race(
-    judge: Judge,
-    annealing: Callable[..., Annealing],
-    plans: Sequence[Plan],
-    small: Sequence[bool],
-    until: Deadline,
-    progress: Callable[[str], None],
-) -> None:
+def race(judge: Judge, annealing: Callable[..., Annealing], plans: Sequence[Plan], small: Sequence[bool]) -> None:
     """Anneal from each of the plans, and from values made again greedily; offer the judge what comes out.
 
     `small`: whether the latter begin with the smallest workspaces, or each way where there are both.
     """
-    runners = list(until.each(_starts(judge, annealing, plans, small, until, progress)))
+    runners = list(work.each(_starts(judge, annealing, plans, small)))
     for most, share in ROUNDS:
         runners = sorted(runners, key=lambda found: int(found.limits[3]))[:most]
-        for found in until.each(runners):
+        for found in work.each(runners):
             found.again()
             found.with_stalls(share, RATE)
             if found.limits[3] < FAR:
                 judge.offer(found.plan())
-            if judge.stall == 0 or until.over():
+            if judge.stall == 0 or work.over():
                 return
 
 
 def _starts(
-    judge: Judge,
-    annealing: Callable[..., Annealing],
-    plans: Sequence[Plan],
-    small: Sequence[bool],
-    until: Deadline,
-    progress: Callable[[str], None],
+    judge: Judge, annealing: Callable[..., Annealing], plans: Sequence[Plan], small: Sequence[bool]
 ) -> Iterator[Annealing]:
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
     for plan in plans:
-        found = annealing(until, progress, plan=plan, least=judge.makespan)
+        found = annealing(plan=plan, least=judge.makespan)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
         if found.steps(ROUNDS[0][1]) < FEW:  # the best start should have what little there is
             return
     for multiple, least in product(MULTIPLES, small):
-        found = annealing(until, progress, least=judge.makespan)
+        found = annealing(least=judge.makespan)
         if relieved(found, machine, multiple, small=least):
             yield found

@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any, ClassVar
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
 from gpumem.swap.facts.operators import Menu, lean, menu_of
-from gpumem.swap.facts.options import check_numbers, check_ops, check_start
+from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
+from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import Planner, of_all, planners, race
+from gpumem.swap.search.multistart import ask_all, planners, race
 from gpumem.trace import Trace
 
-START = 0.6  # of the time, at most, for plans of others that take long
 # Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
 # (random steps of 60 ops, 2 s: 12.7 % with an effort of 1 cut short, 1.6 % with one of 0.05 that took 0.9 s).
 RUNGS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 GREEDY = 0.5  # of the work of an effort, at most, for the greedy start without stalls
 BEST = 3  # of their plans, as many take part in the race
 
-Progress = Callable[[str], None]
+
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(PlannerRecord):
+    """The planner `search`, which says what its options are."""
+
+    recompute: bool = True
+    algorithms: Menu | None = None
+    start: Plan | None = None
+    placed: bool = False
+    seed: int = option(0)
+    effort: float = option(1.0)
+    finds_lowest: ClassVar[bool] = True
+    reports: ClassVar[bool] = True
+
+    @strict
+    def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
+        """Look for the lowest limit, as the function `lowest` does."""
+        return lowest(trace, machine, seed=self.seed, effort=self.effort, **told)
 
 
-@strict
+@plans(Search)
 def search(
     trace: Trace,
     machine: Machine,
@@ -42,7 +62,7 @@ def search(
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> Plan:
     """Plan swaps, recomputations and operators for a load limit by annealing: no time more, or as little as possible.
 
@@ -65,7 +85,7 @@ def search(
         Work, not time: 1 takes up to half a minute.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told how far it got.
 
     Returns
@@ -87,11 +107,13 @@ def search(
     A state says which gaps are swapped, in which order each engine copies, how long each op waits, which values are
     made again before which op, and by which of its ways each op runs. Its cost is found without a clock (see
     `_evaluate`): O(ops + gaps), 5 to 40 us; what runs again is found exactly (`_recompute_state`). First the limit
-    sinks from the peak by swaps alone, greedily and by annealing, no op waiting. If it does not get to the limit, nine
-    starts race (`multistart`): the best three plans of others, and values dropped greedily, by bytes for the time that
-    they really take, until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps for the rest. Where ops
-    have a choice, published planners plan with the smallest workspaces too, and ops take what is left free; so do as
-    many more greedy starts. Each is annealed a little, the better ones go on. The capacity clock judges what comes out.
+    sinks from the peak by swaps alone, greedily and by annealing, no op waiting. If it does not get to the limit, ten
+    starts race (`multistart`): the best three plans of others and the slowest one, and values dropped greedily, by
+    bytes for the time that they really take, until the load is at most 1 to 2.1 times the limit, with AutoSwap's swaps
+    for the rest. Where ops have a choice, published planners plan with the smallest workspaces too, and ops take what
+    is left free; so do as many more greedy starts. Each is annealed a little, the better ones go on. The capacity clock
+    judges what comes out. With `seconds`, all of that with an effort of 1/100, then of 3/100 and so on, as long as
+    there is time.
     Gaps of less than 1/5000 of the peak are left alone. With several compute streams, times are those of the unswapped
     iteration, and the clock may find stalls that the state does not have.
 
@@ -104,10 +126,8 @@ def search(
     >>> simulate(plan.apply(trace), machine, capacity=limit).overhead(simulate(trace, machine))
     0.0
     """
-    check_numbers(effort=effort, seed=seed)
     check_start(start, trace, machine, limit)
     check_ops(algorithms or (), trace)
-    until = Deadline.within(seconds)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
     if fits(lean(trace, machine, menu).apply(trace), limit) and trace.peak_load <= limit:
@@ -115,50 +135,41 @@ def search(
     judge = Judge(trace, machine, limit)
     if start is not None:
         judge.offer(start)
-    known = _begun(judge, planners(trace, effort, recompute=recompute), menu, until, progress)
-    for k, part in enumerate([effort] if seconds is None else [effort * rung for rung in RUNGS]):
-        if judge.stall == 0 or until.over():
+    known = _begun(judge, planners(trace, effort, recompute=recompute), menu)
+    for k, part in enumerate([effort * rung for rung in RUNGS] if work.hurried() else [effort]):
+        if judge.stall == 0 or work.over():
             break
         annealing = partial(Annealing, trace, machine, limit, part, seed + k, placed=placed, algorithms=menu)
-        _anneal(judge, annealing, known, menu, recompute, until, progress)
-    return judge.plan(until)
+        _anneal(judge, annealing, known, menu, recompute)
+    return judge.plan()
 
 
-def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu, until: Deadline, progress: Progress) -> dict[int, Plan]:
+def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu) -> dict[int, Plan]:
     """Offer what others plan; return a plan for each makespan. A plan without overhead is the end."""
     known = dict[int, Plan]()
     if judge.best is not None:
         known[judge.makespan] = judge.best
-    progress("published planners")
-    for plan in of_all(asked, judge.trace, judge.machine, judge.limit, menu, until, until.part(START)):
-        known.setdefault(judge.offer(plan), plan)
-        if judge.stall == 0:
-            break
+    work.tell("published planners")
+    ask_all(asked, judge, menu, lambda plan: known.setdefault(judge.offer(plan), plan))
     return known
 
 
 def _anneal(
-    judge: Judge,
-    annealing: Callable[..., Annealing],
-    known: dict[int, Plan],
-    menu: Menu,
-    recompute: bool,
-    until: Deadline,
-    progress: Progress,
+    judge: Judge, annealing: Callable[..., Annealing], known: dict[int, Plan], menu: Menu, recompute: bool
 ) -> None:
     """No stall, or else a race between plans that are known and, where values may be made again, greedy drops."""
-    part, most = (0.1, GREEDY) if recompute else (0.4, inf)
-    found = annealing(until.part(0.3), progress)
-    if len(found.w) and found.without_stalls(part, most):
-        judge.offer(found.plan())
-    if judge.stall > 0 and not until.over():
+    with work.part(share=0.3):
+        found = annealing()
+        if len(found.w) and found.without_stalls(*((0.1, GREEDY) if recompute else (0.4, inf))):
+            judge.offer(found.plan())
+    if judge.stall > 0 and not work.over():
         if judge.best is not None:
             known.setdefault(judge.makespan, judge.best)
         first = [known[value] for value in sorted(known) if value < FAR]
         # The slowest too: where nothing overlaps, a state can say what the plan does, and annealing has a way down.
         best = first[:BEST] + first[BEST:][-1:]
         small = ((False, True) if menu else (False,)) if recompute else ()
-        race(judge, partial(annealing, recompute=recompute), best, small, until, progress)
+        race(judge, partial(annealing, recompute=recompute), best, small)
 
 
 @strict
@@ -170,7 +181,7 @@ def lowest(
     seed: int = 0,
     effort: float = 1.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: work.Progress | None = None,
 ) -> tuple[Plan, int]:
     """Plan for the lowest load limit that costs at most a fraction `stall` of an iteration.
 
@@ -183,8 +194,8 @@ def lowest(
         Bytes.
     """
     check_numbers(effort=effort, seed=seed, stall=stall)
-    until, least = Deadline.within(seconds), floor(trace)[1]
-    found = Annealing(trace, machine, least, effort, seed, until, progress)
+    least = floor(trace)[1]
+    found = Annealing(trace, machine, least, effort, seed)
     if trace.peak_load <= least or not len(found.w):
         return Plan.of(trace), trace.peak_load
     found.without_stalls(0.6)

@@ -11,9 +11,14 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.snu.by_address import ByAddress as ByAddress, Tally as Tally, by_address as by_address
-    from gpumem.swap.snu.heuristic import heuristic as heuristic
-    from gpumem.swap.snu.ilp import ilp as ilp, solve_ilp as solve_ilp
-    from gpumem.swap.snu.on_demand import OnDemand as OnDemand, follow as follow, on_demand as on_demand
+    from gpumem.swap.snu.heuristic import Heuristic as Heuristic, heuristic as heuristic
+    from gpumem.swap.snu.ilp import Ilp as Ilp, ilp as ilp, solve_ilp as solve_ilp
+    from gpumem.swap.snu.on_demand import (
+        OnDemand as OnDemand,
+        OnDemandRun as OnDemandRun,
+        follow as follow,
+        on_demand as on_demand,
+    )
     from gpumem.trace.record.input_writes import Pattern as Pattern, PatternStream as PatternStream, pattern as pattern
 
 face(__name__)

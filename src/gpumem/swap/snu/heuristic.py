@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
@@ -16,11 +17,17 @@ from gpumem.swap.facts.load import Room
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.overlap import largest_first, overlap
 from gpumem.trace import I64, Csr, Trace
 
 
-@strict
+@dataclass(frozen=True, slots=True)
+class Heuristic(PlannerRecord):
+    """The planner `heuristic`, which has no options."""
+
+
+@plans(Heuristic)
 def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
     """Plan swaps as the SNU thesis' heuristic does, as far as its text is legible.
 
@@ -64,19 +71,16 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     ----------
     J. Lee's thesis, Seoul National University: the heuristic schedule (scanned, partly lost).
     """
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     line = simulate(trace, machine)
-    chosen, load, host = select(trace, machine, limit, line, until)
+    chosen, load, host = select(trace, machine, limit, line)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+        raise NotReached(int(load.max()), limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, host.settle(overlap(trace, machine, chosen, load, limit, line)))
 
 
-def select(
-    trace: Trace, machine: Machine, limit: int, line: Timeline, until: Deadline = NEVER
-) -> tuple[Gaps, I64, Pinned]:
+def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
     Return them in the order of `gaps`, the load that they leave, int64[n], each absent over its whole gap, and what
@@ -91,7 +95,7 @@ def select(
     pair_ns = in_ns + np.where(free, 0, machine.out.copy_ns(size))
     for short in (False, True):  # gaps that are too short for their copies only where the others do not do
         now = order[short | (time >= pair_ns)[order]]
-        for k in until.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):
+        for k in work.each([*now[free[now]].tolist(), *now[~free[now]].tolist()]):
             if _take(host, k, room):
                 for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:

@@ -10,26 +10,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import NEVER, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.limits import FAR, START, Judge, Proof, fits
-from gpumem.swap.facts.options import check_numbers, check_start
+from gpumem.swap.facts.limits import FAR, Judge, fits
+from gpumem.swap.facts.options import check_start, option
 from gpumem.swap.fluid import Fluid, PlacedProgram, Solution, WholeProgram, in_a_row, refine, relax
 from gpumem.swap.fluid.whole import FEWER
 from gpumem.swap.linear_programs import INFEASIBLE, LATE, OPTIMAL, Solved
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import windows
+from gpumem.swap.planner import START, SWAPS, PlannerRecord, Proposal, plan_only, plans
 from gpumem.swap.snu.heuristic import heuristic
 from gpumem.swap.snu.realise import Away, all_orders, overlapped, ways
 from gpumem.trace import I64, Trace
@@ -39,12 +40,29 @@ COARSE, COARSEST = 16, 0.01  # breakpoints, and the least size of a gap by the p
 NODES = 50  # of the search tree of a program, where there is no deadline
 SMALL = 24  # ops: every instant is a breakpoint up to here
 TURNS, FEW = 3_000, 20  # solutions of the exact program that the clock is asked about; without a deadline
-SHARE = 0.3  # of the time that is left, at most, for the linear programs
+SHARE, MOST = 0.3, 0.7  # of the time that is left, at most, for the linear programs; for an integer program
 SAFETY = 1e-7  # of an iteration: what the solver's tolerances may hide
 
 
-@strict
-def ilp(
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ilp(PlannerRecord):
+    """The planner `solve_ilp`, which says what its options are."""
+
+    start: Plan | None = None
+    bound: int = option(0)
+    gap: float = option(0.0)
+    proves: ClassVar[bool] = True
+    reports: ClassVar[bool] = True
+
+    @property
+    def starts_from(self) -> str:
+        """Plans of swaps, which the program is about."""
+        return SWAPS
+
+
+@plans(Ilp)
+def solve_ilp(
     trace: Trace,
     machine: Machine,
     limit: int,
@@ -53,9 +71,9 @@ def ilp(
     bound: int = 0,
     gap: float = 0.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Plan:
-    """Plan swaps by the integer program of swapping; `solve_ilp` also returns what it proved.
+    progress: work.Progress | None = None,
+) -> Proposal:
+    """Plan swaps by the integer program of swapping, and say how far from the best the plan may be.
 
     Parameters
     ----------
@@ -69,44 +87,12 @@ def ilp(
         How far from the best possible a plan may be, as a fraction of its time.
     seconds : float, optional
         The whole time; see `gpumem.swap`.
-    progress : callable
+    progress : callable, optional
         Told the incumbent, the bound and the gap.
-
-    Examples
-    --------
-    >>> from gpumem.io import bundled
-    >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
-    >>> limit = trace.peak_load * 9 // 10
-    >>> ilp(trace, machine, limit, gap=0.05).apply(trace).peak_load <= limit
-    True
-
-    References
-    ----------
-    J. Lee's thesis, Seoul National University: the ILP schedule. Its text is lost; the statement is ours.
-    """
-    proof = solve_ilp(trace, machine, limit, start=start, bound=bound, gap=gap, seconds=seconds, progress=progress)
-    return proof.plan
-
-
-@strict
-def solve_ilp(
-    trace: Trace,
-    machine: Machine,
-    limit: int,
-    *,
-    start: Plan | None = None,
-    bound: int = 0,
-    gap: float = 0.0,
-    seconds: float | None = None,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Proof:
-    """Plan swaps by the integer program of swapping, and say how far from the best the plan may be.
-
-    Parameters, errors and references are those of `ilp`.
 
     Returns
     -------
-    Proof
+    Proposal
         The best plan by the capacity clock, and what no plan of `Swap` decisions can beat.
 
     Raises
@@ -137,16 +123,26 @@ def solve_ilp(
 
     The first program has few breakpoints and no small gaps, since one with all of them rarely ends in time. Its plans
     count, not its bound. Without `seconds` it is the only one, and stops after `NODES` nodes of its tree.
+
+    Examples
+    --------
+    >>> from gpumem.io import bundled
+    >>> trace, machine = bundled("mlp3"), Machine.named("gtx1080ti")
+    >>> limit = trace.peak_load * 9 // 10
+    >>> ilp(trace, machine, limit, gap=0.05) == solve_ilp(trace, machine, limit, gap=0.05).plan
+    True
+
+    References
+    ----------
+    J. Lee's thesis, Seoul National University: the ILP schedule. Its text is lost; the statement is ours.
     """
-    check_numbers(gap=gap, bound=bound)
     check_start(start, trace, machine, limit)
     if start is not None and len(start.swaps) < len(start.decisions):
         raise ValueError("start: the program is about swaps alone, and so is what it proves")
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         line = simulate(trace, machine, capacity=limit)
-        return Proof(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
-    found = _Search(trace, machine, limit, gap, until, progress)
+        return Proposal(Plan.of(trace), line.makespan, line.makespan, OPTIMAL)
+    found = _Search(trace, machine, limit, gap)
     found.bound = max(bound - found.base, 0)
     found.begin(start)
     try:
@@ -157,6 +153,9 @@ def solve_ilp(
     return found.proof()
 
 
+ilp = plan_only(solve_ilp)
+
+
 @dataclass(slots=True, eq=False)
 class _Search:
     """The program, the plans that came of it, and what is proved so far."""
@@ -165,8 +164,6 @@ class _Search:
     machine: Machine
     limit: int
     gap: float
-    until: Deadline
-    progress: Callable[[str], None]
     bound: int = 0  # ns of stall that are certain
     judge: Judge = field(init=False)
     base: int = field(init=False)  # ns of an iteration without stalls
@@ -182,10 +179,8 @@ class _Search:
         if start is not None:
             self.judge.offer(start)
         else:
-            with suppress(NotReached):
-                self.judge.offer(
-                    heuristic(self.trace, self.machine, self.limit, seconds=self.until.part(SHARE).seconds)
-                )
+            with suppress(NotReached), work.part(share=SHARE):
+                self.judge.offer(heuristic(self.trace, self.machine, self.limit))
         self.given = self.judge.best
 
     @property
@@ -203,15 +198,16 @@ class _Search:
         """The incumbent, the bound and the gap, in words."""
         if self.judge.best is None:
             return f"no plan yet, at least {human_ns(self.base + self.bound)} an iteration"
-        proof = self.proof()
-        return f"{human_ns(proof.value)} an iteration, at least {human_ns(proof.bound)}, gap {percent(proof.gap)}"
+        found = self.proof()
+        times = f"{human_ns(found.makespan)} an iteration, at least {human_ns(found.lower_bound)}"
+        return f"{times}, gap {percent(found.gap)}"
 
-    def proof(self) -> Proof:
+    def proof(self) -> Proposal:
         """Return the incumbent and what is proved of it."""
-        plan = self.judge.plan(self.until)
+        plan = self.judge.plan()
         value, bound = self.base + self.stall, self.base + min(self.bound, self.stall)
         status = OPTIMAL if self.done else START if plan is self.given else LATE
-        return Proof(plan, value, bound, status)
+        return Proposal(plan, value, bound, status)
 
     def run(self) -> None:
         """Find breakpoints, then solve the program until nothing is left to gain, or no time."""
@@ -221,29 +217,32 @@ class _Search:
         if self.trace.n <= SMALL:
             self.exactly(relax(self.trace, self.machine, stalls=True, tiny=0.0), sure)
             return
-        f, part = relax(self.trace, self.machine, stalls=True), self.until.part(SHARE)
-        found = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE, self.progress, part)
+        f = relax(self.trace, self.machine, stalls=True)
+        with work.part(share=SHARE):
+            found = refine(f, self.trace.peak_load, self.limit, ROUNDS, SIZE)
         self.raise_bound(found.dual, sure)
         breaks = found.breaks
         few = np.unique(breaks // 2 * 2)
         few = few[np.linspace(0, len(few) - 1, min(COARSE, len(few))).round().astype(np.int64)]
-        self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, self.until.part(SHARE), sure=False)
-        for _ in range(ROUNDS if self.until is not NEVER else 0):
-            if self.done or self.until.over() or not self.left:
+        with work.part(share=SHARE):
+            self.round(f.where(f.w.size >= COARSEST * self.trace.peak_load), few, sure=False)
+        for _ in range(ROUNDS if work.hurried() else 0):
+            if self.done or work.over() or not self.left:
                 break
-            more = self.round(f, breaks, self.until.part(0.7), sure=sure)
+            with work.part(share=MOST):
+                more = self.round(f, breaks, sure=sure)
             breaks = np.union1d(breaks, more)
 
     def raise_bound(self, stall: float, sure: bool) -> None:
         """Note that no plan stalls for less, but for the solver's tolerances."""
         if sure and stall > -np.inf:
             self.bound = max(self.bound, ceil(min(stall, self.stall) - SAFETY * self.base - 2 * FEWER))
-        self.progress(self.told)
+        work.tell(self.told)
 
-    def round(self, f: Fluid, breaks: I64, until: Deadline, *, sure: bool) -> I64:
+    def round(self, f: Fluid, breaks: I64, *, sure: bool) -> I64:
         """Solve the program once; return instants to look at the next time."""
         program = WholeProgram(f, breaks, self.trace.peak_load, self.limit, self.host)
-        _, solution = self.solve(program, until, sure)
+        _, solution = self.solve(program, sure)
         self.left = solution is not None
         return breaks[:0] if solution is None else self.large(Away.of(f, breaks, solution))
 
@@ -258,27 +257,27 @@ class _Search:
         w = program.f.w
         return float(w.out_ns.sum() + w.in_ns.sum()) + self.base
 
-    def solve(self, program: WholeProgram, until: Deadline, sure: bool) -> tuple[Solved, Solution | None]:
+    def solve(self, program: WholeProgram, sure: bool) -> tuple[Solved, Solution | None]:
         """Solve the program for what is better than the incumbent; note what that proves."""
         best = min(self.stall - max(self.gap * (self.base + self.stall), 0.5), self.most(program))
-        nodes = NODES if self.until is NEVER else None
-        found, solution = program.in_whole(until, best=best, gap=self.gap, nodes=nodes, sure=sure)
+        nodes = None if work.hurried() else NODES
+        found, solution = program.in_whole(best=best, gap=self.gap, nodes=nodes, sure=sure)
         self.raise_bound(best if found.status == INFEASIBLE else found.bound, sure)
         return found, solution
 
     def exactly(self, f: Fluid, sure: bool) -> None:
         """Solve the program that says what a plan says; look at every order of copies, and tell it what that takes."""
         program = PlacedProgram(f, self.trace.peak_load, self.limit, self.trace.load(), self.host)
-        for _ in range((FEW if self.until is NEVER else TURNS) if sure else COARSE):
-            if self.done or self.until.over() or not self.left:
+        for _ in range((TURNS if work.hurried() else FEW) if sure else COARSE):
+            if self.done or work.over() or not self.left:
                 break
-            found, _ = self.solve(program, self.until, sure)
+            found, _ = self.solve(program, sure)
             if found.x is None:
                 break
             said = program.said(found.x)
             plans, self.left = all_orders(f.w.where(said[0]), said[1], said[2], f.n, self.machine.duplex)
-            times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in self.until.each(plans)]
-            if self.until.over():  # some orders may be left, so nothing is known of what this takes
+            times = [self.judge.offer(Plan.of(self.trace, swaps)) for swaps in work.each(plans)]
+            if work.over():  # some orders may be left, so nothing is known of what this takes
                 break
             program.forbid(*said, min(min(times) - self.base, 2 * self.most(program)))
 
@@ -289,7 +288,7 @@ class _Search:
         away = away.also(self.trace, self.limit, others).needed(self.trace, self.limit)
         for swaps in (overlapped(self.trace, self.machine, self.limit, away), *ways(self.trace, self.limit, away)):
             self.judge.offer(Plan.of(self.trace, swaps))
-        self.progress(self.told)
+        work.tell(self.told)
         worst = over[np.argsort(-load[over], kind="stable")][:8]
         self.left = len(worst) > 0 or self.stall < before
         return np.unique(np.concatenate([2 * worst, 2 * worst + 1]))

@@ -10,22 +10,26 @@ A buffer has two copies, and three states once it is on the device or the host::
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import LATE, NEVER, Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.display import Shown
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, gaps
+from gpumem.swap.plan.gaps import Gaps, around, gaps
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import I64, Trace
 
@@ -33,7 +37,7 @@ VICTIMS = ("lru", "snu")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OnDemand(Shown):
+class OnDemandRun(Shown):
     """What swapping on demand does in one iteration."""
 
     gaps: Gaps  # all gaps of the trace
@@ -49,7 +53,22 @@ class OnDemand(Shown):
     period: int  # iterations after which all repeats; 0 where that was not seen
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand(PlannerRecord):
+    """The planner `on_demand`, which says what its options are."""
+
+    victim: str = option("lru", VICTIMS)
+    iterations: int = option(16)
+    blocking: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tables call it: by whether copies block."""
+        return "on-demand" if self.blocking else "on-demand-nonblocking"
+
+
+@plans(OnDemand)
 def on_demand(
     trace: Trace,
     machine: Machine,
@@ -120,20 +139,19 @@ def on_demand(
     Zhang et al. 2019, section V; J. Lee's thesis, Seoul National University, sections 5.3 and 5.4.
     """
     _check(victim, iterations)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
-    if until.over():
-        raise NotReached(trace.peak_load, limit, hint=LATE)
-    seen = _follow(trace, machine, limit, victim, iterations, until)
-    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned, until)
+    if work.over():
+        raise NotReached(trace.peak_load, limit, hint=work.LATE)
+    seen = _follow(trace, machine, limit, victim, iterations)
+    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
     if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=until.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+        raise NotReached(int(load.max()), limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
 
 
 @strict
-def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemand:
+def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", iterations: int = 16) -> OnDemandRun:
     """Follow swapping on demand from one iteration to the next until its state repeats; see `on_demand`.
 
     What the last iteration did is returned. What cannot be evicted stays, even above the limit: `short` counts that.
@@ -151,10 +169,10 @@ def follow(trace: Trace, machine: Machine, limit: int, *, victim: str = "lru", i
     if limit < 1:
         raise ValueError(f"limit: {limit} bytes is below 1")
     _check(victim, iterations)
-    return _follow(trace, machine, limit, victim, iterations, NEVER)
+    return _follow(trace, machine, limit, victim, iterations)
 
 
-def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int, until: Deadline) -> OnDemand:
+def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations: int) -> OnDemandRun:
     """At least one iteration, until the state repeats or the time is up."""
     found = gaps(trace)
     state = Residency.make(trace, found)
@@ -166,12 +184,12 @@ def _follow(trace: Trace, machine: Machine, limit: int, victim: str, iterations:
             period = turn - known[key]
             break
         known[key] = turn
-        if until.over():
+        if work.over():
             break
     count = state.tally.tolist()
     release = found.after + 1 + (state.final - found.after - 1) % trace.n
     evicted = np.where(state.final >= 0, release, -1)
-    return OnDemand(
+    return OnDemandRun(
         found,
         evicted,
         copies_in=count[COPIES_IN],
@@ -204,7 +222,7 @@ def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, until: Deadline) -> tuple[I64, I64]:
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:
     """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and their load.
 
     They are kept if the host has room for them, else this begins with none.
@@ -212,24 +230,50 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int, un
     n, size = trace.n, trace.buffers.size[found.buffer]
     host = Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
-    load = trace.load()
     taken = np.flatnonzero(evicted >= 0).tolist()
-    if all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
-        for k in taken:
-            load[np.arange(release[k], found.before[k]) % n] -= size[k]
-    else:
-        host = Pinned(trace, found, pinned)
-        release = found.before.copy()
-    for i in until.each(np.flatnonzero(load > limit).tolist()):
-        since = (i - found.after) % n  # 0 at the access itself
-        here = np.flatnonzero((since > 0) & (since < release - found.after) & (size > 0))
-        for k in here[np.argsort(-since[here], kind="stable")].tolist():
-            if load[i] <= limit:
+    if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
+        host, release = Pinned(trace, found, pinned), found.before.copy()
+    room = Room(trace.load() - around(release, found.before, size, n), limit)
+    waiting = _Waiting(found, size, n)
+    for i in work.each(np.flatnonzero(room.load > limit).tolist()):
+        passed = []
+        for since, k in waiting.longest(i, release):
+            if not room.short(i, i + 1):
+                passed.append((since, k))
                 break
-            at = int(found.after[k] + since[k])
+            at = int(found.after[k]) + i - since
             if host.take(k, at - 1, int(found.before[k])):
-                load[np.arange(at, release[k]) % n] -= size[k]
+                room.leave(at, int(release[k]), int(size[k]))
                 release[k] = at
-        if load[i] > limit:  # no plan will come out of this
+            else:
+                passed.append((since, k))
+        waiting.put_back(passed)
+        if room.short(i, i + 1):  # no plan will come out of this
             break
-    return np.where(release < found.before, release, -1), load
+    return np.where(release < found.before, release, -1), room.load
+
+
+class _Waiting:
+    """Who could be evicted at an op, the one that was used longest ago first: a heap of when that was, and the gap."""
+
+    def __init__(self, found: Gaps, size: I64, n: int) -> None:
+        solid = np.flatnonzero(size > 0)
+        wraps = solid[found.before[solid] > n]  # they begin before op 0 as well
+        self._heap = sorted(zip((found.after[wraps] - n).tolist(), wraps.tolist()))
+        order = solid[np.argsort(found.after[solid], kind="stable")]
+        self._coming = list(zip(found.after[order].tolist(), order.tolist()))[::-1]
+        self._after = found.after
+
+    def longest(self, i: int, release: I64) -> Iterator[tuple[int, int]]:
+        """Take those that wait at op `i` off the heap one by one; ops are asked for in order."""
+        while self._coming and self._coming[-1][0] < i:
+            heappush(self._heap, self._coming.pop())
+        while self._heap:
+            since, k = heappop(self._heap)
+            if i - since < release[k] - self._after[k]:
+                yield since, k
+
+    def put_back(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Let them wait again."""
+        for row in rows:
+            heappush(self._heap, row)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpumem.base.exports import face
 
 if TYPE_CHECKING:
-    from gpumem.swap.tensile.planner import schedule as schedule, tensile as tensile
+    from gpumem.swap.tensile.planner import Tensile as Tensile, schedule as schedule, tensile as tensile
     from gpumem.trace.lifetimes import released as released
 
 face(__name__)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
+from gpumem.base import work
+from gpumem.base.arguments import strict, strict_fields
 from gpumem.base.errors import NotReached
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.options import check_numbers
+from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Recompute
+from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.tasks import Scheduled, Task
 from gpumem.swap.tensile.peak import ACCOUNTING
 from gpumem.swap.tensile.recompute_rounds import RecomputeRounds
@@ -104,15 +106,15 @@ def schedule(
     one_of("accounting", accounting, ACCOUNTING)
     if capacity < 1:
         raise ValueError(f"capacity: {capacity} bytes is below 1")
-    until, hosts = Deadline.within(seconds), list[Pinned]()
+    hosts = list[Pinned]()
     jobs = [
         SwapRounds(t.trace, machine, t.duration, most=most(t), hosts=hosts, accounting=accounting, rest=rest)
         for t in tasks
     ]
-    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds, until=until)
+    _swap(jobs, 0 if least else capacity, shared=link == "global", rounds=rounds)
     dropped: list[list[Recompute]] = [[] for _ in tasks]
-    if recompute and sum(job.peak for job in jobs) > capacity and not until.over():
-        dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity, until)
+    if recompute and sum(job.peak for job in jobs) > capacity and not work.over():
+        dropped = _recompute([RecomputeRounds(job, task.duration) for job, task in zip(jobs, tasks)], capacity)
     return [_scheduled(job, more) for job, more in zip(jobs, dropped)]
 
 
@@ -122,10 +124,10 @@ def most(task: Task) -> int:
     return math.floor(task.ratio * device + 1e-9)  # 0.29 of 100 is 29
 
 
-def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None, until: Deadline) -> None:
+def _swap(jobs: Sequence[SwapRounds], goal: int, *, shared: bool, rounds: int | None) -> None:
     """Swap the biggest tensor of all peaks, again and again."""
     sums, tries = [sum(job.peak for job in jobs)], TRIES if len(jobs) == 1 and rounds is None else 1
-    while sums[-1] > goal and not _settled(sums, rounds) and not until.over():
+    while sums[-1] > goal and not _settled(sums, rounds) and not work.over():
         found = [(job.biggest(), job.peak, -k) for k, job in enumerate(jobs)]
         size, peak, k = max(found, default=(-1, 0, 0))  # of equal tensors that of the higher peak
         if size < 0:
@@ -146,9 +148,9 @@ def _settled(sums: Sequence[int], rounds: int | None) -> bool:
     return rounds is not None and len(sums) > max(rounds, 2) and max(last) - min(last) < 0.0005 * max(last)
 
 
-def _recompute(jobs: Sequence[RecomputeRounds], capacity: int, until: Deadline) -> list[list[Recompute]]:
+def _recompute(jobs: Sequence[RecomputeRounds], capacity: int) -> list[list[Recompute]]:
     """Drop and recompute what saves most bytes per ns of all peaks, until the capacity is reached."""
-    while sum(job.peak for job in jobs) > capacity and not until.over():
+    while sum(job.peak for job in jobs) > capacity and not work.over():
         found = [(job, job.best()) for job in jobs]
         job, row = max(found, key=lambda pair: pair[0].value(pair[1]), default=(None, -1))
         if job is None or row < 0:
@@ -164,7 +166,18 @@ def _scheduled(job: SwapRounds, dropped: Sequence[Recompute]) -> Scheduled:
     return Scheduled(Plan.of(job.trace, [*swaps, *dropped]), job.peak, tuple(delays))
 
 
-@strict
+@strict_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensile(PlannerRecord):
+    """The planner `tensile`, which says what its options are."""
+
+    accounting: str = option("exact", ACCOUNTING)
+    rest: bool = True
+    recompute: bool = True
+    ratio: float = option(1.0)
+
+
+@plans(Tensile)
 def tensile(
     trace: Trace,
     machine: Machine,
@@ -209,15 +222,10 @@ def tensile(
     ----------
     Zhang et al., TENSILE, section 4.
     """
-    one_of("accounting", accounting, ACCOUNTING)
-    check_numbers(ratio=ratio)
-    until = Deadline.within(seconds)
     if fits(trace, limit):
         return Plan.of(trace)
     task = Task(trace, machine.durations(trace), ratio)
-    (found,) = schedule(
-        [task], machine, limit, accounting=accounting, rest=rest, recompute=recompute, seconds=until.seconds
-    )
+    (found,) = schedule([task], machine, limit, accounting=accounting, rest=rest, recompute=recompute)
     if found.peak > limit:
-        raise NotReached(found.peak, limit, hint=until.hint("TENSILE lets no computation wait for a copy"))
+        raise NotReached(found.peak, limit, hint=work.hint("TENSILE lets no computation wait for a copy"))
     return found.plan

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
+from gpumem.base import work
 from gpumem.base.arguments import strict
-from gpumem.base.deadline import Deadline
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, exact, human
 from gpumem.pipeline import Planned
@@ -21,8 +21,8 @@ from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.report import ManagedReport
 from gpumem.simulator.machine import Machine
-from gpumem.swap import PLANNERS
 from gpumem.swap.plan import Plan
+from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.internals import SWAPS, register_optimizer_step_post_hook, torch
 from gpumem.torch.run.boundaries import Course
@@ -304,7 +304,7 @@ def managed(
         `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the
         second iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`; the cheapest plan counts.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts.
     seconds : float
         Of planning, at most, once there is a plan.
     wait : bool
@@ -358,7 +358,7 @@ def managed(
     if not names:
         raise ValueError(f"planner: none is named; several are {', '.join(IN_A_RUN)}")
     for name in names:
-        one_of("planner", name, PLANNERS)
+        planner_of(name)
     if isinstance(boundary, str):
         one_of("boundary", boundary, (TOLD,))
     elif boundary is not None and not isinstance(boundary, torch.optim.Optimizer):
@@ -368,7 +368,7 @@ def managed(
     one_of("on_exit", on_exit, (DEVICE, HOST))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_of("device", device, ("cpu", "cuda"))
-    Deadline.within(seconds)  # refuses what is none
+    work.check_seconds(seconds)
     engine, chosen = _on(device, machine)
     run = Managed(
         limit,
