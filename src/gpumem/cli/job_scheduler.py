@@ -202,7 +202,7 @@ def _named(args: argparse.Namespace) -> Callable[..., Any]:
     if args.planner in ("tensile", "none"):
         raise ValueError(f"--option: no use to {args.planner}")
     alone = swap.planner_of(args.planner, "--planner")
-    return separately(alone.with_(**options_told(args, {args.planner: alone})))
+    return separately(alone.with_(**options_told(args, {args.planner: alone}, flags=())))
 
 
 def _estimate(args: argparse.Namespace, machine: gpumem.Machine, progress: Progress) -> Callable[..., Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +35,12 @@ def planners_asked(args: argparse.Namespace) -> dict[str, swap.Planner]:
     return swap.planners_of(args.planner, "--planner")
 
 
-def options_told(args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+def options_told(
+    args: argparse.Namespace, planners: Mapping[str, Callable[..., Any]], flags: Collection[str] = FLAGS
+) -> dict[str, Any]:
     """Read `--option`: each is one of the planners', of the type that it declares, and in its range.
+
+    `flags` are options that have a flag wherever the command has one of that name.
 
     Raises
     ------
@@ -50,7 +54,7 @@ def options_told(args: argparse.Namespace, planners: Mapping[str, Callable[..., 
             raise ValueError(f"--option: {text!r:.60} is not NAME=VALUE")
         if name in told:
             raise ValueError(f"--option {name}: it is given twice")
-        if name in FLAGS and hasattr(args, name):
+        if name in flags and hasattr(args, name):
             flag = "no-recompute" if name == "recompute" else name
             raise ValueError(f"--option {name}: it has a flag of its own, --{flag}")
         of_use(f"--option {name}", name, planners)
