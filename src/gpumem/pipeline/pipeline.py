@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -11,12 +12,13 @@ from gpumem import check as oracles, pool as pools
 from gpumem.base import work
 from gpumem.base.arguments import expect, strict
 from gpumem.base.display import Facts, Shown, clipped
+from gpumem.base.errors import NotReached
 from gpumem.base.names import choices, function_of, meant, taken
 from gpumem.base.units import amount, human, human_ns
 from gpumem.check.verdict import blamed, self_check
 from gpumem.pipeline.planned import Planned
 from gpumem.pipeline.report import Run
-from gpumem.pipeline.swap_and_place import Combined, at_load, cheapest, in_pool, settle
+from gpumem.pipeline.swap_and_place import FAR, Combined, at_load, cheapest, in_pool, settle
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.simulator.timeline import Timeline
@@ -32,8 +34,9 @@ THOROUGH = {"effort": 0.4}  # of swap planners that are asked for several plans 
 PLANS = 3
 TOLD = ("seconds", "progress")  # what all planners are told, beside their options
 # Shares of the time that is left: to place the unswapped trace; to plan and place, before the result is judged and
-# checked; of that for the one plan that a load limit takes; for each call where a pool takes several.
-BEFORE, PLANNING, ONE, EACH = 0.2, 0.65, 0.8, 0.5
+# checked; of that for the one plan that a load limit takes; for each call where a pool takes several; for what a
+# search begins with.
+BEFORE, PLANNING, ONE, EACH, BEGIN = 0.2, 0.65, 0.8, 0.5, 0.4
 
 AnyPlanner = Callable[..., Plan]
 Placer = Callable[..., Placement]
@@ -107,13 +110,17 @@ class Case(Shown):
         swap, pool = QUICK
         quick = _hurried(partial(self.place, **taken(self.place, pool)), share)
         again = record.has("placed")
-        first = in_pool(
-            self.trace,
-            self.pool,
-            swap=plan(placed=True, **swap) if again else plan(),
-            pool=quick,
-            load_limit=self.load,
-        )
+        fit = partial(in_pool, self.trace, self.pool, pool=quick, load_limit=self.load)
+        first = self._begun(record.with_known(given), fit)
+        if first is not None and (self.judge(first).makespan <= self.line.makespan or work.over()):
+            return first
+        try:
+            own = fit(swap=plan(placed=True, **swap) if again else plan())
+        except NotReached:
+            if first is None:
+                raise
+        else:
+            first = own if first is None else min(first, own, key=lambda found: self.judge(found).makespan)
         if not again:
             return first
         return settle(
@@ -125,6 +132,26 @@ class Case(Shown):
             judge=self.judge,
             least=self.line.makespan,
         )
+
+    def _begun(self, planner: Planner, fit: Callable[..., Combined]) -> Combined | None:
+        """The best that those make of the pool whose plans a search begins with, or nothing.
+
+        One whose plan for a load as high as the pool takes longer than the best placed one is not placed: a lower load
+        and a placement only add to that, or so we assume.
+        """
+        best, shortest, limit = None, FAR, min(n for n in (self.pool, self.load) if n is not None)
+        with work.part(share=BEGIN):
+            for other in work.each(planner.begins_with):
+                call = _hurried(lambda trace, limit, other=other: other(trace, self.machine, limit), EACH)
+                with suppress(NotReached):
+                    at_most = call(self.trace, limit).apply(self.trace)
+                    if simulate(at_most, self.machine, capacity=limit).makespan < shortest:
+                        found = fit(swap=call)
+                        if (makespan := self.judge(found).makespan) < shortest:
+                            best, shortest = found, makespan
+                if shortest <= self.line.makespan:
+                    break
+        return best
 
     def judge(self, found: Combined) -> Timeline:
         """Run what was planned by the clock that the limit asks for."""
@@ -164,7 +191,7 @@ def plan(
     *,
     pool: int | str | None = None,
     load: int | str | None = None,
-    planner: str | AnyPlanner = "autoswap",
+    planner: str | AnyPlanner = "search",
     score: str | Sequence[str] | None = None,
     placer: str | Placer | None = None,
     alignment: int = 256,

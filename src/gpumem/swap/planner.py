@@ -87,6 +87,8 @@ class Planner(Protocol):
     @property
     def finds_lowest(self) -> bool: ...
     @property
+    def begins_with(self) -> tuple[Planner, ...]: ...
+    @property
     def given(self) -> dict[str, Any]: ...
     def declared(self) -> dict[str, Declared]: ...
     def has(self, option: str) -> bool: ...
@@ -141,6 +143,11 @@ class PlannerRecord:
     def starts_from(self) -> str:
         """What plan to begin with is of use."""
         return ""
+
+    @property
+    def begins_with(self) -> tuple[Planner, ...]:
+        """The planners that it is never worse than, the quick ones first."""
+        return ()
 
     @property
     def options(self) -> dict[str, Any]:

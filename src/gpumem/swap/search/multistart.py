@@ -42,11 +42,11 @@ LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for 
 SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
 # By what they take, on 2,500 ops: some 20 ms each; 0.2 s each; seconds.
 CHEAP: tuple[Planner, ...] = (
-    OnDemand(),
-    OnDemand(blocking=False),
-    Heuristic(),
+    Tensile(),  # first those that cost nothing most often: the search ends there, and the others are not compiled
     AutoSwap(),
-    Tensile(),
+    OnDemand(blocking=False),
+    OnDemand(),
+    Heuristic(),
     VDnn(),
     VDnn(layers="conv"),
     VDnnDyn(),

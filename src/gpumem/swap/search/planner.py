@@ -19,7 +19,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import ask_all, planners, race
+from gpumem.swap.search.multistart import CHEAP, SWAPPING, ask_all, planners, race
 from gpumem.trace import Trace
 
 # Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
@@ -42,6 +42,11 @@ class Search(PlannerRecord):
     effort: float = option(1.0)
     finds_lowest: ClassVar[bool] = True
     reports: ClassVar[bool] = True
+
+    @property
+    def begins_with(self) -> tuple[Planner, ...]:
+        """Those that take little time, and AutoSwap by each of its scores."""
+        return (*CHEAP, *SWAPPING)
 
     @strict
     def lowest(self, trace: Trace, machine: Machine, **told: Any) -> tuple[Plan, int]:
