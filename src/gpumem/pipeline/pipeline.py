@@ -191,7 +191,7 @@ def plan(
     *,
     pool: int | str | None = None,
     load: int | str | None = None,
-    planner: str | AnyPlanner = "search",
+    planner: str | AnyPlanner = "autoswap",
     score: str | Sequence[str] | None = None,
     placer: str | Placer | None = None,
     alignment: int = 256,

@@ -254,11 +254,12 @@ def test_who_is_slow_does_not_take_the_time_of_who_is_cheap(monkeypatch: pytest.
         return planner
 
     monkeypatch.setattr(work, "now", lambda: moment)
-    monkeypatch.setattr(multistart, "CHEAP", (named("a", 0.5), named("b", 0.5)))
-    ways = (*multistart.CHEAP, named("slow", 100), named("slower", 100))
+    cheap, slow, judge = (named("a", 0.5), named("b", 0.5)), (named("c", 100), named("d", 100)), Judge(trace, GTX, limit)
     with work.within(10.0):
-        multistart.ask_all(ways, Judge(trace, GTX, limit), {}, lambda plan: None)
-    assert asked == [("a", 10.0), ("b", 9.5), ("slow", 2.5), ("slower", 2.5)]
+        multistart.ask_all(cheap, judge, {}, lambda plan: None)
+        with work.part(share=multistart.START):
+            multistart.ask_all(slow, judge, {}, lambda plan: None, each=0.5)
+    assert asked == [("a", 10.0), ("b", 9.5), ("c", 2.7), ("d", 2.7)]
 
 
 @pytest.mark.jit
@@ -300,8 +301,7 @@ def test_limits_below_what_recorded_workspaces_need() -> None:
     assert simulate(plan.apply(trace), CARD, capacity=80).makespan == 265
 
 
-def test_a_gap_that_is_too_short_for_a_copy_leaves_nothing_to_search() -> None:
-    """A published planner swaps it and lets an op wait; a state has no such gaps, and no other ones are there."""
+def test_a_gap_that_is_too_short_for_a_copy_is_swapped_where_the_limit_asks_for_it() -> None:
     trace = Trace(Buffers.make([8, 8], [0, 1], [3, 2]), Ops.make([[], [], [0]], [[0], [1], []], duration=[5, 5, 5]))
     target = Machine("m", 100, Link(0.0, 1.0), Link(0.0, 1.0), 1.0, 1.0)
     plan = search(trace, target, 8, effort=1e-6, algorithms={})

@@ -36,7 +36,7 @@ from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
-START = 0.6  # of the time, at most, for plans of others that take long
+START = 0.6  # of the time that is left, at most, for plans of others that take long
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
 LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
 SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
@@ -65,30 +65,27 @@ def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Pl
     return tuple(p.with_known({"recompute": False}) for p in asked if p not in SLOW)
 
 
-def ask_all(asked: Sequence[Planner], judge: Judge, menu: Menu, offer: Callable[[Plan], object]) -> None:
+def ask_all(
+    asked: Sequence[Planner], judge: Judge, menu: Menu, offer: Callable[[Plan], object], *, each: float = 1.0
+) -> None:
     """Offer the plans of these planners, until the best has no overhead.
 
-    Those for the smallest workspaces too, with operators by what is left free. The cheap planners, which come first,
-    have all the time there is; the others `START` of it, and each of them half of what is left of that, so that none
-    takes the time of those behind it. Who does not get there in time has no plan.
+    Those for the smallest workspaces too, with operators by what is left free. Each has a share of the time that is
+    left, so that none takes that of those behind it; the last has all. Who does not get there in time has no plan.
     """
     trace, machine, limit = judge.trace, judge.machine, judge.limit
     small = lean(trace, machine, menu).apply(trace) if menu else trace
     fine = floor(trace)[1] <= limit
-    kept = (1 - START) * work.left() if work.hurried() else 0.0  # seconds that are not for planners that take long
-    for k, planner in enumerate(asked):
-        share = 1.0 if k < len(CHEAP) else (1 - kept / work.left()) * (0.5 if k < len(asked) - 1 else 1.0)
-        if work.over() or share <= 0:
+    for k, planner in enumerate(work.each(asked)):
+        if not judge.stall:
             return
-        with work.part(share=share):
+        with work.part(share=each if k < len(asked) - 1 else 1.0):
             with work.part(share=0.5 if menu else 1.0), suppress(NotReached):
                 if fine:
                     offer(planner(trace, machine, limit))
             if menu and judge.stall:
                 with suppress(NotReached):
                     offer(operators(trace, machine, planner(small, machine, limit), limit, algorithms=menu))
-        if not judge.stall:
-            return
 
 
 def relieved(found: Annealing, machine: Machine, multiple: float, *, small: bool = False) -> bool:

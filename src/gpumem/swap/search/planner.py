@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -19,7 +19,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import CHEAP, SWAPPING, ask_all, planners, race
+from gpumem.swap.search.multistart import CHEAP, START, SWAPPING, ask_all, planners, race
 from gpumem.trace import Trace
 
 # Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
@@ -138,25 +138,26 @@ def search(
     if fits(lean(trace, machine, menu).apply(trace), limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     judge = Judge(trace, machine, limit)
+    asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()
+    ask = partial(ask_all, judge=judge, menu=menu, offer=lambda plan: known.setdefault(judge.offer(plan), plan))
+
+    def anneal(k: int, part: float) -> None:
+        if judge.stall > 0 and not work.over():
+            annealing = partial(Annealing, trace, machine, limit, part, seed + k, placed=placed, algorithms=menu)
+            _anneal(judge, annealing, known, menu, recompute)
+
     if start is not None:
-        judge.offer(start)
-    known = _begun(judge, planners(trace, effort, recompute=recompute), menu)
-    for k, part in enumerate([effort * rung for rung in RUNGS] if work.hurried() else [effort]):
-        if judge.stall == 0 or work.over():
-            break
-        annealing = partial(Annealing, trace, machine, limit, part, seed + k, placed=placed, algorithms=menu)
-        _anneal(judge, annealing, known, menu, recompute)
-    return judge.plan()
-
-
-def _begun(judge: Judge, asked: Sequence[Planner], menu: Menu) -> dict[int, Plan]:
-    """Offer what others plan; return a plan for each makespan. A plan without overhead is the end."""
-    known = dict[int, Plan]()
-    if judge.best is not None:
-        known[judge.makespan] = judge.best
+        known[judge.offer(start)] = start
     work.tell("published planners")
-    ask_all(asked, judge, menu, lambda plan: known.setdefault(judge.offer(plan), plan))
-    return known
+    efforts = [effort * rung for rung in RUNGS] if work.hurried() else [effort]
+    ask(asked[: len(CHEAP)])
+    if work.hurried():  # a little annealing finds more than those that take long, in less time
+        anneal(0, efforts.pop(0))
+    with work.part(share=START):
+        ask(asked[len(CHEAP) :], each=0.5)
+    for k, part in enumerate(efforts, int(work.hurried())):
+        anneal(k, part)
+    return judge.plan()
 
 
 def _anneal(
