@@ -143,12 +143,13 @@ def prepare(kind: str, ops: int, seed: int, path: Path) -> int:
     return trace.n
 
 
-def measure(name: str, seconds: float, path: Path, small: Path) -> dict[str, Any]:
-    """Run one row: seconds, MiB, and what came out."""
+def measure(name: str, seconds: float, cap: int, path: Path, small: Path) -> dict[str, Any]:
+    """Run one row, for `cap` seconds of the processor at most: seconds, MiB, and what came out."""
     row = rows(seconds)[name]
     _outcome(row(pickle.loads(small.read_bytes())))  # compiled, or loaded
     known = pickle.loads(path.read_bytes())
     run, before, began = row(known), _resident(), _processor()
+    resource.setrlimit(resource.RLIMIT_CPU, (int(began) + cap, -1))
     found = _outcome(run)
     taken, most = _processor() - began, _resident("VmHWM")
     solver = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gib", type=int, default=16)
+    parser.add_argument("--cap", type=int, default=600)
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (args.gib << 30, args.gib << 30))
     if args.prepare:
@@ -208,7 +210,7 @@ def main() -> None:
         print(json.dumps({"ops": prepare(kind, int(ops), args.seed, Path(path))}))
     else:
         name, path, small = args.row
-        print(json.dumps(measure(name, args.seconds, Path(path), Path(small))))
+        print(json.dumps(measure(name, args.seconds, args.cap, Path(path), Path(small))))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,27 @@
-"""Room under the limit, against the plain loop that it stands for."""
+"""The footprint, against the plain loop that it stands for and against rewritten traces."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given, strategies as st
 
-from gpumem.swap.facts.load import Room
-from gpumem.trace import I64
+from gpumem.swap.facts.load import Footprint, at_places
+from gpumem.swap.plan import Plan, Swap
+from gpumem.swap.plan.gaps import gaps
+from gpumem.trace import I64, Trace
+from tests.strategies import traces
 
 
 class Plain:
-    """Room op by op: O(n) a call."""
+    """The same op by op: O(n) a call."""
 
-    def __init__(self, load: I64, limit: int) -> None:
-        self.load, self.limit = load, limit
+    def __init__(self, held: I64, limit: int) -> None:
+        self.held, self.limit = held, limit
+
+    @property
+    def load(self) -> I64:
+        """At ops."""
+        return self.held[1::2]
 
     def hold(self, at: int, until: int, size: int) -> int:
         """Forwards from `at`."""
@@ -24,30 +32,60 @@ class Plain:
         return before - self._take(np.arange(before - 1, earliest - 1, -1), size)
 
     def _take(self, ops: I64, size: int) -> int:
-        ops = ops % len(self.load)
-        full = self.load[ops] + size > self.limit
+        both = self._positions(ops)
+        full = (self.held[both] + size > self.limit).any(axis=0)
         far = int(np.argmax(full)) if full.any() else len(ops)
-        self.load[ops[:far]] += size
+        self.held[both[:, :far]] += size
         return far
 
-    def short(self, start: int, stop: int) -> bool:
-        """Whether an op is above the limit."""
-        return bool(self.load[np.arange(start, stop) % len(self.load)].max(initial=0) > self.limit)
+    def _positions(self, ops: I64) -> I64:
+        return np.array([2 * ops, 2 * ops + 1]) % len(self.held)
+
+    def helps(self, start: int, stop: int) -> bool:
+        """Whether an op is above the limit, or the place before it."""
+        return bool(self.held[self._positions(np.arange(start, stop))].max(initial=0) > self.limit)
 
     def leave(self, start: int, stop: int, size: int) -> None:
         """Take bytes away."""
-        self.load[np.arange(start, stop) % len(self.load)] -= size
+        self.held[self._positions(np.arange(start, stop))] -= size
 
 
 @given(st.data())
-def test_room_is_what_the_plain_loop_finds(data: st.DataObject) -> None:
+def test_the_footprint_is_what_the_plain_loop_finds(data: st.DataObject) -> None:
     n, limit = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 12))
-    load = np.array(data.draw(st.lists(st.integers(0, 12), min_size=n, max_size=n)), np.int64)
-    fast, plain = Room(load.copy(), limit), Plain(load, limit)
+    held = np.array(data.draw(st.lists(st.integers(0, 12), min_size=2 * n, max_size=2 * n)), np.int64)
+    fast, plain = Footprint(held.copy(), limit), Plain(held, limit)
     for _ in range(data.draw(st.integers(1, 6))):
         start, size = data.draw(st.integers(0, 2 * n)), data.draw(st.integers(0, 5))
         stop = start + data.draw(st.integers(0, n))
-        assert fast.short(start, stop) == plain.short(start, stop)
+        assert fast.helps(start, stop) == plain.helps(start, stop)
         call = data.draw(st.sampled_from(["hold", "fetch", "leave"]))
         assert getattr(fast, call)(start, stop, size) == getattr(plain, call)(start, stop, size)
         assert fast.load.tolist() == plain.load.tolist()
+        assert (fast.peak, fast.op, fast.over) == (held.max(), held.argmax() // 2, held.max() > limit)
+    fast.copy().need(0, 100)
+    assert fast.at(0) == held[0]
+
+
+@given(traces(), st.data())
+def test_gaps_leave_the_footprint_of_the_rewritten_trace(trace: Trace, data: st.DataObject) -> None:
+    found = gaps(trace)
+    chosen = found.where(np.array([data.draw(st.booleans()) for _ in range(len(found))], np.bool_))
+    start, stop, size = chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]
+    plan = Plan.of(trace, Swap.each(chosen, start, stop))
+    room, alone = Footprint.of(trace, 1, (start, stop, size)), Footprint.of(trace)
+    for row in zip(start.tolist(), stop.tolist(), size.tolist()):
+        alone.leave(*row)
+    swapped = plan.apply(trace)
+    computing = np.flatnonzero(np.isin(swapped.ops.role, trace.ops.role))
+    assert room.load.tolist() == alone.load.tolist() == swapped.load()[computing].tolist()
+    assert room.copy().peak == room.peak == swapped.peak_load
+    assert [room.at(i) <= room.highest(i, i + 1) for i in range(trace.n)] == [True] * trace.n
+
+
+def test_what_reruns_need_at_a_place_is_no_room_for_others() -> None:
+    room = Footprint.of(Trace.from_lifetimes([4, 2], [0, 1], [4, 3]), 8)
+    assert room.load.tolist() == at_places(Trace.from_lifetimes([4, 2], [0, 1], [4, 3]))[1::2].tolist() == [4, 6, 6, 4]
+    room.need(2, 2)
+    assert (room.peak, room.op, room.at(2)) == (8, 2, 8)
+    assert room.hold(1, 4, 1) == 2 and room.fetch(1, 4, 1) == 3

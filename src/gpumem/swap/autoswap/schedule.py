@@ -18,6 +18,7 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, needs_copy_out
 from gpumem.trace import I64, Trace
@@ -63,11 +64,13 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
         ahead = backwards.hold(load[::-1], limit, idle)
         late = forwards.hold(load, limit, _at(chosen.before - ahead, in_ns, n))
         ahead = backwards.hold(load[::-1], limit, _at(chosen.after + 1 + late, out_ns, n)[::-1])
-    load = load.copy()
     release, prefetch = chosen.after + 1, chosen.before.copy()
-    _extend(load, np.argsort(chosen.after, kind="stable"), late, size, limit, 1, release)
+    room = Footprint.of(trace, limit, (release, prefetch, size))
+    for k in np.argsort(chosen.after, kind="stable").tolist():
+        release[k] = room.hold(release[k], release[k] + late[k], size[k])
     ahead = np.minimum(ahead, chosen.before - release)
-    _extend(load, np.argsort(chosen.before % n, kind="stable"), ahead, size, limit, -1, prefetch)
+    for k in np.argsort(chosen.before % n, kind="stable").tolist():
+        prefetch[k] = room.fetch(prefetch[k] - ahead[k], prefetch[k], size[k])
     return Swap.each(chosen, release, prefetch)
 
 
@@ -135,16 +138,3 @@ def _sweep(d: _Direction, load: I64, limit: int, other: I64, held: I64) -> None:
             queue[behind], done[behind], since[behind] = k, free, step
             bytes_held += d.size[k]
             behind += 1
-
-
-@jit
-def _extend(load: I64, order: I64, wanted: I64, size: I64, limit: int, way: int, edge: I64) -> None:
-    """Hold each buffer for up to `wanted` ops beyond its `edge`, as far as the load allows; move the edge."""
-    n = len(load)
-    for k in order:
-        for _ in range(wanted[k]):
-            op = (edge[k] if way > 0 else edge[k] - 1) % n
-            if load[op] + size[k] > limit:
-                break
-            load[op] += size[k]
-            edge[k] += way

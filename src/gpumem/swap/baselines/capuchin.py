@@ -21,7 +21,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
@@ -132,7 +132,7 @@ def _lowered(c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool)
     target, lowest = limit, c.trace.peak_load
     while target > 0 and not work.over():
         choice = select(c, target, again, anew, queue)
-        load = int(_tight(c, choice, _due(c, choice)).max())
+        load = _tight(c, choice, _due(c, choice), limit).peak
         if load <= limit:
             return load, choice
         if load >= lowest:  # asking for more did not help
@@ -144,7 +144,7 @@ def _lowered(c: AccessPattern, limit: int, again: bool, anew: bool, queue: bool)
 def _makespan(c: AccessPattern, choice: Choice, limit: int) -> int:
     """How long an iteration takes, with each copy-in triggered as late as it can hide."""
     due = _due(c, choice)
-    plan = _schedule(c, choice, due, Room(_tight(c, choice, due), limit), c.in_ns.astype(np.float64))
+    plan = _schedule(c, choice, due, _tight(c, choice, due, limit), c.in_ns.astype(np.float64))
     return simulate(plan.apply(c.trace), c.machine, capacity=limit).makespan
 
 
@@ -165,21 +165,20 @@ def _due(c: AccessPattern, choice: Choice) -> dict[int, int]:
     return due
 
 
-def _tight(c: AccessPattern, choice: Choice, due: dict[int, int]) -> I64:
-    """The load with each gap absent as long as can be, and with what reruns need beside."""
-    g, load = c.found.gaps, c.trace.load()
-    for k, at in due.items():
-        load[g.after[k] + 1 : at] -= c.size[k]
+def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> Footprint:
+    """What is held with each gap absent as long as can be, and with what reruns need beside."""
+    g, rows = c.found.gaps, list(due)
+    room = Footprint.of(c.trace, limit, (g.after[rows] + 1, np.array([*due.values()], np.int64), c.size[rows]))
     drops = [c.drop(k, due[k]) for k in choice.recomputes]
     away = [
         Swap(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.after[k]) + 1, due[k]) for k in choice.swaps
     ]
     for made in replays(c.with_plan([*away, *drops]), drops):
-        load[made.place] += max(beside(made, c.trace.buffers.size) - c.begins(made.place), 0)
-    return load
+        room.need(made.place, beside(made, c.trace.buffers.size))
+    return room
 
 
-def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Room, lead: F64) -> Plan:
+def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Footprint, lead: F64) -> Plan:
     """Give memory back when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
     g, times = c.found.gaps, Times.of(c.line)
     free, release = 0, {}
@@ -201,11 +200,11 @@ def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Room,
 def _with_feedback(c: AccessPattern, choice: Choice, limit: int, turns: int) -> Plan:
     """Run the plan, trigger the copies that came late 5 % of their time earlier, and repeat (section 4.4)."""
     due, lead = _due(c, choice), c.in_ns.astype(np.float64)
-    load = _tight(c, choice, due)
+    room = _tight(c, choice, due, limit)
     best: tuple[int, Plan] | None = None
     last, late = Plan(), np.zeros(0, np.int64)
     for _ in range(turns + 1):
-        plan = _schedule(c, choice, due, Room(load.copy(), limit), lead)
+        plan = _schedule(c, choice, due, room.copy(), lead)
         if plan != last:
             done = plan.carried(c.trace)
             line = simulate(done.trace, c.machine, capacity=limit)

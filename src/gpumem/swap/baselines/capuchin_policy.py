@@ -11,6 +11,7 @@ from gpumem.base import work
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import NO_END, Recomputable, recomputable
 from gpumem.swap.facts.recompute_scratch import beside, states
@@ -132,11 +133,6 @@ class AccessPattern:
         b, after, before = (int(x[k]) for x in (self.found.gaps.buffer, self.found.gaps.after, self.found.gaps.before))
         return Recompute(b, after, before, at if at >= 0 else before)
 
-    def begins(self, op: int) -> int:
-        """Return the bytes that op `op` holds and no rerun before it."""
-        b = self.trace.buffers
-        return int(b.size[~b.host & ~self.trace.eternal & (b.start == op)].sum())
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -153,25 +149,24 @@ class Choice:
 
 def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
-    load, left = c.trace.load(), c.rows.tolist()
+    room, left = Footprint.of(c.trace, target), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
     chains = Chains.of(c.trace, c.found, left if recompute else [])
-    while left and load.max() > target and not work.over():
+    while left and room.over and not work.over():
         k = left[0]
         cost = _stall(c, [*choice.swaps, k]) - _stall(c, choice.swaps) if queue else -int(c.free_ns[k])
         j = chains.best() if cost > 0 else -1
         again = j >= 0 and chains.overhead(j) < cost
         k = j if again else k
         after, before = int(c.found.gaps.after[k]), int(c.found.gaps.before[k])
-        gap = slice(after + 1, before)
-        goes = load[gap].max(initial=0) > target
-        if goes and again and not _can_run_again(c, choice, k, load):
+        goes = room.helps(after + 1, before)
+        if goes and again and not _can_run_again(c, choice, k, room):
             chains.discard(k)
             continue
         left.remove(k)
         goes = goes and (again or choice.host.take(k, after, before))
         if goes:
-            load[gap] -= c.size[k]
+            room.leave(after + 1, before, int(c.size[k]))
             (choice.recomputes if again else choice.swaps).append(k)
         if goes and again:
             chains.take(k)
@@ -180,11 +175,11 @@ def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bo
     return choice
 
 
-def _can_run_again(c: AccessPattern, choice: Choice, k: int, load: I64) -> bool:
+def _can_run_again(c: AccessPattern, choice: Choice, k: int, room: Footprint) -> bool:
     """Whether what candidate `k` needs beside makes no peak as high as there is; let the host keep its generators."""
     (made,) = replays(c.device, [c.drop(k)])
-    needs = int(load[made.place]) - c.begins(made.place) + beside(made, c.trace.buffers.size)
-    return needs < load.max() and choice.host.keep(states(c.trace, [made], choice.host.states))
+    needs = room.at(made.place) + beside(made, c.trace.buffers.size)
+    return needs < room.peak and choice.host.keep(states(c.trace, [made], choice.host.states))
 
 
 def _stall(c: AccessPattern, swaps: list[int]) -> int:

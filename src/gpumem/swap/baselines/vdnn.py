@@ -19,13 +19,13 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, around, gaps
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.trace import I64, Bool, Trace
 from gpumem.trace.kinds import ACTIVATION
@@ -195,7 +195,8 @@ class _Waiting:
 def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int) -> I64:
     """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
     times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
-    room, release = Room(trace.load() - around(maps.after + 1, prefetch, size, trace.n), limit), maps.after + 1
+    release = maps.after + 1
+    room = Footprint.of(trace, limit, (release, prefetch, size))
     free = 0
     for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
         free = max(free, int(times.end[maps.after[k]])) + copy

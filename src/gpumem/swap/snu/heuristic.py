@@ -13,13 +13,13 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.overlap import largest_first, overlap
-from gpumem.trace import I64, Csr, Trace
+from gpumem.trace import Csr, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,20 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     if fits(trace, limit):
         return Plan.of(trace)
     line = simulate(trace, machine)
-    chosen, load, host = select(trace, machine, limit, line)
-    if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
-    return Plan.of(trace, host.settle(overlap(trace, machine, chosen, load, limit, line)))
+    chosen, room, host = select(trace, machine, limit, line)
+    if room.over:
+        raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+    return Plan.of(trace, host.settle(overlap(trace, machine, chosen, room, line)))
 
 
-def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, I64, Pinned]:
+def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, Footprint, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
-    Return them in the order of `gaps`, the load that they leave, int64[n], each absent over its whole gap, and what
-    they hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
+    Return them in the order of `gaps`, the footprint that they leave, each absent over its whole gap, and what they
+    hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
-    room, found = Room(trace.load(), limit), gaps(trace)
-    found = found.where(straddle(found, room.load > limit) & (trace.buffers.size[found.buffer] > 0))
+    room, found = Footprint.of(trace, limit), gaps(trace)
+    found = found.where(straddle(found, trace.load() > limit) & (trace.buffers.size[found.buffer] > 0))
     size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, size, line), found.constant, found.value
     again = Csr.grouped(value, np.arange(len(value)), len(value))  # the gaps of each value
@@ -100,13 +100,13 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
                 for other in again[value[k]].tolist():
                     if short or time[other] >= in_ns[other]:
                         _take(host, other, room)
-    return found.where(host.columns.taken), room.load, host
+    return found.where(host.columns.taken), room, host
 
 
-def _take(host: Pinned, k: int, room: Room) -> bool:
+def _take(host: Pinned, k: int, room: Footprint) -> bool:
     """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
     after, before = int(host.found.after[k]), int(host.found.before[k])
-    if host.columns.taken[k] or not room.short(after + 1, before) or not host.take(k, after, before):
+    if host.columns.taken[k] or not room.helps(after + 1, before) or not host.take(k, after, before):
         return False
     room.leave(after + 1, before, int(host.columns.size[k]))
     return True

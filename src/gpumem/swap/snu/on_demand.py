@@ -24,11 +24,11 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
-from gpumem.swap.plan.gaps import Gaps, around, gaps
+from gpumem.swap.plan.gaps import Gaps, gaps
 from gpumem.swap.planner import PlannerRecord, plans
 from gpumem.swap.snu.lru import BYTES_IN, BYTES_OUT, COPIES_IN, COPIES_OUT, DROPPED, SHORT, Residency
 from gpumem.trace import I64, Trace
@@ -144,9 +144,9 @@ def on_demand(
     if work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
     seen = _follow(trace, machine, limit, victim, iterations)
-    evicted, load = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
-    if load.max() > limit:
-        raise NotReached(int(load.max()), limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
+    evicted, room = _repair(trace, seen.gaps, seen.evicted, limit, machine.pinned)
+    if room.over:
+        raise NotReached(room.peak, limit, hint=work.hint(f"the pinned-host budget is {human(machine.pinned)}"))
     return Plan.of(trace, _swaps(seen.gaps, evicted), blocking=blocking)
 
 
@@ -222,23 +222,21 @@ def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, I64]:
-    """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and their load.
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, Footprint]:
+    """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and what they leave.
 
     They are kept if the host has room for them, else this begins with none.
     """
-    n, size = trace.n, trace.buffers.size[found.buffer]
-    host = Pinned(trace, found, pinned)
+    size, host = trace.buffers.size[found.buffer], Pinned(trace, found, pinned)
     release = np.where(evicted >= 0, evicted, found.before)
     taken = np.flatnonzero(evicted >= 0).tolist()
     if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
         host, release = Pinned(trace, found, pinned), found.before.copy()
-    room = Room(trace.load() - around(release, found.before, size, n), limit)
-    waiting = _Waiting(found, size, n)
+    room, waiting = Footprint.of(trace, limit, (release, found.before, size)), _Waiting(found, size, trace.n)
     for i in work.each(np.flatnonzero(room.load > limit).tolist()):
         passed = []
         for since, k in waiting.longest(i, release):
-            if not room.short(i, i + 1):
+            if not room.helps(i, i + 1):
                 passed.append((since, k))
                 break
             at = int(found.after[k]) + i - since
@@ -248,9 +246,9 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
             else:
                 passed.append((since, k))
         waiting.put_back(passed)
-        if room.short(i, i + 1):  # no plan will come out of this
+        if room.helps(i, i + 1):  # no plan will come out of this
             break
-    return np.where(release < found.before, release, -1), room.load
+    return np.where(release < found.before, release, -1), room
 
 
 class _Waiting:

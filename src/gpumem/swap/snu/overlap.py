@@ -7,14 +7,14 @@ import numpy as np
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.link import LinkTimes
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, lasts, needs_copy_out
 from gpumem.trace import I64, Trace
 
 
-def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int, line: Timeline) -> list[Swap]:
+def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: Footprint, line: Timeline) -> list[Swap]:
     """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
 
     Parameters as in AutoSwap's `schedule`; the swaps come in the order of `chosen`.
@@ -26,7 +26,7 @@ def overlap(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int,
     needs room had better wait for a copy that ends soon. O(m log n) for m gaps, plus the copies that lie in each
     other's way on the link.
     """
-    room, size = Room(load.copy(), limit), trace.buffers.size[chosen.buffer]
+    size = trace.buffers.size[chosen.buffer]
     times = Times.of(line)
     order = largest_first(chosen, size, line).tolist()
     leaves, gone, comes = _reserve(machine, chosen, size, order, times)

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.load import Room
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.fluid import Fluid, Solution
 from gpumem.swap.plan import Swap
-from gpumem.swap.plan.gaps import Windows, around, gaps, without
+from gpumem.swap.plan.gaps import Windows, gaps
 from gpumem.swap.snu.overlap import overlap
 from gpumem.trace import I64, Bool, Trace
 
@@ -52,9 +52,9 @@ class Away:
     def __len__(self) -> int:
         return len(self.w)
 
-    def load(self, trace: Trace, n: int) -> I64:
-        """The load that is left if each is away as long as its breakpoints allow."""
-        return trace.load() - around(self.release[0], self.fetch[1], self.w.size, n)
+    def footprint(self, trace: Trace, limit: int) -> Footprint:
+        """What is left if each is away as long as its breakpoints allow."""
+        return Footprint.of(trace, limit, (self.release[0], self.fetch[1], self.w.size))
 
     def where(self, chosen: Bool | I64) -> Away:
         """Keep some of the gaps."""
@@ -62,24 +62,24 @@ class Away:
 
     def needed(self, trace: Trace, limit: int) -> Away:
         """Leave away what the limit does not ask for, the smallest first."""
-        n, load, keep = trace.n, self.load(trace, trace.n), np.ones(len(self), np.bool_)
+        room, keep = self.footprint(trace, limit), np.ones(len(self), np.bool_)
         for k in np.argsort(self.w.size, kind="stable").tolist():
-            absent = np.arange(self.release[0][k], self.fetch[1][k]) % n
-            if load[absent].max(initial=0) + self.w.size[k] <= limit:
-                load[absent] += self.w.size[k]
+            start, stop, size = int(self.release[0][k]), int(self.fetch[1][k]), int(self.w.size[k])
+            if max(room.highest(start, stop), 0) + size <= limit:
+                room.leave(start, stop, -size)
                 keep[k] = False
         return self.where(keep)
 
     def also(self, trace: Trace, limit: int, others: Windows) -> Away:
         """Swap more gaps while an op is above the limit, the largest first."""
-        n, load, more = trace.n, self.load(trace, trace.n), []
+        room, more = self.footprint(trace, limit), []
         mine = set(zip(self.w.buffer.tolist(), self.w.after.tolist()))
         for k in np.argsort(-others.size, kind="stable").tolist():
-            absent = np.arange(others.after[k] + 1, others.before[k]) % n
-            if load.max() <= limit:
+            start, stop = int(others.after[k]) + 1, int(others.before[k])
+            if not room.over:
                 break
-            if load[absent].max(initial=0) > limit and (others.buffer[k], others.after[k]) not in mine:
-                load[absent] -= others.size[k]
+            if room.helps(start, stop) and (others.buffer[k], others.after[k]) not in mine:
+                room.leave(start, stop, int(others.size[k]))
                 more.append(k)
         extra = others.where(np.array(more, np.int64))
         order = np.lexsort((np.append(self.w.after, extra.after), np.append(self.w.value, extra.value)))
@@ -95,15 +95,15 @@ def overlapped(trace: Trace, machine: Machine, limit: int, away: Away) -> list[S
     row, w = found.rows(trace.n), away.w
     mine = sorted(row[key] for key in zip(w.buffer.tolist(), (w.after % trace.n).tolist()))
     chosen = found.where(np.array(mine, np.int64))
-    load = without(trace.load(), chosen, trace.buffers.size[chosen.buffer])
-    return overlap(trace, machine, chosen, load, limit, line)
+    room = Footprint.of(trace, limit, (chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]))
+    return overlap(trace, machine, chosen, room, line)
 
 
 def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:
     """Yield some ways to carry a solution out: copies back as late as can be, or as early as there is room."""
     n, w = trace.n, away.w
     release, late = away.release[0], away.fetch[1]
-    early, room = late.copy(), Room(away.load(trace, n), limit)
+    early, room = late.copy(), away.footprint(trace, limit)
     for k in np.argsort(late, kind="stable").tolist():
         early[k] = room.fetch(int(away.fetch[0][k]), int(late[k]), int(w.size[k]))
     held = release.copy()

@@ -21,8 +21,6 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.base.names import one_of
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts import segment_tree as _tree
-from gpumem.swap.facts.load import at_places
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan.decisions import Swap
 from gpumem.swap.plan.gaps import around
@@ -130,7 +128,7 @@ def analyse(
 
     Notes
     -----
-    O(n + buffers + tasks): one pass. `LoadProfile` follows the peak while tasks are added, in O(log n) each.
+    O(n + buffers + tasks): one pass. `Footprint` follows the peak while tasks are added, in O(log n) each.
 
     Examples
     --------
@@ -164,37 +162,3 @@ def analyse(
         int(reads[-1]) if len(reads) else -1,
         tuple(t.triggers(times) for t in tasks),
     )
-
-
-class LoadProfile:
-    """The same load as in `analyse`, kept in a tree: O(log n) to take bytes away or to ask for the peak.
-
-    Between ops there are places for the ops that a plan inserts: position `2 i` is the place before op `i`,
-    `2 i + 1` is op `i`. What lives over a place is held there, and what a recomputation at it needs beside.
-    """
-
-    def __init__(self, trace: Trace) -> None:
-        self.n = trace.n
-        self.top, self.add = _tree.build(at_places(trace))
-
-    @property
-    def bytes(self) -> int:
-        """The largest load."""
-        return int(self.top[1])
-
-    @property
-    def op(self) -> int:
-        """The first op of the largest load, or the op after the place that has it."""
-        return int(_tree.first_largest(self.top, self.add)) // 2
-
-    def leave(self, release: int, back: int, size: int) -> None:
-        """Take `size` bytes away from op `release` on, up to the place before op `back`."""
-        _tree.add_around(self.top, self.add, 2 * self.n, 2 * release, 2 * back, -size)
-
-    def need(self, op: int, size: int) -> None:
-        """Need `size` bytes more at the place before op `op`."""
-        _tree.add_to(self.top, self.add, 2 * op, 2 * op + 1, size)
-
-    def at(self, op: int) -> int:
-        """Return what the place before op `op` holds."""
-        return int(_tree.largest(self.top, self.add, 2 * op, 2 * op + 1))

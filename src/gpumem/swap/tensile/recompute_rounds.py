@@ -91,4 +91,4 @@ class RecomputeRounds:
             self.stabs.dead[row] = True
             return False
         needs = beside(self._made, self.job.trace.buffers.size)
-        return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.bytes
+        return footprint.at(gone.at) - self.beside[gone.at] + needs < footprint.peak

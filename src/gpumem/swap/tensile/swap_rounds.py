@@ -18,13 +18,14 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.link import LinkTimes
+from gpumem.swap.facts.load import Footprint
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.tensile import _rounds
 from gpumem.swap.tensile._stabbing_tree import Stabs
-from gpumem.swap.tensile.peak import NO_COPY, LoadProfile
+from gpumem.swap.tensile.peak import NO_COPY
 from gpumem.trace import I64, Trace
 
 
@@ -57,7 +58,7 @@ class SwapRounds:
     ) -> None:
         self.trace, self.machine, self.hosts = trace, machine, hosts
         self.times = Times.serial(trace, machine, duration)
-        self.footprint = LoadProfile(trace)
+        self.footprint = Footprint.of(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
         self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
@@ -92,7 +93,7 @@ class SwapRounds:
     @property
     def peak(self) -> int:
         """The bytes at the peak."""
-        return self.footprint.bytes
+        return self.footprint.peak
 
     @property
     def done(self) -> I64:
