@@ -45,10 +45,10 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan for one limit with each planner; compare load, footprint, traffic and overhead.
+    """Plan for one limit with each planner; compare load, footprint, traffic and overhead, the least overhead first.
 
-    Integer programs get half a minute each, unless --seconds says otherwise; ilp and mosos begin with the best plan
-    that there is by then.
+    What does not get there stands at the end. Integer programs get half a minute each, unless --seconds says otherwise;
+    ilp and mosos begin with the best plan that there is by then.
     """
     check_folder(args.out)
     if (args.limit is None) == (args.load_limit is None):
@@ -91,8 +91,13 @@ def run(args: argparse.Namespace) -> int:
                 planned.write(folder / name, source.name)
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
     rows = [row | proved.get(row["planner"], {}) for row in rows]
-    print(json.dumps(rows) if args.json else _table(case, rows))
+    print(json.dumps(rows) if args.json else _table(case, sorted(rows, key=_place)))
     return 1 if any("error" in row for row in rows) else 0 if found else 3
+
+
+def _place(row: dict[str, Any]) -> tuple[bool, float]:
+    """Where a row stands: by overhead; what is not reached in the end. Equal ones stay in the order asked."""
+    return not row["feasible"], row["overhead"] if row["feasible"] else 0.0
 
 
 def _row(case: pipeline.Case, name: str) -> dict[str, Any]:

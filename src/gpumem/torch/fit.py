@@ -198,6 +198,7 @@ class _Asked:
             taken,
             base.makespan,
             overhead=self.overhead,
+            seconds=self.seconds,
             notes=notes,
             sizable=self.sizable,
         )
@@ -220,7 +221,7 @@ class _Asked:
             overhead=self.overhead,
             seconds=max(begin + self.seconds - work.now(), self.seconds / 2),
         )
-        return answer.with_(tried=chosen.tried, least=lowest)
+        return answer.with_(tried=chosen.tried, least=lowest, needs=chosen.needs)
 
     def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Among:
         """Plan by several planners, the limits on cost as asked."""

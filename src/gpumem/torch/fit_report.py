@@ -36,6 +36,9 @@ class Largest:
     failed: tuple[str, ...] = ()
 
 
+LONGER = 8  # times the seconds of a search that found nothing: what to try next; not tuned
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
     """Whether a training step fits, as `fit` returns it.
@@ -60,7 +63,11 @@ class Fit(Shown):
     tried : tuple of Tried
         What came of each planner.
     least : Planned, optional
-        Where no plan reaches the limit: one for about the least limit that would do, not checked.
+        Where no plan is found for the limit: one for about the least limit that would do, not checked.
+    needs : int
+        Bytes that some op holds whatever is planned, where that is proved to be more than the limit; else 0.
+    seconds : float
+        Of planning, that were asked for.
     overhead : float, optional
         The most that a plan may cost.
     largest : Largest, optional
@@ -81,6 +88,8 @@ class Fit(Shown):
     planned: Planned | None = None
     tried: tuple[Tried, ...] = ()
     least: Planned | None = None
+    needs: int = 0
+    seconds: float = 0.0
     overhead: float | None = None
     largest: Largest | None = None
     notes: tuple[str, ...] = ()
@@ -108,7 +117,7 @@ class Fit(Shown):
     def answer(self) -> str:
         """Return the answer in one line.
 
-        Where nothing does, it says the least limit that would.
+        Where nothing does, it says the least limit that would; that no plan can is said only where it is proved.
         """
         needs = f"needs {_apart(self.need.reserved, self.limit)}, {self._has}"
         if self.fits:
@@ -119,10 +128,13 @@ class Fit(Shown):
         if self.planned is not None:
             return f"{self._subject} does not fit: {needs}; with a plan it does, {_cost(self.planned)}"
         cost = "" if self.overhead is None else f" at an overhead of {percent(self.overhead)} at most"
-        if self.least is None:
-            return f"{self._subject} does not fit: {needs}; no plan was found{cost}"
-        least = f"the least limit found is {_typed(self.least.pool or 0)} ({_cost(self.least)})"
-        return f"{self._subject} does not fit: {needs}; no plan reaches that{cost}; {least}"
+        if self.needs > self.limit:
+            missed = f"no plan reaches that: some op holds {_apart(self.needs, self.limit)} whatever is planned"
+        else:
+            missed = f"no plan was found{cost} in {self.seconds:g} s; try --seconds {self.seconds * LONGER:g}"
+        least = "" if self.least is None else f"; the least limit found is {_typed(self.least.pool or 0)}"
+        least += "" if self.least is None else f" ({_cost(self.least)})"
+        return f"{self._subject} does not fit: {needs}; {missed}{least}"
 
     @property
     def _has(self) -> str:
