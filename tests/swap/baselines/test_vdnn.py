@@ -16,7 +16,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.baselines.vdnn import LAYERS, FeatureMaps, feature_maps, vdnn
 from gpumem.swap.facts.limits import floor
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.plan import Plan
@@ -104,7 +104,7 @@ def test_bad_options_are_refused(options: dict[str, object], why: str, machine: 
 
 
 def test_room_goes_no_higher_than_the_limit() -> None:
-    room = Footprint(np.array([0, 5, 3, 3, 3, 9, 3, 3]), 8)
+    room = LiveBytes(np.array([0, 5, 3, 3, 3, 9, 3, 3]), 8)
     assert (room.hold(1, 4, 5), room.fetch(1, 4, 5), room.fetch(3, 4, 1)) == (2, 3, 4)
     assert room.load.tolist() == [5, 8, 9, 8]
 

@@ -1,11 +1,11 @@
-"""The footprint, against the plain loop that it stands for and against rewritten traces."""
+"""Live bytes, against the plain loop that it stands for and against rewritten traces."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given, strategies as st
 
-from gpumem.swap.facts.load import Footprint, at_places
+from gpumem.swap.facts.load import LiveBytes, at_places
 from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.trace import I64, Trace
@@ -51,10 +51,10 @@ class Plain:
 
 
 @given(st.data())
-def test_the_footprint_is_what_the_plain_loop_finds(data: st.DataObject) -> None:
+def test_live_bytes_are_what_the_plain_loop_finds(data: st.DataObject) -> None:
     n, limit = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 12))
     held = np.array(data.draw(st.lists(st.integers(0, 12), min_size=2 * n, max_size=2 * n)), np.int64)
-    fast, plain = Footprint(held.copy(), limit), Plain(held, limit)
+    fast, plain = LiveBytes(held.copy(), limit), Plain(held, limit)
     for _ in range(data.draw(st.integers(1, 6))):
         start, size = data.draw(st.integers(0, 2 * n)), data.draw(st.integers(0, 5))
         stop = start + data.draw(st.integers(0, n))
@@ -68,12 +68,12 @@ def test_the_footprint_is_what_the_plain_loop_finds(data: st.DataObject) -> None
 
 
 @given(traces(), st.data())
-def test_gaps_leave_the_footprint_of_the_rewritten_trace(trace: Trace, data: st.DataObject) -> None:
+def test_gaps_leave_the_live_bytes_of_the_rewritten_trace(trace: Trace, data: st.DataObject) -> None:
     found = gaps(trace)
     chosen = found.where(np.array([data.draw(st.booleans()) for _ in range(len(found))], np.bool_))
     start, stop, size = chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]
     plan = Plan.of(trace, Swap.each(chosen, start, stop))
-    room, alone = Footprint.of(trace, 1, (start, stop, size)), Footprint.of(trace)
+    room, alone = LiveBytes.of(trace, 1, (start, stop, size)), LiveBytes.of(trace)
     for row in zip(start.tolist(), stop.tolist(), size.tolist()):
         alone.leave(*row)
     swapped = plan.apply(trace)
@@ -84,7 +84,7 @@ def test_gaps_leave_the_footprint_of_the_rewritten_trace(trace: Trace, data: st.
 
 
 def test_what_reruns_need_at_a_place_is_no_room_for_others() -> None:
-    room = Footprint.of(Trace.from_lifetimes([4, 2], [0, 1], [4, 3]), 8)
+    room = LiveBytes.of(Trace.from_lifetimes([4, 2], [0, 1], [4, 3]), 8)
     assert room.load.tolist() == at_places(Trace.from_lifetimes([4, 2], [0, 1], [4, 3]))[1::2].tolist() == [4, 6, 6, 4]
     room.need(2, 2)
     assert (room.peak, room.op, room.at(2)) == (8, 2, 8)

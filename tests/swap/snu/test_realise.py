@@ -113,5 +113,5 @@ def test_a_solution_in_which_nothing_is_away() -> None:
         found = Solution(0.0, 1.0, gap, gap, absent, absent, np.zeros(1), np.zeros(1), (none, np.zeros(0)))
         away = Away.of(f, np.arange(2 * f.n), found)
         assert len(away) == 0
-        assert (away.footprint(trace, 1).load == trace.load()).all()
+        assert (away.live_bytes(trace, 1).load == trace.load()).all()
         assert len(away.needed(trace, 8)) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts import Footprint, Times
+from gpumem.swap.facts import LiveBytes, Times
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.tensile.peak import SwapTask, analyse
@@ -58,7 +58,7 @@ def test_exact_accounting_is_the_load_of_the_rewritten_trace(data: st.DataObject
     assert peak.bytes == swapped.peak_load
     assert trace.buffers.size[peak.tensors].sum() == peak.bytes
     assert (np.diff(trace.buffers.size[peak.tensors]) <= 0).all()
-    footprint = Footprint.of(trace)
+    footprint = LiveBytes.of(trace)
     for t in tasks:
         footprint.leave(*t.absent(times, 0), int(trace.buffers.size[t.swap.buffer]))
     assert (footprint.peak, footprint.op) == (peak.bytes, peak.op)

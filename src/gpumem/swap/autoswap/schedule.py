@@ -18,7 +18,7 @@ import numpy as np
 from gpumem.base.jit import jit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, needs_copy_out
 from gpumem.trace import I64, Trace
@@ -65,7 +65,7 @@ def schedule(trace: Trace, machine: Machine, chosen: Gaps, load: I64, limit: int
         late = forwards.hold(load, limit, _at(chosen.before - ahead, in_ns, n))
         ahead = backwards.hold(load[::-1], limit, _at(chosen.after + 1 + late, out_ns, n)[::-1])
     release, prefetch = chosen.after + 1, chosen.before.copy()
-    room = Footprint.of(trace, limit, (release, prefetch, size))
+    room = LiveBytes.of(trace, limit, (release, prefetch, size))
     for k in np.argsort(chosen.after, kind="stable").tolist():
         release[k] = room.hold(release[k], release[k] + late[k], size[k])
     ahead = np.minimum(ahead, chosen.before - release)

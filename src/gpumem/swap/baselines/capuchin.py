@@ -21,7 +21,7 @@ from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import COPY, Timeline
 from gpumem.swap.baselines.capuchin_policy import AccessPattern, Choice, select
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute_scratch import beside, states
@@ -165,10 +165,10 @@ def _due(c: AccessPattern, choice: Choice) -> dict[int, int]:
     return due
 
 
-def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> Footprint:
+def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) -> LiveBytes:
     """What is held with each gap absent as long as can be, and with what reruns need beside."""
     g, rows = c.found.gaps, list(due)
-    room = Footprint.of(c.trace, limit, (g.after[rows] + 1, np.array([*due.values()], np.int64), c.size[rows]))
+    room = LiveBytes.of(c.trace, limit, (g.after[rows] + 1, np.array([*due.values()], np.int64), c.size[rows]))
     drops = [c.drop(k, due[k]) for k in choice.recomputes]
     away = [
         Swap(int(g.buffer[k]), int(g.after[k]), int(g.before[k]), int(g.after[k]) + 1, due[k]) for k in choice.swaps
@@ -178,7 +178,7 @@ def _tight(c: AccessPattern, choice: Choice, due: dict[int, int], limit: int) ->
     return room
 
 
-def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: Footprint, lead: F64) -> Plan:
+def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: LiveBytes, lead: F64) -> Plan:
     """Give memory back when the copy-out has ended, trigger each copy-in `lead` ns before it is due."""
     g, times = c.found.gaps, Times.of(c.line)
     free, release = 0, {}

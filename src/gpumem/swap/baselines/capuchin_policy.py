@@ -11,7 +11,7 @@ from gpumem.base import work
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import NO_END, Recomputable, recomputable
 from gpumem.swap.facts.recompute_scratch import beside, states
@@ -149,7 +149,7 @@ class Choice:
 
 def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bool) -> Choice:
     """Algorithm 1: those that hide both copies first, then whichever overhead is smaller."""
-    room, left = Footprint.of(c.trace, target), c.rows.tolist()
+    room, left = LiveBytes.of(c.trace, target), c.rows.tolist()
     choice = Choice([], [], Pinned(c.trace, c.found.gaps, c.machine.pinned), anew)
     chains = Chains.of(c.trace, c.found, left if recompute else [])
     while left and room.over and not work.over():
@@ -175,7 +175,7 @@ def select(c: AccessPattern, target: int, recompute: bool, anew: bool, queue: bo
     return choice
 
 
-def _can_run_again(c: AccessPattern, choice: Choice, k: int, room: Footprint) -> bool:
+def _can_run_again(c: AccessPattern, choice: Choice, k: int, room: LiveBytes) -> bool:
     """Whether what candidate `k` needs beside makes no peak as high as there is; let the host keep its generators."""
     (made,) = replays(c.device, [c.drop(k)])
     needs = room.at(made.place) + beside(made, c.trace.buffers.size)

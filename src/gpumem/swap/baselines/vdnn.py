@@ -19,7 +19,7 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.recompute import backward_start, kept_over
@@ -196,7 +196,7 @@ def _held(trace: Trace, machine: Machine, maps: Gaps, prefetch: I64, limit: int)
     """Release each map at the first op expected to start after its copy has ended, earlier where the limit asks."""
     times, size = Times.of(simulate(trace, machine)), trace.buffers.size[maps.buffer]
     release = maps.after + 1
-    room = Footprint.of(trace, limit, (release, prefetch, size))
+    room = LiveBytes.of(trace, limit, (release, prefetch, size))
     free = 0
     for k, copy in enumerate(machine.out.copy_ns(size).tolist()):
         free = max(free, int(times.end[maps.after[k]])) + copy

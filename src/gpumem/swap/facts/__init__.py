@@ -1,6 +1,6 @@
 """What every planner asks: what a limit means, what is held and when, what can be made again and at what cost.
 
-`limits` says whether a limit can be met, and which plan is the best for it by the clock. `load` follows the footprint
+`limits` says whether a limit can be met, and which plan is the best for it by the clock. `load` follows live bytes
 at ops and between them, `pinned` what a plan holds in pinned host memory; `times` says when ops run, `link` when a link
 is free. `recompute` says what can be made again, `recompute_scratch` what that needs beside all else, `recompute_cost`
 what a whole plan of it holds and takes; `operators` which implementations ops have. `segment_tree` adds to arcs of the
@@ -13,7 +13,7 @@ from gpumem.base.exports import face
 
 if TYPE_CHECKING:
     from gpumem.swap.facts.link import LinkTimes as LinkTimes
-    from gpumem.swap.facts.load import Footprint as Footprint
+    from gpumem.swap.facts.load import LiveBytes as LiveBytes
     from gpumem.swap.facts.pinned import Pinned as Pinned
     from gpumem.swap.facts.times import Times as Times
 

@@ -1,4 +1,4 @@
-"""The footprint that planners follow: bytes on the device at each op and between them, while gaps leave and come back.
+"""The live bytes that planners follow: on the device at each op and between them, while gaps leave and come back.
 
 Time goes to the right; a buffer is away (.) over the ops of a gap, and the places between these::
 
@@ -22,7 +22,7 @@ from gpumem.trace import I64, Trace
 NO_LIMIT = 2**62
 
 
-class Footprint(Shown):
+class LiveBytes(Shown):
     """Bytes on the device while gaps are absent, under a limit; ops go round, no stretch is longer than the iteration.
 
     Parameters
@@ -38,7 +38,7 @@ class Footprint(Shown):
 
     Examples
     --------
-    >>> room = Footprint(np.array([0, 5, 3, 3, 3, 3, 3, 9]), 8)
+    >>> room = LiveBytes(np.array([0, 5, 3, 3, 3, 3, 3, 9]), 8)
     >>> room.hold(1, 4, 5), room.load
     (3, array([5, 8, 8, 9]))
     """

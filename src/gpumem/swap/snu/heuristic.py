@@ -13,7 +13,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan
 from gpumem.swap.plan.gaps import Gaps, gaps, lasts, straddle
@@ -80,13 +80,13 @@ def heuristic(trace: Trace, machine: Machine, limit: int, *, seconds: float | No
     return Plan.of(trace, host.settle(overlap(trace, machine, chosen, room, line)))
 
 
-def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, Footprint, Pinned]:
+def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[Gaps, LiveBytes, Pinned]:
     """Take free re-reads, then pairs, the largest first, until the load fits.
 
-    Return them in the order of `gaps`, the footprint that they leave, each absent over its whole gap, and what they
+    Return them in the order of `gaps`, the live bytes that they leave, each absent over its whole gap, and what they
     hold on the host. `line` is the unswapped iteration; the others as in `heuristic`.
     """
-    room, found = Footprint.of(trace, limit), gaps(trace)
+    room, found = LiveBytes.of(trace, limit), gaps(trace)
     found = found.where(straddle(found, trace.load() > limit) & (trace.buffers.size[found.buffer] > 0))
     size, host = trace.buffers.size[found.buffer], Pinned(trace, found, machine.pinned)
     order, free, value = largest_first(found, size, line), found.constant, found.value
@@ -103,7 +103,7 @@ def select(trace: Trace, machine: Machine, limit: int, line: Timeline) -> tuple[
     return found.where(host.columns.taken), room, host
 
 
-def _take(host: Pinned, k: int, room: Footprint) -> bool:
+def _take(host: Pinned, k: int, room: LiveBytes) -> bool:
     """Take gap `k` if it helps an op that is above the limit still, and the host has room."""
     after, before = int(host.found.after[k]), int(host.found.before[k])
     if host.columns.taken[k] or not room.helps(after + 1, before) or not host.take(k, after, before):

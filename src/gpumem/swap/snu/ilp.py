@@ -283,7 +283,7 @@ class _Search:
 
     def large(self, away: Away) -> I64:
         """Look at some ways to carry the solution out; return the instants where these are above the limit."""
-        load, before = away.footprint(self.trace, self.limit).load, self.stall
+        load, before = away.live_bytes(self.trace, self.limit).load, self.stall
         over, others = np.flatnonzero(load > self.limit), windows(self.trace, self.machine)
         away = away.also(self.trace, self.limit, others).needed(self.trace, self.limit)
         for swaps in (overlapped(self.trace, self.machine, self.limit, away), *ways(self.trace, self.limit, away)):

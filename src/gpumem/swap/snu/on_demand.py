@@ -24,7 +24,7 @@ from gpumem.base.names import one_of
 from gpumem.base.units import human
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.options import check_numbers, option
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.plan import Plan, Swap
@@ -222,7 +222,7 @@ def _swaps(found: Gaps, evicted: I64) -> list[Swap]:
     return Swap.each(chosen, release, chosen.before, release - 1)
 
 
-def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, Footprint]:
+def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) -> tuple[I64, LiveBytes]:
     """Evict more where the decisions of one iteration, repeated, exceed the limit; return them and what they leave.
 
     They are kept if the host has room for them, else this begins with none.
@@ -232,7 +232,7 @@ def _repair(trace: Trace, found: Gaps, evicted: I64, limit: int, pinned: int) ->
     taken = np.flatnonzero(evicted >= 0).tolist()
     if not all(host.take(k, int(release[k]) - 1, int(found.before[k])) for k in taken):
         host, release = Pinned(trace, found, pinned), found.before.copy()
-    room, waiting = Footprint.of(trace, limit, (release, found.before, size)), _Waiting(found, size, trace.n)
+    room, waiting = LiveBytes.of(trace, limit, (release, found.before, size)), _Waiting(found, size, trace.n)
     for i in work.each(np.flatnonzero(room.load > limit).tolist()):
         passed = []
         for since, k in waiting.longest(i, release):

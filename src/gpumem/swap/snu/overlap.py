@@ -7,14 +7,14 @@ import numpy as np
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.timeline import Timeline
 from gpumem.swap.facts.link import LinkTimes
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, lasts, needs_copy_out
 from gpumem.trace import I64, Trace
 
 
-def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: Footprint, line: Timeline) -> list[Swap]:
+def overlap(trace: Trace, machine: Machine, chosen: Gaps, room: LiveBytes, line: Timeline) -> list[Swap]:
     """Move the copies of the chosen gaps, the largest first, to where they overlap computation.
 
     Parameters as in AutoSwap's `schedule`; the swaps come in the order of `chosen`.

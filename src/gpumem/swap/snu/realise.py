@@ -11,7 +11,7 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.fluid import Fluid, Solution
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Windows, gaps
@@ -52,9 +52,9 @@ class Away:
     def __len__(self) -> int:
         return len(self.w)
 
-    def footprint(self, trace: Trace, limit: int) -> Footprint:
+    def live_bytes(self, trace: Trace, limit: int) -> LiveBytes:
         """What is left if each is away as long as its breakpoints allow."""
-        return Footprint.of(trace, limit, (self.release[0], self.fetch[1], self.w.size))
+        return LiveBytes.of(trace, limit, (self.release[0], self.fetch[1], self.w.size))
 
     def where(self, chosen: Bool | I64) -> Away:
         """Keep some of the gaps."""
@@ -62,7 +62,7 @@ class Away:
 
     def needed(self, trace: Trace, limit: int) -> Away:
         """Leave away what the limit does not ask for, the smallest first."""
-        room, keep = self.footprint(trace, limit), np.ones(len(self), np.bool_)
+        room, keep = self.live_bytes(trace, limit), np.ones(len(self), np.bool_)
         for k in np.argsort(self.w.size, kind="stable").tolist():
             start, stop, size = int(self.release[0][k]), int(self.fetch[1][k]), int(self.w.size[k])
             if max(room.highest(start, stop), 0) + size <= limit:
@@ -72,7 +72,7 @@ class Away:
 
     def also(self, trace: Trace, limit: int, others: Windows) -> Away:
         """Swap more gaps while an op is above the limit, the largest first."""
-        room, more = self.footprint(trace, limit), []
+        room, more = self.live_bytes(trace, limit), []
         mine = set(zip(self.w.buffer.tolist(), self.w.after.tolist()))
         for k in np.argsort(-others.size, kind="stable").tolist():
             start, stop = int(others.after[k]) + 1, int(others.before[k])
@@ -95,7 +95,7 @@ def overlapped(trace: Trace, machine: Machine, limit: int, away: Away) -> list[S
     row, w = found.rows(trace.n), away.w
     mine = sorted(row[key] for key in zip(w.buffer.tolist(), (w.after % trace.n).tolist()))
     chosen = found.where(np.array(mine, np.int64))
-    room = Footprint.of(trace, limit, (chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]))
+    room = LiveBytes.of(trace, limit, (chosen.after + 1, chosen.before, trace.buffers.size[chosen.buffer]))
     return overlap(trace, machine, chosen, room, line)
 
 
@@ -103,7 +103,7 @@ def ways(trace: Trace, limit: int, away: Away) -> Iterator[list[Swap]]:
     """Yield some ways to carry a solution out: copies back as late as can be, or as early as there is room."""
     n, w = trace.n, away.w
     release, late = away.release[0], away.fetch[1]
-    early, room = late.copy(), away.footprint(trace, limit)
+    early, room = late.copy(), away.live_bytes(trace, limit)
     for k in np.argsort(late, kind="stable").tolist():
         early[k] = room.fetch(int(away.fetch[0][k]), int(late[k]), int(w.size[k]))
     held = release.copy()

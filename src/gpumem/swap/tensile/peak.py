@@ -128,7 +128,7 @@ def analyse(
 
     Notes
     -----
-    O(n + buffers + tasks): one pass. `Footprint` follows the peak while tasks are added, in O(log n) each.
+    O(n + buffers + tasks): one pass. `LiveBytes` follows the peak while tasks are added, in O(log n) each.
 
     Examples
     --------

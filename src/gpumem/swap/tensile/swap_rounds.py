@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.link import LinkTimes
-from gpumem.swap.facts.load import Footprint
+from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
@@ -58,7 +58,7 @@ class SwapRounds:
     ) -> None:
         self.trace, self.machine, self.hosts = trace, machine, hosts
         self.times = Times.serial(trace, machine, duration)
-        self.footprint = Footprint.of(trace)
+        self.footprint = LiveBytes.of(trace)
         found = windows(trace, machine)
         least = [int(ns[ns > 0].min(initial=2**62)) for ns in (found.out_ns, found.in_ns)]
         self.outs = LinkTimes(self.times.period, least[0] if machine.duplex else min(least))
