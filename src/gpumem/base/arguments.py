@@ -152,10 +152,12 @@ def _tests(function: FunctionType) -> list[tuple[int, str, tuple[Test, ...], str
 
 
 def _unaliased(kind: str, names: dict[str, Any]) -> str:
-    """What kind an alias of the module stands for, as far as that is a function, a list or a mapping."""
+    """What kind an alias stands for, as far as that is a function, a list or a mapping; `work.Progress` is one too."""
     if kind.startswith("Mutable"):
         return kind.removeprefix("Mutable")
-    origin = getattr(get_origin(names.get(kind)), "__name__", "")
+    module, dot, name = kind.partition(".")
+    alias = getattr(names.get(module), name, None) if dot and name.isidentifier() else names.get(kind)
+    origin = getattr(get_origin(alias), "__name__", "")
     return origin if origin in MANY else kind.replace("Collection[", "Iterable[")
 
 

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from gpumem.base.arguments import strict
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
 from gpumem.swap.facts import segment_tree as _tree
@@ -48,6 +49,7 @@ class LiveBytes(Shown):
         self.top, self.add = _tree.build(held)
 
     @classmethod
+    @strict
     def of(
         cls,
         trace: Trace,

@@ -142,7 +142,7 @@ def search(
     ask = partial(ask_all, judge=judge, menu=menu, offer=lambda plan: known.setdefault(judge.offer(plan), plan))
 
     def anneal(k: int, part: float) -> None:
-        if judge.stall > 0 and not work.over():
+        if judge.stall > 0:
             annealing = partial(Annealing, trace, machine, limit, part, seed + k, placed=placed, algorithms=menu)
             _anneal(judge, annealing, known, menu, recompute)
 
@@ -151,11 +151,11 @@ def search(
     work.tell("published planners")
     efforts = [effort * rung for rung in RUNGS] if work.hurried() else [effort]
     ask(asked[: len(CHEAP)])
-    if work.hurried():  # a little annealing finds more than those that take long, in less time
+    if work.hurried() and not work.over():  # a little annealing finds more than those that take long, in less time
         anneal(0, efforts.pop(0))
     with work.part(share=START):
         ask(asked[len(CHEAP) :], each=0.5)
-    for k, part in enumerate(efforts, int(work.hurried())):
+    for k, part in enumerate(work.each(efforts), int(work.hurried())):
         anneal(k, part)
     return judge.plan()
 
