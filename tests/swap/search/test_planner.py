@@ -313,7 +313,7 @@ def test_a_gap_that_is_too_short_for_a_copy_is_swapped_where_the_limit_asks_for_
     assert len(plan.swaps) == 1
 
 
-@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 254, 925097851), (3, 250, 2234448553)])
+@pytest.mark.parametrize(("seed", "makespan", "digest"), [(0, 254, 1861519163), (1, 254, 925097851)])
 def test_the_same_plan_with_and_without_the_compiler(seed: int, makespan: int, digest: int) -> None:
     """The suite runs both ways; where the search changes, both have to get the same new figures."""
     size, n = [(37 * i * i + 11 * i) % 50 + 10 for i in range(8)], 16

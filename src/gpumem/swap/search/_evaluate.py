@@ -207,7 +207,8 @@ def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int)
     turn, bad, absent, n = x.turn[0], 0.0, 0, len(p.begin)
     ins, payers, size, after, next_point = s.ins, s.payer, p.size, p.after, d.next_point
     opens, gone, back, kind, leaving, early = x.opens, x.gone, x.back, x.kind, x.leaving, x.early
-    for k in range(d.used[0] + 1):
+    points, stall, added, count = d.points, s.stall, d.added, d.used[0]
+    for k in range(count + 1):
         leaving[k], early[k] = 0, 0
     for q in range(s.used[1]):
         g = ins[q]
@@ -224,7 +225,7 @@ def _classify(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, limit: int)
         if kind[g] == CLEAN:
             i = after[g] + 1 if after[g] + 1 < n else 0
             k = next_point[2 * i]
-            if k < d.used[0] and d.points[k] == 2 * i + 1 and _pauses(d, s, i):
+            if k < count and points[k] == 2 * i + 1 and stall[i] > 0 and added[i] == 0:
                 early[k] += size[g]
             else:
                 leaving[k] += size[g]
@@ -266,23 +267,21 @@ def _round(order: I64, count: int, when: I64, late: int, p: SwapProblem, x: Eval
 
 
 @inner
-def _pauses(d: Drops, s: SwapState, i: int) -> bool:
-    """Whether op `i` waits where nothing is made again: what the op before it gave back is free meanwhile."""
-    return bool(s.stall[i] > 0 and d.added[i] == 0)
-
-
-@inner
 def _overload(p: SwapProblem, d: Drops, s: SwapState, x: Evaluation, absent: int, limit: int) -> tuple[float, int]:
-    """Follow the load round the circle; return overload added up over points, and the largest."""
+    """Follow the load round the circle; return overload added up over points, and the largest.
+
+    While an op waits where nothing is made again, what the op before it gave back is free.
+    """
     turn, outs, ins = x.turn[0], s.used[0], s.used[1]
     _round(s.outs, outs, x.gone, 0, p, x, x.out_time, x.out_size)
     _round(s.ins, ins, x.back, 1, p, x, x.in_time, x.in_size)
     out_time, out_size, in_time, in_size = x.out_time, x.out_size, x.in_time, x.in_size
     points, load, begin, leaving, early = d.points, d.held, x.begin, x.leaving, x.early
+    stall, added = s.stall, d.added
     total, worst, held, o, i, count = 0.0, 0, 0, 0, 0, d.used[0]
     for k in range(count + 1):
         now = begin[points[k]] if k < count else turn
-        waits = k < count and points[k] % 2 == 1 and _pauses(d, s, points[k] // 2)
+        waits = k < count and points[k] % 2 == 1 and stall[points[k] // 2] > 0 and added[points[k] // 2] == 0
         pause = begin[points[k] - 1] if waits else FAR
         while True:
             out = out_time[o] if o < outs else FAR

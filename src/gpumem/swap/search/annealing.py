@@ -20,14 +20,14 @@ from gpumem.swap.facts.recompute import barred, recomputable
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap, Variant
-from gpumem.swap.plan.gaps import Spans, Windows, gaps, windows
+from gpumem.swap.plan.gaps import Spans, Windows, around, gaps, windows
 from gpumem.swap.search._copy_orders import MODULUS, toggle
 from gpumem.swap.search._evaluate import FAR, USELESS, Evaluation, SwapProblem, SwapState, evaluate, retime
 from gpumem.swap.search._greedy_recompute import quicken, relieve
 from gpumem.swap.search._moves import anneal, assign, greedy
 from gpumem.swap.search._operator_choices import Choices, Ways, choices_of, fastest, recorded_ways
 from gpumem.swap.search._recompute_state import Drops, Replays, fill, settle
-from gpumem.trace import F64, I64, RECOMPUTE, Trace
+from gpumem.trace import F64, I64, RECOMPUTE, Bool, Trace
 
 HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where no op waits
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
@@ -64,9 +64,14 @@ def problem(
     large = w.size >= SMALLEST * trace.peak_load
     large[[rows[gap] for gap in named if gap in rows]] = True
     w = w.where(large)
+    useful = _useful(w, begin, end, turn, trace, goal)
+    place = w.rows(n)
+    useful[[place[gap] for gap in named if gap in place]] = True
     most = _longest(trace, machine, w, plan, least)
-    most[[k for gap, k in w.rows(n).items() if gap in named]] = FAR  # or the plan could not be said here
+    most[[k for gap, k in place.items() if gap in named]] = FAR  # or the plan could not be said here
     lasts, worth = _again(trace, machine, w, most) if recompute else (np.zeros(len(w), np.int64), np.zeros(len(w)))
+    some = useful | (lasts > 0)
+    w, lasts, worth = w.where(some), lasts[some], worth[some]
     _, first, value, count = np.unique(w.value, return_index=True, return_inverse=True, return_counts=True)
     hosted = at_places(trace, host=True)
     p = SwapProblem(
@@ -95,6 +100,19 @@ def problem(
             until[d.buffer] = d.until
     made = MadeAgain.of(trace, machine.durations(trace), _within(w, n))
     return p, Replays.of(made, Ways.of(trace, choices), until, w, lasts, worth, goal), w
+
+
+def _useful(w: Windows, begin: I64, end: I64, turn: int, trace: Trace, goal: int) -> Bool:
+    """Which gaps are worth a look: those in which the copy back has time; all, where these do not get to the goal.
+
+    A gap that is shorter makes an op wait each time. With all of them in it annealing has twice the gaps to draw from:
+    VGG16 at 40 %, an effort of 0.05: 8.1 % instead of 7.1.
+    """
+    opens = end[w.after % len(begin)] + w.after // len(begin) * turn
+    closes = begin[w.before % len(begin)] + w.before // len(begin) * turn
+    long: Bool = closes - opens > w.in_ns
+    absent = around(w.after[long] + 1, w.before[long], w.size[long], trace.n)
+    return long if (trace.load() - absent).max() <= goal else np.ones(len(w), np.bool_)
 
 
 def _within(w: Windows, n: int) -> Spans:
