@@ -36,16 +36,18 @@ SECONDS, MIB = 0.02, 16.0  # below these a figure says nothing
 def asked(*command: object, cap: int = 600) -> dict[str, Any]:
     """Run `_growth_rows.py` for at most `cap` seconds of the processor; return what it printed, or how it ended."""
     begun = [sys.executable, "-m", "benchmarks.speed._growth_rows", *map(str, command), "--cap", str(cap)]
-    try:
-        child = subprocess.run(begun, capture_output=True, text=True, timeout=WAIT * cap, check=False)
-    except subprocess.TimeoutExpired:
-        return {"says": f"stopped after {WAIT * cap} s by the clock"}
+    with subprocess.Popen(begun, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            out, err = child.communicate(timeout=WAIT * cap)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, err = child.communicate()[0], f"stopped after {WAIT * cap} s by the clock"
+    if lines := out.splitlines():  # of a row that was stopped later as well
+        said: dict[str, Any] = json.loads(lines[-1])
+        return said
     if child.returncode == -signal.SIGXCPU:
         return {"says": f"stopped after {cap} s"}
-    if child.returncode:
-        return {"says": (child.stderr.strip().splitlines() or [f"status {child.returncode}"])[-1][:60]}
-    said: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    return said
+    return {"says": (err.strip().splitlines() or [f"status {child.returncode}"])[-1][:60]}
 
 
 def slope(ops: Sequence[int], values: list[float | None], least: float) -> str:

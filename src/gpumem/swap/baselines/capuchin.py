@@ -187,9 +187,9 @@ def _schedule(c: AccessPattern, choice: Choice, due: dict[int, int], room: LiveB
         until = min(int(times.begins(free)), due[k])
         release[k] = room.hold(int(g.after[k]) + 1, max(until, int(g.after[k]) + 1), int(c.size[k]))
     swaps = sorted(choice.swaps, key=lambda k: (due[k], k))
+    triggers = times.started(times.start[[due[k] for k in swaps]] - lead[swaps]).tolist()
     prefetch = []
-    for k in swaps:
-        wanted = int(times.started(times.start[due[k]] - lead[k]))
+    for k, wanted in zip(swaps, triggers):
         prefetch.append(room.fetch(min(max(wanted, release[k]), due[k]), due[k], int(c.size[k])))
     chosen = g.where(np.array(swaps, np.int64))
     decisions: list[Decision] = [*Swap.each(chosen, np.array([release[k] for k in swaps]), np.array(prefetch))]

@@ -11,7 +11,7 @@ from gpumem.base.display import Shown
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted, simulate
 from gpumem.simulator.timeline import Timeline
-from gpumem.trace import I64, Trace
+from gpumem.trace import F64, I64, Trace
 
 TURNS = 4  # accesses of a value that crosses the boundary lie up to three turns on
 
@@ -72,7 +72,7 @@ class Times(Shown):
         """Return the first op that starts at `time` or later; beyond the last one where none does."""
         return np.searchsorted(self.start, time)
 
-    def started(self, time: int | I64) -> I64:
+    def started(self, time: int | I64 | F64) -> I64:
         """Return the last op that has started by `time`, -1 if none has."""
         return np.searchsorted(self.start, time, side="right") - 1
 
