@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from gpumem.base import deadline, work
+from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
 from gpumem.simulator.machine import Link, Machine
@@ -192,7 +192,7 @@ def test_what_is_certified_by_the_deadline_is_a_bound(monkeypatch: pytest.Monkey
         return float(clock[0])
 
     monkeypatch.setattr(work, "now", now)
-    monkeypatch.setattr(deadline, "LEAST", 60.0)  # the solver's own clock is another one
+    monkeypatch.setattr(work, "LEAST", 60.0)  # the solver's own clock is another one
     monkeypatch.setattr("gpumem.swap.linear_programs.ask", partial(answered, clock, looks))
     early = bounds(trace, GTX, looks + 0.5)
     static = [floor(trace)[1], 0, 0]
