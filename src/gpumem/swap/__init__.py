@@ -49,7 +49,12 @@ if TYPE_CHECKING:
     from gpumem.swap.mosos import Mosos as Mosos, mosos as mosos, solve_mosos as solve_mosos
     from gpumem.swap.plan import Hold as Hold, Plan as Plan, Recompute as Recompute, Swap as Swap, Variant as Variant
     from gpumem.swap.plan.gaps import Gaps as Gaps, Spans as Spans, Windows as Windows, gaps as gaps
-    from gpumem.swap.planner import Planner as Planner, PlannerRecord as PlannerRecord, Proposal as Proposal
+    from gpumem.swap.planner import (
+        Declared as Declared,
+        Planner as Planner,
+        PlannerRecord as PlannerRecord,
+        Proposal as Proposal,
+    )
     from gpumem.swap.planners import PLANNERS as PLANNERS, planner_of as planner_of, planners_of as planners_of
     from gpumem.swap.search import Search as Search, search as search
     from gpumem.swap.snu import (
