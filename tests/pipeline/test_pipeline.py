@@ -127,6 +127,7 @@ def test_of_a_huge_trace_it_says_what_was_left_out_and_why(
     assert cli("plan", file, "--load-limit", "75%", "--seconds", "60", "--no-check").err == []
 
 
+@pytest.mark.jit
 def test_a_long_trace_is_checked_by_all_oracles() -> None:
     n = 20_001  # once, budget and timeline were left out above 20,000 ops
     ops = Ops.make([[i - 1] if i else [] for i in range(n)], [[i] for i in range(n)], duration=[5] * n)
