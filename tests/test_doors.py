@@ -89,7 +89,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "plan: score: 3 is an int; .* a text or a list",
     ),
-    (lambda: gpumem.plan(MLP, "v100", limit="70%"), ValueError, "limit: autoswap has no such option; pool= .* load="),
+    (lambda: gpumem.plan(MLP, "v100", limit="70%"), ValueError, "limit: search has no such option; pool= .* load="),
     (lambda: untyped.plan(MLP, "v100", pool=0.7), TypeError, "pool: 0.7 is a float; .*'300MiB' or '70%'"),
     (
         lambda: gpumem.plan(MLP, "v100", planner="autoswop"),
@@ -230,7 +230,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "policy: what the planner returned: None .* a list of Scheduled",
     ),  # type: ignore[arg-type,return-value]
     (lambda: untyped.Swap.each(swap.gaps(MLP), [1], [2]), ValueError, "release: 1 of them for 67 gaps"),
-    (lambda: gpumem.plan(MLP, V100, laod="70%"), ValueError, "laod: autoswap has no such option; did you mean 'load'"),
+    (lambda: gpumem.plan(MLP, V100, laod="70%"), ValueError, "laod: search has no such option; did you mean 'load'"),
     # files
     (lambda: io.minimalloc.parse(Path("x.csv")), TypeError, "parse: text: .*Path.* it must be a text"),  # type: ignore[arg-type]
     (lambda: untyped.plan(MLP, V100, check=False).save(None), TypeError, "save: directory: None .* a text or a path"),

@@ -38,7 +38,7 @@ LONG_NAME = "<b>&" + "x" * 496
 
 @cache
 def planned() -> gpumem.Planned:
-    return gpumem.plan(gpumem.bundled("mlp3"), GTX, load="95%", score="doa", check=False)
+    return gpumem.plan(gpumem.bundled("mlp3"), GTX, load="95%", planner="autoswap", score="doa", check=False)
 
 
 def tiny(name: str = "tiny") -> Trace:

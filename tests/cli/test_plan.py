@@ -35,6 +35,7 @@ def test_the_net_is_what_the_tests_below_take_it_for() -> None:
     assert net().n == 10
 
 
+BY_SCORE = "--planner", "autoswap"
 ISSUE_KEYS = {"peak_load", "peak_load_after", "footprint", "footprint_after", "overhead", "makespan_ns"}
 ISSUE_KEYS |= {"bytes_in", "bytes_out", "stalls"}
 
@@ -132,13 +133,13 @@ def test_a_limit_that_binds_nothing_gives_a_plan_of_nothing(
     + [("--planner", "autoswap"), ("--alignment", "512"), ("--threshold", "2MiB"), ("--machine", "h200")],
 )
 def test_every_option_plans(cli: Cli, net_file: Path, option: str, value: str) -> None:
-    row = cli("plan", net_file, "--limit", "75%", option, value, "--json").json
+    row = cli("plan", net_file, "--limit", "75%", *BY_SCORE, option, value, "--json").json
     assert row["footprint_after"] <= row["limit"]
     assert row["machine"] == (value if option == "--machine" else "gtx1080ti")
 
 
 def test_a_threshold_above_all_buffers_leaves_nothing_to_swap(cli: Cli, net_file: Path) -> None:
-    line = cli.refuses("plan", net_file, "--load-limit", "75%", "--threshold", "5MiB", status=3)
+    line = cli.refuses("plan", net_file, "--load-limit", "75%", *BY_SCORE, "--threshold", "5MiB", status=3)
     assert line == (
         "gpumem: not reached: the limit is 18.00 MiB, "
         f"the planner got down to a peak load of 24.00 MiB ({24 * MIB} bytes); peaks `all` has more candidates"
@@ -239,7 +240,8 @@ def test_between_the_floor_and_what_the_planner_reaches_it_says_how_far_it_got(
 ) -> None:
     (tmp_path / "plan.json").write_text("old")
     before = snapshot(tmp_path)
-    line = cli.refuses("plan", net_file, option, 9 * MIB, "--out", tmp_path, "--threshold", "2MiB", status=3)
+    limits = (option, 9 * MIB, "--threshold", "2MiB")
+    line = cli.refuses("plan", net_file, *BY_SCORE, *limits, "--out", tmp_path, status=3)
     assert line.startswith("gpumem: not reached: the limit is 9.00 MiB, the planner got down to a ")
     assert int(line.split(" bytes)")[0].split("(")[-1]) > 9 * MIB
     assert snapshot(tmp_path) == before
@@ -253,7 +255,7 @@ def test_a_pool_that_no_placement_fits_names_the_lowest(
             raise NotReached(10 * MIB, limit)
         return Plan()
 
-    monkeypatch.setitem(gpumem.swap.PLANNERS, "autoswap", nothing)  # type: ignore[attr-defined]
+    monkeypatch.setitem(gpumem.swap.PLANNERS, "search", nothing)  # type: ignore[attr-defined]
     line = cli.refuses("plan", net_file, "--limit", 12 * MIB, status=3)
     reached = f"a pool of 24.00 MiB ({24 * MIB} bytes)"
     assert line == f"gpumem: not reached: the limit is 12.00 MiB, the planner got down to {reached}"
@@ -305,7 +307,7 @@ def test_durations_of_another_machine_are_pointed_out(cli: Cli, net_file: Path, 
 
 @pytest.mark.jit
 def test_the_cheapest_score_counts(cli: Cli) -> None:
-    plan = ("plan", "--limit", "70%", "--pool", "best-fit", "--json")
+    plan = ("plan", "--limit", "70%", *BY_SCORE, "--pool", "best-fit", "--json")
     rows = {s: cli(*plan, "--score", s).json for s in ("doa", "aoa", "wdoa", "swdoa")}
     best = cli(*plan).json
     assert best["makespan_ns"] == min(row["makespan_ns"] for row in rows.values())
@@ -364,7 +366,7 @@ def test_any_trace_is_planned_or_one_line_says_why_not(
     write(path, trace, machine=tiny_machine().with_(name="gtx1080ti"))  # or a line says whose the durations are
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["plan", str(path), *limit, "--threshold", "1", "--alignment", "1", "--json"])
+        status = main(["plan", str(path), *limit, *BY_SCORE, "--threshold", "1", "--alignment", "1", "--json"])
     ran = Ran(status, out.getvalue(), err.getvalue())
     if status == 0:
         assert set(ran.json) >= ISSUE_KEYS and ran.err == []
@@ -386,7 +388,7 @@ def test_a_limit_that_is_missed_by_bytes_is_told_in_bytes(cli: Cli) -> None:
     told = "without a swap its pool takes 231.70 MiB (242952196 bytes), 900 bytes more than the limit\n"
     assert cli("plan", "mlp3", "--limit", "100%").out.endswith(f"\n\n{told}")
     assert cli("swap", "mlp3", "--limit", "100%", "--planner", "autoswap").out.endswith(f"\n\n{told}")
-    ran = cli("plan", "mlp3", "--load-limit", "242951295", "--threshold", "1GiB")  # no buffer is that large
+    ran = cli("plan", "mlp3", "--load-limit", "242951295", *BY_SCORE, "--threshold", "1GiB")  # no buffer is that large
     assert ran.status == 3
     assert "the limit is 231.70 MiB (242951295 bytes), the planner got down to a peak load of 231.70 MiB" in ran.err[0]
 
@@ -395,7 +397,7 @@ def test_a_plan_may_come_from_any_planner(cli: Cli, net_file: Path, table: objec
     row = cli("plan", net_file, "--planner", "seeded", "--load-limit", "75%", "--json").json
     assert (row["planner"], row["score"]) == ("seeded", "")
     assert "gaps by seeded:" in cli("plan", net_file, "--planner", "seeded", "--load-limit", "75%").out
-    assert "gaps by swdoa:" in cli("plan", net_file, "--score", "swdoa", "--load-limit", "75%").out
+    assert "gaps by swdoa:" in cli("plan", net_file, *BY_SCORE, "--score", "swdoa", "--load-limit", "75%").out
 
 
 def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -> None:

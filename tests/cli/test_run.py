@@ -120,7 +120,7 @@ def test_a_backend_that_forgets_a_copy_is_found_out() -> None:
     for trace in (model.trace, swapped):
         placement = best_fit(trace)
         halves.append(Run(trace, placement, simulate(trace, machine, placement)))
-    report = Report("tiny", "swdoa", plan, *halves, None, limit, "placed", halves[1].timeline)
+    report = Report("tiny", "swdoa", plan, *halves, None, limit, "placed", halves[1].timeline, "autoswap")
     names = {i: name for name, i in model.names.items()}
     for backend, same in ((Emulator, True), (Forgetful, False)):
         found = compare(

@@ -64,7 +64,9 @@ def test_a_pool_is_judged_by_the_placed_clock(cli: Cli, net_file: Path) -> None:
     trace, limit = net(), PEAK * 60 // 100
     (row,) = cli("swap", net_file, "--limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     assert row["footprint"] <= row["limit"] == limit
-    plan = cli("plan", net_file, "--limit", "60%", "--score", "swdoa", "--peaks", "all", "--json").json
+    plan = cli(
+        "plan", net_file, "--limit", "60%", "--planner", "autoswap", "--score", "swdoa", "--peaks", "all", "--json"
+    ).json
     assert row["overhead"] == plan["overhead"] and row["footprint"] == plan["footprint_after"]
     assert plan["makespan_before_ns"] == simulate(trace, GTX, best_fit(trace)).makespan
 

@@ -212,6 +212,7 @@ def test_a_bad_amount_is_one_line_that_names_option_and_value(cli: Cli, net_file
         (["plan", "FILE", "--machine", "x" * 5000], "gpumem: error: --machine: 'xxx"),
         (["plan", "FILE", "--machine", "FILE"], "net.json: machine: object missing required field `name`"),
         (["plan", "FILE", "--score", "best"], "gpumem: error: --score: 'best' is unknown; there are doa, aoa, wdoa"),
+        (["plan", "FILE", "--score", "doa"], "gpumem: error: --score: no use to search; it is an option of autoswap"),
         (["plan", "FILE", "--peaks", "some"], "gpumem: error: --peaks: 'some' is unknown; there are first, all"),
         (["plan", "FILE", "--planner", "vdnn"], "gpumem: error: --planner: 'vdnn' is unknown; there are autoswap"),
         (["plan", "FILE", "--pool", "worst-fit"], "gpumem: error: --pool: 'worst-fit' is unknown; there are best-fit"),

@@ -21,4 +21,4 @@ def report(trace: Trace, found: Combined, limit: int) -> Report:
     placed = simulate(found.trace, GTX, found.placement)
     before = Run(trace, best_fit(trace), simulate(trace, GTX))
     after = Run(found.trace, found.placement, placed)
-    return Report("gtx1080ti", "wdoa", found.plan, before, after, limit, found.load_limit, "placed", placed)
+    return Report("gtx1080ti", "wdoa", found.plan, before, after, limit, found.load_limit, "placed", placed, "autoswap")

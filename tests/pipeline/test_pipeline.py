@@ -25,6 +25,8 @@ from tests.nets import MIB, PEAK, net
 from tests.strategies import traces
 
 ALL = Checked(("placement", "data_flow", "budget", "timeline"))
+SCORED: dict[str, Any] = {"planner": "autoswap"}
+BY_SCORE = "--planner", "autoswap"
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +44,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, []),
         ({"pool": "75%"}, ["--limit", "75%"]),
+        ({"pool": "75%"} | SCORED, ["--limit", "75%", *BY_SCORE]),
         ({"pool": PEAK * 3 // 4}, ["--limit", "75%"]),
         ({"pool": np.int64(18 * MIB), "placer": "best-fit"}, ["--limit", "18MiB", "--pool", "best-fit"]),
         ({"load": "19MiB"}, ["--load-limit", "19MiB"]),
         ({"pool": "90%", "load": "80%"}, ["--limit", "90%", "--load-limit", "80%"]),
-        ({"load": "75%", "score": "wdoa"}, ["--load-limit", "75%", "--score", "wdoa"]),
-        ({"load": "75%", "score": ["aoa", "doa"]}, ["--load-limit", "75%", "--score", "aoa,doa"]),
+        ({"load": "75%"} | SCORED | {"score": "wdoa"}, ["--load-limit", "75%", *BY_SCORE, "--score", "wdoa"]),
+        (
+            {"load": "75%"} | SCORED | {"score": ["aoa", "doa"]},
+            ["--load-limit", "75%", *BY_SCORE, "--score", "aoa,doa"],
+        ),
         ({"load": "75%", "planner": "vdnn-all"}, ["--load-limit", "75%", "--planner", "vdnn-all"]),
         ({"load": "75%", "planner": "heuristic", "score": "all"}, ["--load-limit", "75%", "--planner", "heuristic"]),
-        ({"load": "75%", "peaks": "all"}, ["--load-limit", "75%", "--peaks", "all"]),
-        ({"load": "75%", "threshold": "2MiB"}, ["--load-limit", "75%", "--threshold", "2MiB"]),
+        ({"load": "75%"} | SCORED | {"peaks": "all"}, ["--load-limit", "75%", *BY_SCORE, "--peaks", "all"]),
+        ({"load": "75%"} | SCORED | {"threshold": "2MiB"}, ["--load-limit", "75%", *BY_SCORE, "--threshold", "2MiB"]),
         ({"pool": "80%", "alignment": 4096}, ["--limit", "80%", "--alignment", "4096"]),
         ({"load": "75%", "check": False}, ["--load-limit", "75%", "--no-check"]),
     ],
@@ -191,7 +197,7 @@ def test_a_callable_keeps_its_score_unless_one_is_asked_for() -> None:
     own = partial(autoswap, score="aoa")
     found = gpumem.plan(net(), "gtx1080ti", load="75%", planner=own)
     assert (found.planner, found.score) == ("autoswap", "")
-    assert found.plan == gpumem.plan(net(), "gtx1080ti", load="75%", score="aoa").plan
+    assert found.plan == gpumem.plan(net(), "gtx1080ti", load="75%", planner="autoswap", score="aoa").plan
     assert gpumem.plan(net(), "gtx1080ti", load="75%", planner=own, score="wdoa").score == "wdoa"
 
 
@@ -214,7 +220,7 @@ def test_names_of_functions() -> None:
 
 def test_it_tells_what_it_is_doing() -> None:
     told: list[str] = []
-    gpumem.plan(net(), "gtx1080ti", pool="75%", progress=told.append)
+    gpumem.plan(net(), "gtx1080ti", pool="75%", planner="autoswap", progress=told.append)
     assert told[0] == "placing the unswapped trace" and told[-1] == "checking the plan"
     assert any(text.startswith("doa: trying a load limit of ") for text in told)
 
@@ -244,17 +250,18 @@ def test_it_tells_what_it_is_doing() -> None:
         ({"pool": 2**62}, "pool: 4611686018427387904 is too large"),
         ({"planner": "magic"}, "planner: 'magic' is unknown; there are autoswap, "),
         ({"planner": 3}, "planner: 3 is an int; it must be a text or a function"),
-        ({"score": "best"}, "score: 'best' is unknown; there are doa, aoa, wdoa, swdoa"),
-        ({"score": []}, "score: '' is unknown"),
-        ({"score": ["doa", 3]}, "score: '3' is unknown"),
+        (SCORED | {"score": "best"}, "score: 'best' is unknown; there are doa, aoa, wdoa, swdoa"),
+        (SCORED | {"score": []}, "score: '' is unknown"),
+        (SCORED | {"score": ["doa", 3]}, "score: '3' is unknown"),
         ({"planner": "heuristic", "score": "doa"}, "score: no use to heuristic"),
+        ({"score": "doa"}, "score: no use to search"),
         ({"placer": "tetris"}, "placer: 'tetris' is unknown; there are best-fit, "),
         ({"placer": 3}, "placer: 3 is an int; it must be a text or a function or None"),
         ({"alignment": 0}, "alignment"),
-        ({"colour": "red"}, "colour: autoswap has no such option"),
+        ({"colour": "red"}, "colour: search has no such option"),
         ({"planner": "vdnn-all", "seed": 3}, "seed: vdnn-all has no such option"),
-        ({"threshold": "few"}, "threshold: 'few' is not an amount"),
-        ({"peaks": "some"}, "peaks"),
+        (SCORED | {"threshold": "few"}, "threshold: 'few' is not an amount"),
+        (SCORED | {"peaks": "some"}, "peaks"),
     ],
 )
 def test_bad_input_is_named(options: dict[str, Any], message: str | None) -> None:
@@ -280,7 +287,7 @@ def test_what_no_plan_reaches_is_not_bad_input() -> None:
     with pytest.raises(Infeasible, match=r"must hold 9\.00 MiB"):
         gpumem.plan(net(), "gtx1080ti", load="5MiB")
     with pytest.raises(NotReached) as stop:
-        gpumem.plan(net(), "gtx1080ti", pool=9 * MIB, threshold="2MiB")
+        gpumem.plan(net(), "gtx1080ti", pool=9 * MIB, planner="autoswap", threshold="2MiB")
     assert stop.value.reached > stop.value.limit == 9 * MIB
 
 
@@ -291,7 +298,7 @@ def test_what_no_plan_reaches_is_not_bad_input() -> None:
 def test_any_trace_is_planned_or_it_is_said_why_not(trace: Trace) -> None:
     machine = tiny_machine()
     try:
-        found = gpumem.plan(trace, machine, load="75%", threshold=1, alignment=1)
+        found = gpumem.plan(trace, machine, load="75%", planner="autoswap", threshold=1, alignment=1)
     except (Infeasible, NotReached):
         return
     except ValueError as error:

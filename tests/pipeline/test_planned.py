@@ -23,7 +23,7 @@ def test_a_result_has_all_that_follows_from_the_plan(planned: Planned) -> None:
     base = simulate(trace, machine, planned.before.placement).makespan
     assert planned.before.timeline.makespan == base
     assert planned.overhead == planned.after.timeline.makespan / base - 1
-    assert (planned.machine, planned.planner, planned.score) == (machine, "autoswap", planned.report().score)
+    assert (planned.machine, planned.planner, planned.score) == (machine, "search", planned.report().score)
     with pytest.raises(FrozenInstanceError):
         planned.score = "mine"  # type: ignore[misc]
 

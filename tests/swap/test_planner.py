@@ -58,7 +58,7 @@ def test_the_quickest_of_all_scores_counts() -> None:
     alone = [AutoSwap(score=score, peaks="all").propose(trace, GTX, limit) for score in ("doa", "aoa", "wdoa", "swdoa")]
     every = AutoSwap(score="all", peaks="all").propose(trace, GTX, limit)
     assert every.makespan == min(one.makespan for one in alone) < max(one.makespan for one in alone)
-    named = gpumem.plan(trace, "gtx1080ti", load=limit, score="all", peaks="all")
+    named = gpumem.plan(trace, "gtx1080ti", load=limit, planner="autoswap", score="all", peaks="all")
     told = gpumem.plan(trace, "gtx1080ti", load=limit, planner=AutoSwap(score="all", peaks="all"))
     assert (told.plan, told.score, told.planner) == (named.plan, named.score, "autoswap")
 

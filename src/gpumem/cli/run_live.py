@@ -27,7 +27,7 @@ from gpumem.runtime.trace_player import OverArrays, TracePlayer
 
 SECONDS = 30.0  # of planning, as a device has them
 USUAL = {"threshold": 0, "peaks": "all"}  # of planners, as in `gpumem run`
-NOT_LIVE = {"graph": False, "ranges": False, "pool": None, "load_limit": None, "score": "all", "no_check": False}
+NOT_LIVE = {"graph": False, "ranges": False, "pool": None, "load_limit": None, "score": None, "no_check": False}
 State = dict[int, Any]
 
 

@@ -191,7 +191,7 @@ def plan(
     *,
     pool: int | str | None = None,
     load: int | str | None = None,
-    planner: str | AnyPlanner = "autoswap",
+    planner: str | AnyPlanner = "search",
     score: str | Sequence[str] | None = None,
     placer: str | Placer | None = None,
     alignment: int = 256,
@@ -216,8 +216,8 @@ def plan(
         A name in `swap.PLANNERS`, or `module:name` of one of your own; a record such as `swap.Search(effort=0.1)`, or
         any function `planner(trace, machine, limit, *, options) -> Plan`.
     score : str or sequence of str, optional
-        Scores of AutoSwap to try, or `"all"`: the cheapest counts. Left out, it is all of them for a planner called by
-        name, and a callable's own.
+        Of a planner that has scores, such as `"autoswap"`: those to try, or `"all"`: the cheapest counts. Left out, it
+        is all of them for a planner called by name, and a callable's own.
     placer : str or callable, optional
         A name in `pool.PLANNERS`, or `placer(trace) -> Placement`. Left out, it is the search for a pool that has a
         limit, and best-fit otherwise.
@@ -261,7 +261,7 @@ def plan(
     >>> import gpumem
     >>> planned = gpumem.plan(gpumem.bundled("vgg16"), "gtx1080ti", load="70%")
     >>> planned
-    Planned(vgg16_cifar_b100, load of 323.42 MiB on gtx1080ti: 16 swaps by doa, footprint 318.61 MiB, overhead 0.00%)
+    Planned(vgg16_cifar_b100, load of 323.42 MiB on gtx1080ti: XX)
     >>> planned.trace.peak_load <= planned.load
     True
     """

@@ -116,7 +116,8 @@ def of_use(option: str, name: str, planners: Mapping[str, Callable[..., Any]]) -
     """Refuse an option that none of the planners has; say which ones have it."""
     if any(_has(planner, name) for planner in planners.values()):
         return
-    swapping = not planners.keys() <= pool.PLANNERS.keys()
+    ours = any(isinstance(planner, swap.Planner) for planner in planners.values())  # pools have a `search` as well
+    swapping = ours or not planners.keys() <= pool.PLANNERS.keys()
     table: Mapping[str, Callable[..., Any]] = swap.PLANNERS if swapping else pool.PLANNERS
     others = [other for other, planner in table.items() if _has(planner, name)]
     own = [planner.declared() for planner in planners.values() if isinstance(planner, swap.Planner)]

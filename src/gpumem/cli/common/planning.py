@@ -38,9 +38,9 @@ def add_limits(p: Parser, otherwise: str = "") -> Group:
 def add_options(p: Parser, seed: str = SEED) -> None:
     """Add the options that `make` reads."""
     how = add_limits(p, "; default: what the machine has available")
-    add_planner(how, "autoswap", "swap planner (default: %(default)s)", several=False)
-    score = "AutoSwap's score: doa, aoa, wdoa, swdoa, several, or all: the cheapest counts (default: %(default)s)"
-    how.add_argument("--score", default="all", metavar="NAME[,NAME]|all", help=score)
+    add_planner(how, "search", "swap planner (default: %(default)s)", several=False)
+    score = "of AutoSwap and its kin: doa, aoa, wdoa, swdoa, several, or all, the default: the cheapest counts"
+    how.add_argument("--score", metavar="NAME[,NAME]|all", help=score)
     add_own(how, seed)
 
 
@@ -112,12 +112,11 @@ def make(
     if args.planner == "all" or "," in args.planner:
         raise ValueError(f"--planner: {args.planner!r:.60} is more than one; gpumem swap compares planners")
     planners = planners_asked(args)
-    scores = choices(args.score, SCORES, "--score")
+    score = None if args.score is None else choices(args.score, SCORES, "--score")
     own = own_options(args, planners, trace.peak_load, more=more)
     options = planners[args.planner].known({**usual, **own})
-    if args.score != "all":
+    if score is not None:
         of_use("--score", "score", planners)
-    score = None if args.score == "all" else scores
     options |= goals(args, trace) | {"check": not args.no_check, "progress": progress}
     planned = gpumem.plan(trace, machine, planner=args.planner, score=score, **options)
     if not args.no_check:

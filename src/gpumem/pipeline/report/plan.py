@@ -60,7 +60,7 @@ class Report(Shown):
     load_limit: int
     clock: str
     placed: Timeline  # by the placed clock, whatever the limit
-    planner: str = "autoswap"
+    planner: str
 
     def _facts(self) -> Facts:
         r = self.row()

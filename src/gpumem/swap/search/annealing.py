@@ -33,6 +33,7 @@ HOT, COLD = 3e-3, 1e-4  # temperatures, in units of the evaluator's cost, where 
 WARM, FROZEN = 3e-4, 1e-5  # and where ops do: such a search starts from a plan that is good already
 FACTOR = 0.995  # by which the greedy start lowers the limit
 WORK = 3e9  # the default effort, in looks at a point or a gap
+SWEEPS = 10_000  # steps for each gap or choice, at most: a few gaps are tried in all ways long before
 SMALLEST = 2e-4  # of the peak load: smaller gaps are not looked at
 WEIGHTS = ((0.5, 0.1), (2.0, 0.9))  # of a stall of a whole iteration, in units of cost; first find, then improve
 CHUNKS = 32  # of a phase, between which progress is told and the deadline looked at
@@ -227,7 +228,8 @@ class Annealing:
 
     def steps(self, share: float) -> int:
         """Return how many evaluations a share of the effort pays for."""
-        return int(self.effort * share * WORK / self.cost)
+        most = SWEEPS * max(self.effort, 1) * (len(self.w) + len(self.choices))
+        return int(share * min(self.effort * WORK / self.cost, most))
 
     def without_stalls(self, share: float, most: float = inf) -> bool:
         """Lower the limit, greedily and then by annealing, with no op waiting; return whether the goal is reached.
