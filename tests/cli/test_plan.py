@@ -328,8 +328,9 @@ def test_an_iteration_of_no_time_has_no_overhead_to_tell(cli: Cli, tmp_path: Pat
         ],
     }
     (tmp_path / "x.json").write_text(json.dumps(rows))
-    assert cli("plan", tmp_path / "x.json", "--load-limit", "60%", "--json").json["overhead"] is None
-    assert "infinite" in cli("plan", tmp_path / "x.json", "--load-limit", "60%").out
+    plan = ("plan", tmp_path / "x.json", "--load-limit", "60%", *BY_SCORE)
+    assert cli(*plan, "--json").json["overhead"] is None
+    assert "infinite" in cli(*plan).out
 
 
 LIMITS = [["--limit", "95%"], ["--load-limit", "70%", "--peaks", "all"]]
@@ -384,6 +385,7 @@ def test_what_fits_already_is_said_in_one_line(cli: Cli) -> None:
     assert "without a swap" not in cli("plan", "mlp3", "--load-limit", "95%").out
 
 
+@pytest.mark.jit
 def test_a_limit_that_is_missed_by_bytes_is_told_in_bytes(cli: Cli) -> None:
     told = "without a swap its pool takes 231.70 MiB (242952196 bytes), 900 bytes more than the limit\n"
     assert cli("plan", "mlp3", "--limit", "100%").out.endswith(f"\n\n{told}")

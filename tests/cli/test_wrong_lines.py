@@ -107,7 +107,7 @@ USAGE = {
     "bench planners --results old.jsonl": r"old.jsonl: format 'gpumem.planners/0' is not 'gpumem.planners/1'; .*",
     "bench planners --results notes.jsonl": r"notes.jsonl: it does not say what it is; it is no results file .*",
     # options that do not go together
-    "plan mlp3 --seed 1": r"--seed: no use to autoswap; it is an option of .*search.*",
+    "plan mlp3 --planner autoswap --seed 1": r"--seed: no use to autoswap; it is an option of .*search.*",
     "pool mlp3 --effort 2": r"--effort: no use to best-fit; it is an option of search, exact",
     "swap mlp3": r"give one of --limit, .*, and --load-limit, .*: --limit 70%",
     "run mlp --load-limit 70%": r"--load-limit: a run needs addresses, so only --limit, .*",

@@ -26,7 +26,7 @@ from tests.strategies import traces
 
 ALL = Checked(("placement", "data_flow", "budget", "timeline"))
 SCORED: dict[str, Any] = {"planner": "autoswap"}
-BY_SCORE = "--planner", "autoswap"
+SAID = "--planner", "autoswap"
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +44,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, []),
         ({"pool": "75%"}, ["--limit", "75%"]),
-        ({"pool": "75%"} | SCORED, ["--limit", "75%", *BY_SCORE]),
+        ({"pool": "75%"} | SCORED, ["--limit", "75%", *SAID]),
         ({"pool": PEAK * 3 // 4}, ["--limit", "75%"]),
         ({"pool": np.int64(18 * MIB), "placer": "best-fit"}, ["--limit", "18MiB", "--pool", "best-fit"]),
         ({"load": "19MiB"}, ["--load-limit", "19MiB"]),
         ({"pool": "90%", "load": "80%"}, ["--limit", "90%", "--load-limit", "80%"]),
-        ({"load": "75%"} | SCORED | {"score": "wdoa"}, ["--load-limit", "75%", *BY_SCORE, "--score", "wdoa"]),
+        ({"load": "75%"} | SCORED | {"score": "wdoa"}, ["--load-limit", "75%", *SAID, "--score", "wdoa"]),
         (
             {"load": "75%"} | SCORED | {"score": ["aoa", "doa"]},
-            ["--load-limit", "75%", *BY_SCORE, "--score", "aoa,doa"],
+            ["--load-limit", "75%", *SAID, "--score", "aoa,doa"],
         ),
         ({"load": "75%", "planner": "vdnn-all"}, ["--load-limit", "75%", "--planner", "vdnn-all"]),
         ({"load": "75%", "planner": "heuristic", "score": "all"}, ["--load-limit", "75%", "--planner", "heuristic"]),
-        ({"load": "75%"} | SCORED | {"peaks": "all"}, ["--load-limit", "75%", *BY_SCORE, "--peaks", "all"]),
-        ({"load": "75%"} | SCORED | {"threshold": "2MiB"}, ["--load-limit", "75%", *BY_SCORE, "--threshold", "2MiB"]),
+        ({"load": "75%"} | SCORED | {"peaks": "all"}, ["--load-limit", "75%", *SAID, "--peaks", "all"]),
+        ({"load": "75%"} | SCORED | {"threshold": "2MiB"}, ["--load-limit", "75%", *SAID, "--threshold", "2MiB"]),
         ({"pool": "80%", "alignment": 4096}, ["--limit", "80%", "--alignment", "4096"]),
         ({"load": "75%", "check": False}, ["--load-limit", "75%", "--no-check"]),
     ],
