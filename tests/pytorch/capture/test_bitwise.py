@@ -75,9 +75,15 @@ def bare(training: Training, steps: int = STEPS) -> list[str]:
 
 
 def same(net: str, build: Callable[[], nn.Module], optimizer: str, **how: Any) -> None:
+    try:
+        expected = bare(Training(net, build, optimizer, **how))
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):
+            raise
+        pytest.skip("oneDNN has no LSTM in bfloat16 for this processor, recorded or not")
     recorded = Training(net, build, optimizer, **how)
     record(recorded, "cpu", iterations=STEPS, warmup=0)
-    assert recorded.seen == bare(Training(net, build, optimizer, **how))
+    assert recorded.seen == expected
     assert len(set(recorded.seen)) == 2 * STEPS
 
 
