@@ -32,7 +32,7 @@ COMMANDS = (
     "plan mlp3 --limit 95% --planner tensile",
     "bound vgg16 --load-limit 60%",
     "jobs mlp3 resnet18 --limit 90%",
-    "run mlp --live --limit 85%",  # not `run mlp`: its plan follows from durations that it measures
+    "run mlp --live --limit 85% --planner autoswap",  # not `run mlp`: its plan follows from durations that it measures
 )
 TIMED = ("iteration, ", "copies overlapped", "seconds ")  # lines that a clock of the host measures
 
