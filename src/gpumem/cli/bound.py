@@ -79,7 +79,7 @@ def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> di
     return row
 
 
-def row_of(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: int) -> dict[str, Any] | None:
+def row_of(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> dict[str, Any] | None:
     """Return a row of `gpumem swap`: what no plan of the kinds that stand there can beat, within the budget.
 
     `found` has what is planned by each planner; `how` are options of `least_stall`. Bounded are swaps, and values made
