@@ -51,7 +51,7 @@ def limits(
     for share in SHARES:
         if late(f"at {share}"):
             continue
-        managing = managed(share, wait=True, device=device)
+        managing = managed(share, wait=True, seconds=10.0, device=device)
         found, took, peak = run(managing)
         report = managing.report()
         last = report.iterations[-1]

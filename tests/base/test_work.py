@@ -47,6 +47,21 @@ def test_an_inner_budget_never_ends_after_the_outer_one(clock: list[float]) -> N
             assert work.over()
 
 
+def test_work_that_nobody_wants_any_more_is_late_whatever_its_seconds(clock: list[float]) -> None:
+    unwanted = [False, False]
+    with work.within(stopped=lambda: unwanted[0]), work.within(60, print, stopped=lambda: unwanted[1]):
+        with work.part("search", 0.5):
+            assert (work.over(), work.left(), work.hint()) == (False, 30, "")
+            for k in (0, 1):
+                unwanted[k] = True
+                assert work.over() and work.left() == work.seconds() == work.LEAST and [*work.each("ab")] == []
+                unwanted[k] = False
+        assert not work.over()
+    with work.within(stopped=lambda: True):
+        assert work.over() and work.seconds() == work.LEAST
+    assert work.seconds() is None
+
+
 def test_a_part_of_no_use_is_given_up(clock: list[float]) -> None:
     seen = []
     with work.within(2), pytest.raises(work.TimeUp):

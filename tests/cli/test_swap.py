@@ -11,11 +11,14 @@ import pytest
 import gpumem
 from gpumem import check
 from gpumem.base.units import exact, human
+from gpumem.cli.swap import ROUNDS
 from gpumem.io import load
 from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.autoswap.planner import autoswap
-from gpumem.swap.plan import Plan
+from gpumem.swap.baselines.checkpoint import checkpoint
+from gpumem.swap.bound import least_stall
+from gpumem.swap.plan import Plan, Variant
 from tests.cli.planners import TOLD, breaks, wrong
 from tests.conftest import Cli
 from tests.files import BAD_AMOUNTS, BARE, FILES, KINDS, PICTURES, bad_file, snapshot
@@ -23,15 +26,26 @@ from tests.nets import GTX, MIB, PEAK, net
 
 FIGURES = ["peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds"]
 KEYS = ["planner", "limit", "feasible", *FIGURES]
+BOUND = ["least_ns", "recompute", "not_for"]
+pytestmark = pytest.mark.usefixtures("bounded")  # what is bounded in earnest takes a process of its own
 
 
 @pytest.mark.parametrize("option", ["--limit", "--load-limit"])
 def test_a_row_has_exactly_these_keys(cli: Cli, net_file: Path, table: object, option: str) -> None:
     ran = cli("swap", net_file, option, "75%", "--json")
     assert ran.status == 0
-    assert [list(row) for row in ran.json] == [KEYS] * 3
-    first, lost, third = ran.json
-    assert [row["planner"] for row in ran.json] == ["autoswap", "gives-up", "seeded"]
+    assert [list(row) for row in ran.json] == [KEYS] * 3 + [[*KEYS, *BOUND]]
+    first, lost, third, bound = ran.json
+    assert [row["planner"] for row in ran.json] == ["autoswap", "gives-up", "seeded", "bound"]
+    assert bound | {"seconds": 0} == dict.fromkeys(KEYS) | {
+        "planner": "bound",
+        "limit": PEAK * 3 // 4,
+        "overhead": 0.0,  # as that of the first
+        "seconds": 0,
+        "least_ns": 10**7,
+        "recompute": False,
+        "not_for": [],
+    }
     for row in (first, third):
         assert row["feasible"] is True
         assert all(type(row[key]) is int for key in ("limit", "peak_load", "footprint", "bytes_out", "bytes_in"))
@@ -52,7 +66,7 @@ def test_a_row_has_exactly_these_keys(cli: Cli, net_file: Path, table: object, o
 
 def test_a_load_limit_is_judged_by_the_capacity_clock(cli: Cli, net_file: Path) -> None:
     trace, limit = net(), PEAK * 60 // 100
-    (row,) = cli("swap", net_file, "--load-limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
+    row, _ = cli("swap", net_file, "--load-limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     swapped = autoswap(trace, GTX, limit, peaks="all").apply(trace)
     assert row["peak_load"] == swapped.peak_load <= limit
     assert row["footprint"] == best_fit(swapped).height
@@ -62,7 +76,7 @@ def test_a_load_limit_is_judged_by_the_capacity_clock(cli: Cli, net_file: Path) 
 
 def test_a_pool_is_judged_by_the_placed_clock(cli: Cli, net_file: Path) -> None:
     trace, limit = net(), PEAK * 60 // 100
-    (row,) = cli("swap", net_file, "--limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
+    row, _ = cli("swap", net_file, "--limit", "60%", "--planner", "autoswap", "--peaks", "all", "--json").json
     assert row["footprint"] <= row["limit"] == limit
     plan = cli(
         "plan", net_file, "--limit", "60%", "--planner", "autoswap", "--score", "swdoa", "--peaks", "all", "--json"
@@ -73,7 +87,7 @@ def test_a_pool_is_judged_by_the_placed_clock(cli: Cli, net_file: Path) -> None:
 
 def test_a_limit_that_binds_nothing_costs_nothing(cli: Cli, net_file: Path) -> None:
     for option in ("--limit", "--load-limit"):
-        (row,) = cli("swap", net_file, option, "1GiB", "--planner", "autoswap", "--json").json
+        row, _ = cli("swap", net_file, option, "1GiB", "--planner", "autoswap", "--json").json
         assert (row["overhead"], row["bytes_out"], row["bytes_in"], row["peak_load"]) == (0.0, 0, 0, PEAK)
 
 
@@ -83,18 +97,48 @@ def test_swap_prints_a_table(cli: Cli, net_file: Path, table: object) -> None:
     assert lines[0].endswith("on gtx1080ti, load limit of 18.00 MiB (capacity clock)")
     heads = ["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]
     assert [cell.strip() for cell in lines[2].split("  ") if cell.strip()] == heads
-    assert [line.split()[0] for line in lines[3:]] == ["autoswap", "seeded", "gives-up"]  # by overhead
+    names = [line.split()[0] for line in lines[3:]]
+    assert names == ["autoswap", "seeded", "gives-up", "bound", "bound:"]  # by overhead
     assert lines[5].split()[1:3] == ["not", "reached"]
     assert "pool of 18.00 MiB (placed clock)" in cli("swap", net_file, "--limit", "75%").out
+
+
+@pytest.mark.parametrize("option", ["--limit", "--load-limit"])
+def test_the_last_row_is_what_no_plan_can_beat(
+    cli: Cli, net_file: Path, table: dict[str, Any], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr("gpumem.swap.bound.least_stall", least_stall)
+    monkeypatch.setattr("gpumem.cli.swap.BOUNDING", 600.0)  # however busy the machine is
+    *rows, bound = cli("swap", net_file, option, "55%", "--planner", "autoswap", "--peaks", "all", "--json").json
+    base, sure = 10**7, least_stall(net(), GTX, PEAK * 55 // 100, placed=option == "--limit", rounds=ROUNDS).stall_ns
+    assert bound["least_ns"] == base + sure and bound["overhead"] == sure / base
+    assert 0 < bound["overhead"] <= min(row["overhead"] for row in rows)
+
+
+def test_it_is_said_whom_a_bound_is_for(cli: Cli, net_file: Path, table: dict[str, Any]) -> None:
+    def faster(trace: gpumem.Trace, machine: gpumem.Machine, limit: int) -> Plan:
+        swaps = autoswap(trace, machine, limit, peaks="all").decisions
+        return Plan.of(trace, [*swaps, Variant(1, "a faster way", 10, 0)])
+
+    table |= {"faster": faster, "again": checkpoint}
+    args = ["swap", net_file, "--load-limit", "85%", "--planner"]
+    assert cli(*args, "autoswap").out.splitlines()[5] == "bound: certified for every plan that swaps"
+    told = "bound: certified for every plan that swaps; not for faster: ops run in other ways"
+    assert cli(*args, "autoswap,faster").out.splitlines()[6] == told
+    assert cli(*args, "autoswap,faster", "--json").json[-1]["not_for"] == ["faster"]
+    told = "bound: certified for every plan that swaps and makes values again; not for faster: ops run in other ways"
+    assert told in cli(*args, "autoswap,again,faster").out and told in cli(*args, "faster").out
+    waits = cli(*args, "autoswap", "--host-ns", "1e6", "--json").json
+    assert [row["planner"] for row in waits] == ["autoswap"]  # nothing is known where ops wait for a host
 
 
 def test_a_load_limit_says_which_plans_take_a_larger_pool(cli: Cli) -> None:
     args = ("swap", "vgg16", "--load-limit", "70%", "--planner")
     rows = cli(*args, "heuristic,tensile,vdnn-all", "--json").json
-    over = [row["footprint"] > row["limit"] for row in rows]
+    over = [row["footprint"] > row["limit"] for row in rows[:-1]]
     assert over == [True, True, False] and rows[0]["overhead"] == 0
     told = f"Overheads are by the load: {human(rows[0]['limit'])} of live bytes, wherever they lie.\nAs one pool"
-    most = human(max(row["footprint"] for row in rows))
+    most = human(max(row["footprint"] for row in rows[:-1]))
     for planners, those in (
         ("heuristic,tensile,vdnn-all", f"2 of 3 plans take more, up to {most}"),
         ("heuristic,vdnn-all", f"1 of 2 plans takes more, {most}"),
@@ -127,8 +171,9 @@ def test_every_planner_of_the_package_plans_or_says_why_not(cli: Cli, net_file: 
     short = ["--effort", "0.01"] if "search" in gpumem.swap.PLANNERS else []  # type: ignore[attr-defined]
     ran = cli("swap", net_file, "--load-limit", "70%", "--threshold", "0", "--json", *short)
     assert ran.status == 0
-    assert [row["planner"] for row in ran.json] == list(gpumem.swap.PLANNERS)  # type: ignore[attr-defined]
-    assert len(ran.err) == sum(not row["feasible"] for row in ran.json)
+    rows = ran.json[:-1]
+    assert [row["planner"] for row in rows] == list(gpumem.swap.PLANNERS)  # type: ignore[attr-defined]
+    assert len(ran.err) == sum(not row["feasible"] for row in rows)
 
 
 @pytest.mark.parametrize("option", ["--limit", pytest.param("--load-limit", marks=pytest.mark.thorough)])
@@ -187,7 +232,7 @@ def test_a_planner_that_fails_costs_its_own_row(
     ran = cli(
         "swap", net_file, option, "75%", "--planner", "autoswap,breaks,gives-up,last", "--json", "--out", tmp_path
     )
-    first, broken, lost, last = ran.json
+    first, broken, lost, last, _ = ran.json
     assert ran.status == 1 and first["feasible"] and last["feasible"] and first["bytes_out"] == last["bytes_out"] > 0
     assert broken == dict.fromkeys(KEYS) | {
         "planner": "breaks",
@@ -199,7 +244,7 @@ def test_a_planner_that_fails_costs_its_own_row(
     assert ran.err[0] == told and len(ran.err) == 2 and "error" not in lost
     assert {path.name for path in tmp_path.iterdir()} == {"swap.json", "autoswap", "last"}
     ran = cli("swap", net_file, option, "75%", "--planner", "breaks,autoswap")
-    rows = [line.split() for line in ran.out.splitlines()[3:]]
+    rows = [line.split() for line in ran.out.splitlines()[3:5]]
     assert ran.status == 1 and rows[1] == ["breaks", "failed"] and rows[0][0] == "autoswap" and len(rows[0]) > 8
     ran = cli("swap", net_file, option, "75%", "--planner", "breaks,gives-up", "--traceback")
     assert ran.status == 1 and ran.err[0].startswith("Traceback") and any("in breaks" in line for line in ran.err)
@@ -208,10 +253,21 @@ def test_a_planner_that_fails_costs_its_own_row(
     assert line.startswith("gpumem: error: in planner breaks")
 
 
+def test_a_bound_that_fails_costs_its_own_row(
+    cli: Cli, net_file: Path, table: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpumem.swap.bound.least_stall", lambda *_, **__: 1 // 0)
+    args = ["swap", net_file, "--load-limit", "55%", "--peaks", "all", "--planner", "autoswap"]
+    ran = cli(*args, "--json")
+    assert ran.status == 1 and ran.json[0]["feasible"] and ran.json[1]["error"].startswith("ZeroDivisionError")
+    assert ran.err == ["gpumem: bound: failed: " + ran.json[1]["error"] + "; --traceback shows where, to report it"]
+    assert [line.split()[:2] for line in cli(*args).out.splitlines()[3:5]][1] == ["bound", "failed"]
+
+
 def test_a_plan_that_the_oracles_reject_costs_its_own_row(cli: Cli, net_file: Path, table: dict[str, Any]) -> None:
     table["above"] = wrong("limit")
     ran = cli("swap", net_file, "--load-limit", "75%", "--planner", "above,autoswap", "--json")
-    assert ran.status == 1 and [row["feasible"] for row in ran.json] == [False, True]
+    assert ran.status == 1 and [row["feasible"] for row in ran.json] == [False, True, None]
     assert ran.json[0]["error"].startswith("RuntimeError: the result failed its own check, please report this: ")
 
 

@@ -42,7 +42,7 @@ def anew(limit: int | str = programs.DEVICE, **options: Any) -> Iterator[list[in
     gc.collect()
     cuda.current_context().reset()
     before, most = left(), [0]
-    emm.configure(limit=limit, wait=True, **options)
+    emm.configure(**{"limit": limit, "wait": True, "swap": "heuristic", **options})
     create = VirtualMemory.create
 
     def counted(self: VirtualMemory, size: int) -> Any:

@@ -40,7 +40,7 @@ def native(seed):
 def played(program, limit, word, world=OnStreams):
     """What a program saw on a device that is closed by then."""
     mine = world()
-    device = Adaptive(mine, limit, wait=True, min_length=8)
+    device = Adaptive(mine, limit, planner="heuristic", wait=True, min_length=8)
     try:
         return [x.tobytes() for x in perform(program.calls, device, Mixing(kernels, word))], device.report()
     finally:
@@ -120,7 +120,7 @@ def check_a_plan_moves_bytes_beside_kernels():
     """In planned iterations the host waits for nothing but the program's own reads and writes."""
     address, word = digest()
     world = OnStreams()
-    device = Adaptive(world, 5 * 4096, wait=True, min_length=8)
+    device = Adaptive(world, 5 * 4096, planner="heuristic", wait=True, min_length=8)
     mix = Mixing(kernels, word)
     weights = [device.malloc(4096) for _ in range(4)]
     for k, w in enumerate(weights):
@@ -158,7 +158,7 @@ def check_arrays_are_typed_where_shape_and_dtype_are_told():
 
 def check_events_of_timed_ops_serve_again():
     """However often a program deviates, is recorded and goes on, and however often an op raises."""
-    device = Adaptive(OnStreams(), 500, wait=True, min_length=8)
+    device = Adaptive(OnStreams(), 500, planner="heuristic", wait=True, min_length=8)
     weights = [device.malloc(100) for _ in range(4)]
 
     def step(size):
@@ -188,7 +188,7 @@ def check_close_gives_all_back_whatever_fails():
     gc.collect()
     before = live()
     for kind in ("wait", "context"):
-        device = Adaptive(OnStreams(), 500, wait=True, min_length=8)
+        device = Adaptive(OnStreams(), 500, planner="heuristic", wait=True, min_length=8)
         blocks = [device.malloc(100) for _ in range(9)]
         for block in blocks:
             device.write(block, b"1")

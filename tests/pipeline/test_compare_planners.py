@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
 
 import gpumem
 from gpumem import Machine
+from gpumem.base import work
+from gpumem.base.errors import NotReached
 from gpumem.base.units import fraction
 from gpumem.pipeline import Planned, among, least
+from gpumem.pipeline.compare_planners import asking
 from gpumem.swap import Plan
 from tests.cli.planners import breaks
 from tests.conftest import Cli
@@ -30,6 +34,33 @@ def test_the_cheapest_plan_counts_and_obeys_the_overhead() -> None:
     assert found.planned is not None and found.planned.plan == best.plan
     assert not found.planned.checked.left_out
     assert among(trace, machine, 300 * MIB, planners=planners, overhead=best.overhead / 2).planned is None
+
+
+def test_each_cheaper_plan_is_offered_as_soon_as_it_is_there_until_it_is_enough() -> None:
+    trace, machine = gpumem.bundled("vgg16"), Machine.named("gtx1080ti")
+    planners, offered = ["on-demand", "vdnn-all", "on-demand-nonblocking", "vdnn-dyn", "heuristic"], list[Planned]()
+    found = among(trace, machine, load=trace.peak_load * 7 // 10, planners=planners, offer=offered.append)
+    assert [one.planner for one in offered] == ["on-demand", "vdnn-all", "on-demand-nonblocking", "heuristic"]
+    assert found.planned is not None and found.planned.plan == offered[-1].plan
+    how = {"load": trace.peak_load * 7 // 10, "planners": planners}
+    assert len(among(trace, machine, enough=inf, **how).tried) == 1
+    assert len(among(trace, machine, enough=inf, overhead=0.3, **how).tried) == 2
+
+
+def test_without_an_end_a_search_looks_no_further_than_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[tuple[float, bool]]()
+
+    def search(trace: gpumem.Trace, machine: Machine, limit: int, *, effort: float = 1.0) -> Plan:
+        told.append((effort, work.hurried()))
+        raise NotReached(trace.peak_load, limit)
+
+    monkeypatch.setitem(gpumem.swap.PLANNERS, "search", search)  # type: ignore[attr-defined]
+    trace = gpumem.bundled("mlp3")
+    for options in ({}, {"effort": 0.5}):
+        ask = asking(Machine.named("rtx4090"), trace.peak_load * 95 // 100, ["search"], options)
+        for seconds in (5.0, None):
+            assert ask(trace, seconds, lambda plan: None)[0] is False
+    assert told == [(1.0, True), (0.01, False), (0.5, True), (0.5, False)]
 
 
 def test_what_cannot_be_is_not_tried_again_and_the_least_pool_is_near() -> None:

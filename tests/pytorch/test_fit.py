@@ -14,10 +14,12 @@ import torch
 
 import gpumem
 from gpumem import Machine, Plan, check, io
-from gpumem.base.errors import Infeasible
+from gpumem.base.errors import Infeasible, NotReached
+from gpumem.pipeline.compare_planners import BEST, QUICK
 from gpumem.swap.facts.limits import fits
 from gpumem.swap.planners import PLANNERS
 from gpumem.torch import Fit, WorkloadError, capture, fit
+from gpumem.torch.fit_report import SECONDS
 from gpumem.trace.batch import MOST, batch_of, largest, place_of, step_at
 from tests.cli.planners import breaks
 from tests.conftest import Cli
@@ -126,7 +128,8 @@ def test_a_plan_makes_a_step_fit_and_says_whose_tensors_move(make: Any, card: Ma
     }
     assert all("forward" in part["when"] or "optimizer" in part["when"] for part in row["modules"])
     assert json.loads(json.dumps(row))["plan"]["overhead"] == planned.overhead
-    assert found.next("t.py:make") == "gpumem fit t.py:make --machine card --batch 4096 --overhead 80% --out planned"
+    told = "gpumem fit t.py:make --machine card --batch 4096 --overhead 80% --seconds 120 --out planned"
+    assert found.next("t.py:make") == told
 
 
 def test_what_no_plan_can_do_names_the_least_limit_that_would_do(make: Any, card: Machine) -> None:
@@ -137,7 +140,36 @@ def test_what_no_plan_can_do_names_the_least_limit_that_would_do(make: Any, card
     assert again.fits_planned
     typed = f"{found.least.pool // MIB}MiB"
     assert f"the least limit found is {typed}" in found.answer()
-    assert found.next("t.py:make") == f"gpumem fit t.py:make --machine card --batch 512 --limit {typed}"
+    command = "gpumem fit t.py:make --machine card --batch 512"
+    assert found.next("t.py:make") == f"{command} --limit {typed} --seconds 120"
+    short = found.with_(seconds=4.0, needs=0)  # as if it were not proved that there is none
+    assert "in 4 s; try --seconds 32" in short.answer()
+    assert short.next("t.py:make") == f"{command} --limit 12MiB --seconds 32"
+    assert "--limit" in short.with_(needs=13 * MIB).next("t.py:make")
+
+
+def test_it_is_what_plan_makes_of_it_in_the_same_seconds(
+    make: Any, card: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left out, the planner is `search`, and has all of the time; where any plan will do, quick ones come first."""
+    asked = list[tuple[str, float]]()
+
+    def noted(name: str) -> Any:
+        def planner(trace: Any, machine: Machine, limit: int, *, seconds: float | None = None) -> Plan:
+            asked.append((name, seconds or 0.0))
+            raise NotReached(trace.peak_load, limit)
+
+        return planner
+
+    for name in (*QUICK, *BEST):
+        monkeypatch.setitem(PLANNERS, name, noted(name))
+    trace = fit(make, card, batch=4096).trace
+    first, rest = asked[0], asked[1:]
+    assert first[0] == "search" and rest[0][0] == "tensile" and {name for name, _ in rest} == {*QUICK, *BEST}
+    asked.clear()
+    with pytest.raises(NotReached):
+        gpumem.plan(trace, card, pool=56 * MIB, planner="search", seconds=SECONDS)
+    assert first[1] == pytest.approx(asked[0][1], rel=0.1)
 
 
 def test_a_planner_that_fails_costs_its_own_row(cli: Cli, train: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def told(device: Adaptive, *kinds: str) -> list[tuple[Any, ...]]:
 
 def short(world: Any, limit: int | str, **options: Any) -> Adaptive:
     """A device for programs with short iterations."""
-    return Adaptive(world, limit, min_length=8, **options)
+    return Adaptive(world, limit, **{"planner": "heuristic", "min_length": 8, **options})
 
 
 def step(device: Any, weights: list[int], size: int = 100, batch: int = 1) -> None:

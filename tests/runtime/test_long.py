@@ -78,7 +78,7 @@ def test_writes_of_inputs_that_never_repeat() -> None:
 
 
 def test_a_write_that_is_refused_is_none() -> None:
-    device = Adaptive(InMemory(), 300, detect="writes", wait=True)
+    device = Adaptive(InMemory(), 300, planner="heuristic", detect="writes", wait=True)
     large, x, y, z, w = device.malloc(400), *(device.malloc(100) for _ in range(4))
     with pytest.raises(LimitError):
         device.write(large, b"1")

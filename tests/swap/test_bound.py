@@ -13,6 +13,7 @@ from hypothesis import assume, given, strategies as st
 from gpumem.base import work
 from gpumem.base.errors import Infeasible, NotReached
 from gpumem.io import bundled
+from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Link, Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap._solver_process import answer
@@ -20,6 +21,7 @@ from gpumem.swap.autoswap.planner import autoswap
 from gpumem.swap.bound import Bound, least_stall, zero_stall_limit
 from gpumem.swap.facts.limits import floor
 from gpumem.swap.fluid import fractions
+from gpumem.swap.plan import Plan, Swap
 from gpumem.swap.search.planner import lowest
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, PARAM
@@ -65,6 +67,30 @@ def test_nor_does_one_that_makes_values_again(data: st.DataObject) -> None:
     bound = least_stall(trace, target, capacity, recompute=True)
     assert stall(trace, target, swapped, capacity) >= bound.stall_ns
     assert bound.stall_ns <= least_stall(trace, target, capacity).stall_ns + 1
+
+
+@given(st.data())
+def test_nor_does_one_in_a_pool_by_the_placed_clock(data: st.DataObject) -> None:
+    trace = data.draw(st.one_of(steps(streams=1, max_layers=6), traces(streams=1, max_ops=12)))
+    target = machine_of(data)
+    swapped = data.draw(any_plans(trace)).apply(trace)
+    placement = best_fit(swapped, alignment=1)
+    assume(placement.height)
+    longer = simulate(swapped, target, placement).makespan - simulate(trace, target).makespan + 0.5
+    assert longer >= least_stall(trace, target, placement.height, recompute=True, placed=True).stall_ns
+
+
+def test_what_is_allocated_early_is_in_nobodys_way_in_a_pool() -> None:
+    """x leaves from 0 to 20, y is allocated at 10 and written from 30 on: by the load op 1 waits, in a pool none."""
+    ops = Ops.make([[0], [], [], [], [], [], [], [0]], [[], [], [], [1], [], [], [], [0]], duration=[10] * 8)
+    trace = Trace(Buffers.make([8, 8], [0, 1], [8, 4], kind=[PARAM, "activation"], persistent=[True, False]), ops)
+    target = Machine("m", 100, Link(0.0, 2.5), Link(0.0, 2.5), 1.0, 1.0)
+    swapped = Plan.of(trace, [Swap(0, 0, 7, 1, 4, 0)]).apply(trace)
+    pool = best_fit(swapped, alignment=1)
+    assert pool.height == swapped.peak_load == 8
+    assert simulate(swapped, target, pool).makespan == simulate(trace, target).makespan == 80
+    assert simulate(swapped, target, capacity=8).makespan == 80 + least_stall(trace, target, 8).stall_ns == 90
+    assert least_stall(trace, target, 8, placed=True).stall_ns == 0
 
 
 def test_while_an_op_waits_for_its_host_copies_run() -> None:

@@ -28,6 +28,7 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
 Progress = Callable[[str], None]
 LEAST = 1e-9  # seconds that a caller is left with, however late it is
 LATE = "the time was up, more seconds may do"
@@ -63,11 +64,16 @@ def start_clock() -> None:
         _waiting.seconds += wall() - _waiting.since
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class _Budget:
-    """When it ends, in seconds of the clock; whom it tells what, and which part of all that it is."""
+    """When it ends, in seconds of the clock, or who says so; whom it tells what, and which part of all that it is."""
 
     end: float = inf
+    stopped: Callable[[], bool] = _never
     progress: Progress | None = None
     name: str = ""  # before each text
     whole: tuple[float, float] = (0.0, 1.0)  # where this begins in all that is told about, 0 to 1, and how much it is
@@ -93,7 +99,9 @@ def _opened(budget: _Budget) -> Iterator[None]:
 
 
 @contextmanager
-def within(seconds: float | None = None, progress: Progress | None = None) -> Iterator[None]:
+def within(
+    seconds: float | None = None, progress: Progress | None = None, stopped: Callable[[], bool] | None = None
+) -> Iterator[None]:
     """Open a budget that ends in so many seconds, never after that around it; None: with that.
 
     Work looks at it between its steps, so it ends within a step of the end. What is found by then depends on the
@@ -105,6 +113,8 @@ def within(seconds: float | None = None, progress: Progress | None = None) -> It
     progress : callable, optional
         Told what is being done; left out, who is told by the budget around it. A method `reached` of it, if there is
         one, is told the share of the work that is done, 0 to 1.
+    stopped : callable, optional
+        Asked between steps whether nobody wants the work any more, as another thread may know: then the time is up.
 
     Raises
     ------
@@ -125,9 +135,9 @@ def within(seconds: float | None = None, progress: Progress | None = None) -> It
     if seconds is not None:
         check_seconds(seconds)
         end = min(end, now() + seconds)
-    if progress is not None:
-        around = _Budget(progress=progress)
-    with _opened(_Budget(end, around.progress, around.name, around.step, around.step)):
+    ends = around.stopped if stopped is None else lambda: stopped() or around.stopped()
+    told = around if progress is None else _Budget(progress=progress)
+    with _opened(_Budget(end, ends, told.progress, told.name, told.step, told.step)):
         yield
 
 
@@ -145,7 +155,7 @@ def part(name: str = "", share: float = 1.0) -> Iterator[None]:
         begin = now()
         end = min(end, begin + share * (end - begin))
     called = f"{around.name}{name}: " if name else around.name
-    with _opened(_Budget(end, around.progress, called, around.step, around.step)):
+    with _opened(_Budget(end, around.stopped, around.progress, called, around.step, around.step)):
         yield
 
 
@@ -172,13 +182,15 @@ def budgeted(function: Callable[P, T]) -> Callable[P, T]:
 
 def left() -> float:
     """Return the seconds that are left, a little where none are; infinite where there is no end."""
+    if over():
+        return LEAST
     end = _budget.get().end
     return inf if end == inf else max(end - now(), LEAST)
 
 
 def seconds() -> float | None:
     """Return what is left as the keyword `seconds` of what knows no budget; None where there is no end."""
-    return None if _budget.get().end == inf else left()
+    return None if (rest := left()) == inf else rest
 
 
 def hurried() -> bool:
@@ -188,8 +200,8 @@ def hurried() -> bool:
 
 def over() -> bool:
     """Return whether the time is up."""
-    end = _budget.get().end
-    return end < inf and now() >= end
+    budget = _budget.get()
+    return (budget.end < inf and now() >= budget.end) or budget.stopped()
 
 
 def each(items: Iterable[T]) -> Iterator[T]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gpumem
-from gpumem import swap
+from gpumem import pipeline, swap
 from gpumem.base import work
 from gpumem.base.units import amount
 from gpumem.cli.common.args import add_machine, target_of
@@ -17,6 +18,9 @@ from gpumem.cli.common.parser import Commands
 from gpumem.cli.common.planning import SIZE, tell_bound
 from gpumem.cli.common.progress import Progress, tell
 from gpumem.pipeline import report
+from gpumem.swap.fluid import in_a_row
+
+BOUND = "bound"  # the row of a table of planners
 
 
 def add(commands: Commands) -> None:
@@ -73,6 +77,34 @@ def _bounds(trace: gpumem.Trace, target: gpumem.Machine, load: int | None) -> di
             stall = swap.least_stall(trace, target, load, recompute=recompute).stall_ns
         row |= {f"least_stall{kind}_ns": stall, f"least_overhead{kind}": stall / base if base else None}
     return row
+
+
+def row_of(case: pipeline.Case, found: Mapping[str, pipeline.Planned], **how: Any) -> dict[str, Any] | None:
+    """Return a row of `gpumem swap`: what no plan of the kinds that stand there can beat, within the budget.
+
+    `found` has what is planned by each planner; `how` are options of `least_stall`. Bounded are swaps, and values made
+    again where one of the plans does that. `not_for` names those that have ops run by others of their ways, whom it
+    does not bound. None where nothing is known: without a plan, or where ops wait for one another or for a host.
+    """
+    base, limit, pool = case.line.makespan, case.pool or case.load, case.pool is not None
+    if not found or not base or limit is None or not in_a_row(case.trace, case.machine):
+        return None
+    ways = [name for name, one in found.items() if any(isinstance(d, gpumem.Variant) for d in one.plan.decisions)]
+    bounded = [one for name, one in found.items() if name not in ways]
+    again = any(len(one.plan.swaps) < len(one.plan.decisions) for one in bounded or found.values())
+    begin, stall = work.now(), 0
+    if all(one.overhead > 0 for one in bounded):  # else nothing is left to be said
+        work.tell("bounding")
+        stall = swap.least_stall(case.trace, case.machine, limit, recompute=again, placed=pool, **how).stall_ns
+    known = {"overhead": stall / base, "seconds": work.now() - begin, "least_ns": base + stall}
+    return {"planner": BOUND, "limit": limit, **known, "recompute": again, "not_for": ways}
+
+
+def told_of(row: Mapping[str, Any]) -> str:
+    """Return in a line what such a row says of whom."""
+    kinds = "swaps and makes values again" if row["recompute"] else "swaps"
+    ways = f"; not for {', '.join(row['not_for'])}: ops run in other ways" if row["not_for"] else ""
+    return f"{BOUND}: certified for every plan that {kinds}{ways}"
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
     add_machine(what, "rtx4090")
     add_workspaces(what)
     how = p.add_argument_group("how to plan")
-    add_planner(how, None, "swap planners; the cheapest counts (default: six, the quick ones first)")
+    add_planner(how, None, "swap planners; the cheapest counts (default: search)")
     how.add_argument("--seconds", type=float, metavar="S", help="of planning (default: 8); captures come on top")
     p.add_argument("--out", metavar="DIR", help="write report, captured trace, plan, timeline and pictures there")
     p.add_argument("--json", action="store_true", help="print the figures as one JSON object")
@@ -96,10 +96,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Read how to plan, as keywords of `fit`, before anything is captured."""
-    from gpumem.pipeline.compare_planners import SEVERAL
+    from gpumem.pipeline.compare_planners import BEST
     from gpumem.swap import planners_of
 
-    planners = planners_of(SEVERAL) if args.planner is None else planners_asked(args)
+    planners = planners_of(BEST) if args.planner is None else planners_asked(args)
     options: dict[str, Any] = {"planner": [*planners], "options": options_told(args, planners)}
     if args.overhead is not None:
         options["overhead"] = fraction(args.overhead, "--overhead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpumem
@@ -12,6 +13,7 @@ from gpumem import io, pipeline, swap
 from gpumem.base import work
 from gpumem.base.errors import failure
 from gpumem.base.units import exact
+from gpumem.cli import bound
 from gpumem.cli.common.args import check_folder, out_folder, target_of
 from gpumem.cli.common.files import FILE, add_workspaces, read_with_ops, source_of
 from gpumem.cli.common.parser import Commands
@@ -23,6 +25,9 @@ from gpumem.swap.planner import SWAPS
 
 MEASURED = ("peak_load", "footprint", "bytes_out", "bytes_in", "recompute_ns", "overhead", "seconds")
 PROGRAM = 30  # seconds of a planner that proves, where nobody says
+# Of the bound, where nobody says: programs, so that it is the same each time, and seconds at most; else the part of the
+# seconds of a planner. Not tuned.
+ROUNDS, BOUNDING, SHARE = 3, 10.0, 0.5
 COLUMNS = ("planner", "limit", "feasible", *MEASURED)
 
 
@@ -47,8 +52,9 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan for one limit with each planner; compare load, footprint, traffic and overhead, the least overhead first.
 
-    What does not get there stands at the end. Integer programs get half a minute each, unless --seconds says otherwise;
-    ilp and mosos begin with the best plan that there is by then.
+    What does not get there stands at the end, and below all the certified bound, which no plan of its kind can beat.
+    Integer programs get half a minute each and the bound ten seconds, unless --seconds says otherwise; ilp and mosos
+    begin with the best plan that there is by then.
     """
     check_folder(args.out)
     if (args.limit is None) == (args.load_limit is None):
@@ -61,38 +67,70 @@ def run(args: argparse.Namespace) -> int:
         with work.within(options.pop("seconds", None)):
             case = pipeline.Case.of(trace, target, **goals(args, trace))
             seconds = work.seconds()  # of each planner
-        rows: list[dict[str, Any]] = []
-        found: dict[str, pipeline.Planned] = {}
-        proved: dict[str, dict[str, Any]] = {}
+        asked = _Asked(case, seconds, options, not args.no_check, args.traceback, alone=len(planners) == 1)
         for name, planner in progress.over(planners.items()):
-            own = dict(options)
-            if planner.proves and case.pool is None:
-                if planner.starts_from:
-                    own |= {"start": _start(found.values(), swaps_only=planner.starts_from == SWAPS)}
-                planner = _noting(planner.with_known(own), proved.setdefault(name, {}))
-            try:
-                with work.within(PROGRAM if planner.proves and seconds is None else seconds), work.part(name):
-                    row, planned = _try(case, name, planner, own)
-                    if planned is not None and not args.no_check:
-                        work.tell("checking the plan")
-                        planned.verified().checked.told(tell)
-            except Exception as error:
-                if len(planners) == 1:
-                    raise
-                tell_failure(name, error, args.traceback)
-                row, planned = _row(case, name) | {"error": failure(error)}, None
-            rows.append(row)
-            if planned is not None:
-                found[name] = planned
-    if args.out is not None and found:
+            asked.plan(name, planner)
+        asked.bound()
+    rows = [*asked.rows, *asked.last]
+    if args.out is not None and asked.found:
         with out_folder(args.out) as folder:
-            for name, planned in found.items():
+            for name, planned in asked.found.items():
                 (folder / name).mkdir()
                 planned.write(folder / name, source.name)
             io.write_text(folder / "swap.json", json.dumps(rows, indent=1) + "\n")
-    rows = [row | proved.get(row["planner"], {}) for row in rows]
-    print(json.dumps(rows) if args.json else _table(case, sorted(rows, key=_place)))
-    return 1 if any("error" in row for row in rows) else 0 if found else 3
+    print(json.dumps(rows) if args.json else _table(case, [*sorted(asked.rows, key=_place), *asked.last]))
+    return 1 if any("error" in row for row in rows) else 0 if asked.found else 3
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What came of the planners so far: rows, plans by name, and the row of the bound."""
+
+    case: pipeline.Case
+    seconds: float | None
+    options: dict[str, Any]
+    check: bool
+    traceback: bool
+    alone: bool
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    found: dict[str, pipeline.Planned] = field(default_factory=dict)
+    last: list[dict[str, Any]] = field(default_factory=list)
+
+    def plan(self, name: str, planner: swap.Planner) -> None:
+        """Add the row of a planner; one that fails costs the others nothing."""
+        own, proved = dict(self.options), dict[str, Any]()
+        seconds = PROGRAM if planner.proves and self.seconds is None else self.seconds
+        if planner.proves and self.case.pool is None:
+            if planner.starts_from:
+                own |= {"start": _start(self.found.values(), swaps_only=planner.starts_from == SWAPS)}
+            planner = _noting(planner.with_known(own), proved)
+        try:
+            with work.within(seconds), work.part(name):
+                row, planned = _try(self.case, name, planner, own)
+                if planned is not None and self.check:
+                    work.tell("checking the plan")
+                    planned.verified().checked.told(tell)
+        except Exception as error:
+            if self.alone:
+                raise
+            row, planned = self._failed(name, error), None
+        self.rows.append(row | proved)
+        if planned is not None:
+            self.found[name] = planned
+
+    def bound(self) -> None:
+        """Add the row of the bound, where there is one."""
+        how = {"rounds": ROUNDS} if self.seconds is None else {}
+        try:
+            with work.within(BOUNDING if self.seconds is None else SHARE * self.seconds), work.part(bound.BOUND):
+                least = bound.row_of(self.case, self.found, **how)
+        except Exception as error:
+            least = self._failed(bound.BOUND, error)
+        self.last = [] if least is None else [dict.fromkeys(COLUMNS) | least]
+
+    def _failed(self, name: str, error: Exception) -> dict[str, Any]:
+        tell_failure(name, error, self.traceback)
+        return _row(self.case, name) | {"error": failure(error)}
 
 
 def _place(row: dict[str, Any]) -> tuple[bool, float]:
@@ -148,6 +186,9 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
     clock = "placed" if pool else "capacity"
     lines = [["planner", "peak load", "footprint", "bytes out", "bytes in", "run again", "overhead", "seconds"]]
     for r in rows:
+        if "not_for" in r:
+            lines.append([bound.BOUND, *[""] * 5, report.percent(r["overhead"]), f"{r['seconds']:.3f}"])
+            continue
         if not r["feasible"]:
             why, seconds = ("failed", "") if "error" in r else ("not reached", f"{r['seconds']:.3f}")
             lines.append([r["planner"], why, "", "", "", "", "", seconds])
@@ -162,6 +203,8 @@ def _table(case: pipeline.Case, rows: list[dict[str, Any]]) -> str:
         if "gap" in r:
             least = f"at least {report.human_ns(r['least_ns'])} an iteration, gap {report.percent(r['gap'])}"
             table += f"\n{r['planner']}: {least}, {r['proof']}"
+        if "not_for" in r:
+            table += f"\n{bound.told_of(r)}"
     return "\n\n".join(filter(None, [table, "" if pool else _beyond(case.load or 0, rows), told]))
 
 

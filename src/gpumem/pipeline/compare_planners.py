@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -20,9 +21,12 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planners_of
 from gpumem.trace import Trace
 
-QUICK = ("tensile", "checkpoint", "capuchin")
-IN_A_RUN = (*QUICK, "on-demand-nonblocking")  # while a program runs: the last reaches what can be reached
-SEVERAL = (*QUICK, "heuristic", "autoswap", "search")  # the quick ones first: they leave time to those that search
+BEST = ("search",)  # begins with the plans of the others, as far as it has time, and is never worse
+QUICK = ("tensile", "checkpoint", "capuchin")  # where any plan will do
+# While a program runs: those of milliseconds first, whose plan it follows meanwhile; the second reaches what can be
+# reached.
+IN_A_RUN = ("tensile", "on-demand-nonblocking", *BEST)
+HASTY = MappingProxyType({"effort": 0.01})  # where there is no end, and hardly a plan: what the search begins with
 ENOUGH = 0.001  # overhead: what costs less is not made cheaper
 STEPS = 64  # the least pool is found to such a part of what there is between too little and enough
 BEFORE, EACH = 0.2, 0.3  # shares of the time that is left: for the footprint without a plan; for each pool
@@ -76,10 +80,12 @@ def among(
     pool: int | None = None,
     *,
     load: int | None = None,
-    planners: Sequence[str | AnyPlanner] = SEVERAL,
+    planners: Sequence[str | AnyPlanner] = BEST,
     overhead: float | None = None,
+    enough: float = ENOUGH,
     seconds: float | None = None,
     check: bool = True,
+    offer: Callable[[Planned], object] | None = None,
     progress: work.Progress | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Among:
@@ -93,11 +99,15 @@ def among(
         As the `planner` of `plan`. The first is asked first; the time that it leaves goes to the others.
     overhead : float, optional
         The most that the plan may cost, as a fraction of the iteration without it.
+    enough : float
+        A plan that costs as little ends it; infinite: any will do.
     seconds : float, optional
         Of planning. What comes out then depends on the machine. The oracles may take as long again; those that would
         take longer are left out, and `checked` says so.
     check : bool
         Hold the plan that is returned against the oracles.
+    offer : callable, optional
+        Told of each plan that is cheaper than all before it, as soon as it is there; not checked.
     options : mapping
         Of planners, such as `threshold`: each gets those that it has.
 
@@ -143,8 +153,10 @@ def among(
                     needs = least
                     break
                 if found is not None and (overhead is None or found.overhead <= overhead):
+                    if offer is not None and all(found.overhead < one.overhead for one in good.values()):
+                        offer(found)
                     good[name] = found
-                    if found.overhead <= ENOUGH:
+                    if found.overhead <= enough:
                         break
         with work.within(seconds):
             best = _best(good, tried, check)
@@ -201,7 +213,7 @@ def least(
     too_little : int
         Bytes of a pool that none can do with.
     planners, overhead, seconds, options
-        As in `among`.
+        As in `among`; the first plan that costs no more counts.
 
     Returns
     -------
@@ -219,7 +231,7 @@ def least(
         work.tell(f"looking for the least limit: {human(pool * MIB)}")
         how: dict[str, Any] = {"planners": planners, "overhead": overhead, "options": options}
         with work.part(share=EACH):
-            found = among(trace, machine, pool * MIB, check=False, **how)
+            found = among(trace, machine, pool * MIB, enough=inf, check=False, **how)
         if found.planned is None:
             low = max(pool, found.needs // MIB)
         else:
@@ -232,20 +244,25 @@ def _nothing(trace: Trace, machine: Machine, limit: int) -> Plan:
     return Plan.of(trace)
 
 
+Offer = Callable[[Plan], object]
+
+
 def asking(
     machine: Machine,
     limit: int,
     planners: Sequence[str | AnyPlanner] = IN_A_RUN,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> Callable[[Trace, float | None], tuple[Plan | None, bool, list[str]]]:
+) -> Callable[[Trace, float | None, Offer], tuple[bool, list[str]]]:
     """Return what asks several planners about a trace within a load limit; the cheapest by the capacity clock counts.
 
-    It answers with the plan, whether more time is of no use, and a line for each planner that was asked.
+    Each plan that is the cheapest so far is offered. The answer is whether more time is of no use, and a line for each
+    planner that was asked. Without seconds a search looks no further than where it begins.
     """
 
-    def ask(trace: Trace, seconds: float | None) -> tuple[Plan | None, bool, list[str]]:
-        found = among(trace, machine, load=limit, planners=planners, seconds=seconds, check=False, options=options)
-        plan = None if found.planned is None else found.planned.plan
-        return plan, plan is not None or bool(found.needs), [f"planner {tried}" for tried in found.tried]
+    def ask(trace: Trace, seconds: float | None, offer: Offer) -> tuple[bool, list[str]]:
+        given = options if seconds is not None else {**HASTY, **options}
+        how: dict[str, Any] = {"planners": planners, "seconds": seconds, "options": given, "check": False}
+        found = among(trace, machine, load=limit, offer=lambda one: offer(one.plan), **how)
+        return found.planned is not None or bool(found.needs), [f"planner {tried}" for tried in found.tried]
 
     return ask

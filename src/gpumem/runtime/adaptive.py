@@ -17,7 +17,7 @@ from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
-from gpumem.pipeline.compare_planners import asking
+from gpumem.pipeline.compare_planners import IN_A_RUN, asking
 from gpumem.runtime.log import LOGGED, LogEntry, Logged
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveWorld
@@ -53,7 +53,8 @@ class Adaptive:
         Bytes that blocks may hold on the device at once, or a text such as `"4GiB"`, or `"70%"` of the peak of the
         iteration that is found; until then there is none.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. `"on-demand"`: none is made.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
+        time, and `search`. `"on-demand"`: none is made.
         What a plan makes again goes to the host instead.
     machine : Machine or str, optional
         What plans are made for; the clock's own, an `rtx4090` in other worlds.
@@ -63,7 +64,8 @@ class Adaptive:
     min_length : int
         Fewest events (mallocs, reads, writes, frees) of an iteration, for `"period"`.
     seconds : float
-        Of planning, at most, once there is a plan.
+        Of planning, at most, once there is a plan. The first one is followed as soon as it is there, those that are
+        better from the end of an iteration on, while the search goes on.
     wait : bool
         Let the program wait for its plan.
     options : mapping
@@ -108,7 +110,7 @@ class Adaptive:
     ...             device.exec("update", [x], [w], call=twice)
     ...             device.free(x)
     ...     return [device.read(w).tobytes() for w in weights]
-    >>> device = Adaptive(InMemory(), 500, min_length=8, wait=True)
+    >>> device = Adaptive(InMemory(), 500, planner="heuristic", min_length=8, wait=True)
     >>> program(device) == program(Adaptive(InMemory(), "1MiB"))
     True
     >>> rows = device.report().iterations
@@ -126,7 +128,7 @@ class Adaptive:
         world: LiveWorld,
         limit: int | str,
         *,
-        planner: str | Sequence[str] = "heuristic",
+        planner: str | Sequence[str] = IN_A_RUN,
         machine: Machine | str | None = None,
         detect: str = PERIOD,
         min_length: int = 32,
@@ -370,7 +372,7 @@ class Adaptive:
     def close(self) -> None:
         """End the last iteration, wait for what is under way, and give everything back; blocks are gone.
 
-        Planning is waited for as long as it was given.
+        Planning ends at its next step.
         """
         self._closed = True
         with ExitStack() as last:  # goes on where a step fails, and raises in the end

@@ -18,6 +18,7 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import floor as static_floor
 from gpumem.swap.fluid import Refined, in_a_row, refine, relax
 from gpumem.trace import Trace
+from gpumem.trace.lifetimes import touched
 
 SAFETY = 1e-9  # relative; far above the rounding of the dual's sums in float64
 SIZE = 40_000  # variables
@@ -137,6 +138,7 @@ def least_stall(
     limit: int,
     *,
     recompute: bool = False,
+    placed: bool = False,
     rounds: int = 20,
     size: int = SIZE,
     seconds: float | None = None,
@@ -148,6 +150,8 @@ def least_stall(
     ----------
     recompute : bool
         Whether plans may make values again (`Recompute` and `Hold` beside `Swap`), by the trace's own operators.
+    placed : bool
+        Whether the limit is of a pool, so that the placed clock judges.
 
     Notes
     -----
@@ -163,8 +167,14 @@ def least_stall(
     and is not counted twice. A gap is swapped or dropped, not both. What else reruns need, be it made again in
     scratch, kept past its death or swapped in early, costs nothing here, in time and in bytes. A gap that wraps the
     iteration boundary cannot be dropped, nor one whose value has a chain that `Plan.apply` refuses. A value made again
-    is the same, so that a copy on the host stays good. Bounded are no plans with a `Variant`, by which an op may take
-    less time or bytes than recorded.
+    is the same, so that a copy on the host stays good.
+
+    Why it is valid for a pool. Two buffers with bytes in common are touched one after the other: no op on one of them
+    begins before all on the other have ended. So at any moment all that lie between their first access and their last
+    are apart, and together at most as large as the pool. From its allocation to its first access a buffer is in
+    nobody's way by that clock, so `touched` lifetimes count.
+
+    Bounded are no plans with a `Variant`, by which an op may take less time or bytes than recorded.
 
     Raises
     ------
@@ -178,6 +188,7 @@ def least_stall(
     >>> least_stall(trace, Machine.named("gtx1080ti"), trace.peak_load * 9 // 10).stall_ns > 0
     True
     """
+    trace = touched(trace) if placed else trace
     peak, (op, needs) = trace.peak_load, static_floor(trace)
     if limit < needs:
         raise Infeasible(op, needs, limit)

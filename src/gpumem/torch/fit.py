@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -12,20 +13,19 @@ from gpumem.base import work
 from gpumem.base.arguments import strict
 from gpumem.base.units import amount, fraction, human
 from gpumem.pipeline import Among, Need, Planned, among, least, need
-from gpumem.pipeline.compare_planners import QUICK, SEVERAL
+from gpumem.pipeline.compare_planners import BEST, QUICK
 from gpumem.pipeline.requirement import context_of
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.simulator.workspaces import adding as convolving
 from gpumem.swap.planners import planner_of
 from gpumem.torch.capture.capture import record
-from gpumem.torch.fit_report import Fit, Largest
+from gpumem.torch.fit_report import SECONDS, Fit, Largest
 from gpumem.torch.step.foreach_chunks import in_bytes
 from gpumem.torch.step.workload import Make, WorkloadError, name_of
 from gpumem.trace import Trace
 from gpumem.trace.batch import largest as largest_of
 
-SECONDS = 8.0
 EACH = 4.0  # seconds of planning at one batch, while the largest is looked for
 START = 32  # where the search for it begins, where `make` does not say
 
@@ -41,7 +41,7 @@ def fit(
     device: str = "meta",
     chunk: int | str | None = None,
     largest: bool = False,
-    planner: str | Sequence[str] = SEVERAL,
+    planner: str | Sequence[str] = BEST,
     options: Mapping[str, Any] = MappingProxyType({}),
     seconds: float = SECONDS,
     workspaces: str | int = "fastest",
@@ -70,7 +70,8 @@ def fit(
     largest : bool
         Look for the largest batches that fit, without a plan and with one, and answer for the latter.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, `search`, which
+        begins with the plans of the others.
     options : mapping
         Of planners, such as `threshold`: each gets those that it has.
     seconds : float
@@ -205,7 +206,7 @@ class _Asked:
         if answer.fits:
             return answer
         begin = work.now()
-        chosen = self.plan(trace, limit, self.planners, self.seconds)
+        chosen = self.plan(trace, limit)
         best, known = chosen.planned, self.planned.get(batch)
         if known is not None and (best is None or known.overhead < best.overhead):  # time may be shorter now
             best = known.verified(self.seconds)
@@ -216,25 +217,17 @@ class _Asked:
             trace,
             self.machine,
             max(limit, chosen.needs),
-            planners=[name for name in self.quick if name not in broken] or [*{*self.planners} - broken],
+            planners=[name for name in self.any_of if name not in broken],
             options=self.options,
             overhead=self.overhead,
             seconds=max(begin + self.seconds - work.now(), self.seconds / 2),
         )
         return answer.with_(tried=chosen.tried, least=lowest, needs=chosen.needs)
 
-    def plan(self, trace: Trace, limit: int, planners: Sequence[str], seconds: float, check: bool = True) -> Among:
-        """Plan by several planners, the limits on cost as asked."""
-        return among(
-            trace,
-            self.machine,
-            limit,
-            planners=planners,
-            overhead=self.overhead,
-            seconds=seconds,
-            check=check,
-            options=self.options,
-        )
+    def plan(self, trace: Trace, limit: int, **how: Any) -> Among:
+        """Plan as was asked."""
+        usual = {"planners": self.planners, "overhead": self.overhead, "seconds": self.seconds, "options": self.options}
+        return among(trace, self.machine, limit, **{**usual, **how})
 
     def largest(self) -> Fit:
         """Look for the largest batches; answer for the one with a plan."""
@@ -248,7 +241,8 @@ class _Asked:
         def fits_planned(batch: int) -> bool:
             if (found := self.tried(batch)) is None or fits(batch):
                 return found is not None
-            planned = self.plan(found[0], limit, self.quick, EACH, check=False).planned
+            any_plan = {"planners": self.any_of, "enough": inf, "seconds": EACH, "check": False}
+            planned = self.plan(found[0], limit, **any_plan).planned
             if planned is not None:
                 self.planned[batch] = planned
             return planned is not None
@@ -260,9 +254,10 @@ class _Asked:
         return self.at(planned or smallest).with_(largest=found)
 
     @property
-    def quick(self) -> Sequence[str]:
-        """The planners that take no time; if need be all."""
-        return [name for name in self.planners if name in QUICK] or self.planners
+    def any_of(self) -> list[str]:
+        """The planners where any plan will do: those that take little time first, whose plans a search begins with."""
+        mine = {*self.planners, *(QUICK if {*BEST} <= {*self.planners} else ())}
+        return [*(name for name in QUICK if name in mine), *(name for name in self.planners if name not in QUICK)]
 
     def tried(self, batch: int) -> Step | None:
         """What was captured at a batch; None where the step cannot be recorded at it, which is kept in mind."""

@@ -36,7 +36,9 @@ class Largest:
     failed: tuple[str, ...] = ()
 
 
-LONGER = 8  # times the seconds of a search that found nothing: what to try next; not tuned
+SECONDS = 8.0  # of planning, where nobody says
+# Times the seconds of a search that found nothing: what to try next, up to that many; not tuned.
+LONGER, LONGEST = 8, 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -131,10 +133,14 @@ class Fit(Shown):
         if self.needs > self.limit:
             missed = f"no plan reaches that: some op holds {_apart(self.needs, self.limit)} whatever is planned"
         else:
-            missed = f"no plan was found{cost} in {self.seconds:g} s; try --seconds {self.seconds * LONGER:g}"
+            missed = f"no plan was found{cost} in {self.seconds:g} s; try --seconds {self._longer:g}"
         least = "" if self.least is None else f"; the least limit found is {_typed(self.least.pool or 0)}"
         least += "" if self.least is None else f" ({_cost(self.least)})"
         return f"{self._subject} does not fit: {needs}; {missed}{least}"
+
+    @property
+    def _longer(self) -> float:
+        return self.seconds * LONGER
 
     @property
     def _has(self) -> str:
@@ -220,6 +226,9 @@ class Fit(Shown):
     def next(self, workload: str, *, device: str = "meta", chunk: str | None = None, written: str | None = None) -> str:
         """Return what to type next: a command, or with a written plan the line of Python that runs it.
 
+        Where nothing was found that may be there, it is the same with more time; where that was long, or it is proved
+        that nothing is, a limit that does, a larger machine, or the largest batches.
+
         Parameters
         ----------
         workload : str
@@ -237,19 +246,22 @@ class Fit(Shown):
         sized = [] if self.batch is None else ["--batch", str(self.batch)]
         bound = [] if self.overhead is None else ["--overhead", f"{self.overhead * 100:g}%"]
         limit = [] if self.limit == self._room else ["--limit", _typed(self.limit)]
+        told = [] if self.seconds == SECONDS else ["--seconds", f"{self.seconds:g}"]
         if self.fits and self.sizable and self.largest is None and written is None:
             return shlex.join([*command, *limit, *bound, "--largest"])
         if self.planned is not None and written is None:
-            return shlex.join([*command, *sized, *limit, *bound, "--out", "planned"])
+            return shlex.join([*command, *sized, *limit, *bound, *told, "--out", "planned"])
         if self.planned is not None and self.planned.plan.decisions and written is not None:
             given = {"plan": written, "chunk": chunk, "device": None if device == "meta" else device}
             how = "".join(f', {name}="{value}"' for name, value in given.items() if value is not None)
             return f'with gpumem.torch.managed("{_typed(self.limit)}"{how}): ...'
         if self.fits_planned:
             return shlex.join(["gpumem", "capture", workload, *where, *sized, "-o", "trace.json.gz"])
+        if self.needs <= self.limit and self._longer <= LONGEST:
+            return shlex.join([*command, *sized, *limit, *bound, "--seconds", f"{self._longer:g}"])
         pool = self.limit if self.least is None else self.least.pool or 0
         if pool <= self._room:
-            return shlex.join([*command, *sized, "--limit", _typed(pool), *bound])
+            return shlex.join([*command, *sized, "--limit", _typed(pool), *bound, *told])
         if larger := [m for m in PRESETS.values() if m.available - self.context >= pool]:
             command[-1] = min(larger, key=lambda m: m.capacity).name
             return shlex.join([*command, *sized, *bound])

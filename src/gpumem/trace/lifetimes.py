@@ -17,6 +17,7 @@ import numpy as np
 
 from gpumem.base.arguments import strict
 from gpumem.base.jit import jit
+from gpumem.trace.columns import I64
 from gpumem.trace.csr import Csr
 from gpumem.trace.trace import Trace
 
@@ -49,14 +50,37 @@ def used(trace: Trace) -> Trace:
     >>> used(trace).buffers.end
     array([2])
     """
+    return _from(trace, trace.buffers.start)
+
+
+@strict
+def touched(trace: Trace) -> Trace:
+    """Return a trace whose buffers live from their first access through their last: those in which ops may meet.
+
+    What is alive all the time, or never touched, stays so. By the placed clock a plan is bound by no more than that.
+
+    >>> from gpumem.trace import Buffers, Ops
+    >>> trace = Trace(Buffers.make([8], [0], [3]), Ops.make([[], [], [], []], [[], [0], [], []]))
+    >>> touched(trace).buffers.start, touched(trace).buffers.end
+    (array([1]), array([2]))
+    """
+    b, who = trace.buffers, trace.accesses().op
+    first = np.full(len(b), trace.n, np.int64)
+    np.minimum.at(first, who.rows(), (who.idx - b.start[who.rows()]) % trace.n)
+    return _from(trace, b.start + np.where(trace.eternal | (first == trace.n), 0, first))
+
+
+def _from(trace: Trace, start: I64) -> Trace:
+    """Let buffers live from some steps, which may be of the next turn, through their last access."""
     b, n = trace.buffers, trace.n
     who = trace.accesses().op
-    since = (who.idx - b.start[who.rows()]) % n
     last = np.full(len(b), -1, np.int64)
-    np.maximum.at(last, who.rows(), since)
+    np.maximum.at(last, who.rows(), (who.idx - b.start[who.rows()]) % n)
     end = np.where(trace.eternal | (last < 0), b.end, b.start + last + 1)
-    crosses = trace.eternal | (end > n)
-    return Trace(replace(b, end=end, persistent=b.persistent & crosses), trace.ops, name=trace.name)
+    turn = np.where(start < n, 0, n)
+    crosses = trace.eternal | (end - turn > n)
+    lives = replace(b, start=start - turn, end=end - turn, persistent=b.persistent & crosses)
+    return Trace(lives, trace.ops, name=trace.name)
 
 
 @strict

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gpumem import Machine, Trace
+from gpumem.base import work
+from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Swap
 from gpumem.torch import managed
@@ -110,6 +115,56 @@ def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on(
         step()
     assert [row.state for row in run.report().iterations][2:] == ["on demand", "planned"]
     assert max(row.peak for row in run.report().iterations) <= 100 * KIB
+
+
+def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(torch.randn(128, 32)).square().mean().backward()
+        optimizer.step()
+
+    soon, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        plans = list[Plan]()
+        asking(Machine.named("rtx4090"), 100 * KIB, QUICK["planner"])(trace, seconds, plans.append)
+        offer(Plan.of(trace, plans[-1].decisions))
+        soon.set()
+        while not (go.wait(0.001) or work.over()):
+            pass
+        offer(plans[-1])
+        ended.set()
+        return True, ["planner two 0.00%"]
+
+    run = managed(100 * KIB, device="cpu")
+    run.planning = lambda trace, limit: Planning(trace, limit, ask)
+    with run:
+        step()
+        step()
+        assert soon.wait(30)
+        for _ in range(3):
+            step()
+        first, job = run.course.hints, run.course.job
+        assert not run.course.notes and job is not None and not job.done
+        go.set()
+        job.stop()
+        for _ in range(3):
+            step()
+        assert run.course.job is None and run.course.hints is not first
+        assert run.course.notes == ["planner two 0.00%"]
+        for event in (soon, go, ended):
+            event.clear()
+        run.course.record()
+        while run.course.job is None:
+            step()
+        assert soon.wait(30)
+        run.course.record()  # as where the step has become another one: nobody wants the old one's plan any more
+        assert ended.wait(30)
+    states = [row.state for row in run.report().iterations]
+    assert states[:8] == ["recorded", "recorded", "on demand", *["planned"] * 5]
 
 
 def test_all_of_the_peak_is_a_limit_at_which_a_step_is_idle() -> None:

@@ -91,7 +91,7 @@ def test_the_times_of_the_log(seed: int, machine: Machine) -> None:
         costs.append(size if op.name in ("write", "read") else op.duration)
 
     calls, limit = drawn(seed)
-    with Adaptive(OnClock(machine), limit, wait=True) as device:
+    with Adaptive(OnClock(machine), limit, planner="heuristic", wait=True) as device:
         device.after.append(seen)
         perform(calls, device)
     entries = [(entry.start, entry.end) for entry in device.log if entry.kind in ("op", "out", "in")]

@@ -93,7 +93,8 @@ def test_an_unmodified_training_is_planned_for() -> None:
     size = {"WIDTH": "32", "BATCH": "32", "STEPS": "12"}
     (alone,) = ran(TRAINING, 2**24, **size)
     limit = 12 * 4096
-    digest, *rows = ran(TRAINING + TOLD, limit, GPUMEM_LIMIT=str(limit), GPUMEM_WAIT="1", **OURS, **size)
+    told = {"GPUMEM_LIMIT": str(limit), "GPUMEM_SWAP": "heuristic", "GPUMEM_WAIT": "1"}
+    digest, *rows = ran(TRAINING + TOLD, limit, **told, **OURS, **size)
     assert digest == alone
     states = [row.split() for row in rows]
     planned = [row for row in states if row[0] == "planned"]
@@ -121,6 +122,7 @@ except Exception as error:
         ("GPUMEM_LIMIT", "2KiB"): "ValueError a budget of 2048 bytes: memory is mapped in granules of 4.00 KiB",
         ("GPUMEM_SWAP", "heuristics"): "ValueError GPUMEM_SWAP: 'heuristics' is unknown",
         ("GPUMEM_CAPACITY", "1MiB"): "ValueError GPUMEM_CAPACITY: a limit is told",
+        ("GPUMEM_SECONDS", "soon"): "ValueError GPUMEM_SECONDS: 'soon' is not a positive number of seconds",
         ("GPUMEM_WAIT", "yes"): "ValueError GPUMEM_WAIT: 'yes' is neither 0 nor 1",
         ("FAKE_CUDA_NO_MAPPING", "1"): "RuntimeError ",
     }.items():

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any
 
 import pytest
 
+from gpumem import Machine, Plan
+from gpumem.base import work
 from gpumem.pipeline import Among
+from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime import InMemory
+from gpumem.runtime.residency.background_planning import Planning
 from gpumem.trace import Trace
 from tests.runtime.programs import begin, short, step
 
@@ -35,6 +40,60 @@ def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(mon
     assert (switched - first) % 8 == 0
     device.close()
     assert [row.state for row in device.report().iterations][-2] == "planned"
+
+
+def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> None:
+    """A search may take long: meanwhile there is the plan of who took no time."""
+    go, plans, notes = threading.Event(), list[Plan](), list[str]()
+
+    def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        heuristic = asking(Machine.named("rtx4090"), 500, ["heuristic"])
+        heuristic(trace, seconds, plans.append)
+        offer(Plan.of(trace, plans[0].decisions))
+        go.wait(30)
+        offer(plans[0])
+        return True, ["planner two 0.00%"]
+
+    device = short(InMemory(), 500)
+    device._learner.settled = lambda trace: Planning(trace, 500, ask)
+    weights, switched = begin(device), []
+    for k in range(12):
+        step(device, weights)
+        if k == 3:
+            while not plans:
+                sleep(0.001)
+        if k == 7:
+            assert device._learner.job is not None and not device._learner.job.done
+            notes += device.report().notes
+            go.set()
+            device._learner.job.stop()
+        switched.append(sum(e.kind == "planned" for e in device.log))
+    assert (switched[3], switched[7], switched[-1]) == (0, 1, 2) and device._learner.job is None
+    assert not notes and device.report().notes == ("planner two 0.00%",)
+    device.close()
+    assert {row.state for row in device.report().iterations[-6:]} == {"planned"}
+
+
+def test_a_search_that_nobody_waits_for_any_more_ends_at_its_next_step() -> None:
+    """A program that ends waits for no plan, and one whose iteration has become another for no old one."""
+    begun = threading.Event()
+
+    def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        begun.set()
+        while not work.over():
+            sleep(0.001)
+        return False, []
+
+    start = perf_counter()
+    device = short(InMemory(), 500, seconds=60)
+    device._learner.settled = lambda trace: Planning(trace, 500, ask, 60)
+    weights = begin(device)
+    for _ in range(4):
+        step(device, weights)
+    assert begun.wait(10)
+    device.close()
+    job = device._learner.job
+    assert job is not None and job.done and perf_counter() - start < 10
 
 
 def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_on_demand_for_good() -> None:
 
 def test_an_iteration_lies_between_two_writes_of_an_input() -> None:
     """The thesis' test, which compares tensors by what they are: a program whose blocks stay."""
-    device = Adaptive(InMemory(), 300, detect="writes", wait=True)
+    device = Adaptive(InMemory(), 300, planner="heuristic", detect="writes", wait=True)
     x, y, z, w = (device.malloc(100) for _ in range(4))
     for k in range(6):
         device.write(x, np.full(100, k, np.uint8))

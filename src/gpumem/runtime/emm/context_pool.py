@@ -55,7 +55,8 @@ class ContextPool:
         """Have arrays move within a limit, all but those that are small, and the pool for these be within it too."""
         from gpumem.runtime.emm.limit import ContextLimit  # which needs what Numba's simulator has not got
 
-        told: dict[str, Any] = {"planner": names(options.swap), "detect": options.detect, "wait": options.wait}
+        told: dict[str, Any] = {"planner": names(options.swap), "seconds": options.seconds}
+        told |= {"detect": options.detect, "wait": options.wait}
         try:
             limited = ContextLimit(
                 context, self.capacity, self.allocate, self.drop, min_length=options.min_length, **told

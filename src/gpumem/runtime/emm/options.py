@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf, nan
 from typing import Any
 
 from gpumem.base.names import choice, one_of
 from gpumem.base.units import amount
+from gpumem.pipeline.compare_planners import IN_A_RUN
 from gpumem.pool.planners import PLANNERS
 from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
 from gpumem.swap.planners import planner_of
@@ -34,7 +36,9 @@ class Options:
         all stays on the device.
     swap : str
         Who plans what moves within the limit; names in `gpumem.swap.PLANNERS`, or `module:name`, with commas between;
-        `on-demand` plans nothing.
+        `on-demand` plans nothing. Unless told, two that take no time, and `search`.
+    seconds : float
+        Of planning, at most, once there is a plan.
     detect : str
         How an iteration is found within the limit, `period` or `writes`; see `Adaptive`.
     wait : bool
@@ -45,7 +49,8 @@ class Options:
     planner: str = "best-fit"
     min_length: int = 32
     limit: int | str | None = None
-    swap: str = "heuristic"
+    swap: str = ",".join(IN_A_RUN)
+    seconds: float = 30.0
     detect: str = "period"
     wait: bool = False
 
@@ -72,10 +77,24 @@ def checked(options: Options, label: Callable[[str], str] = str) -> Options:
             raise ValueError(f"{label('capacity')}: a limit is told, {options.limit!r}, and that is for the pool too")
     for name in names(options.swap):
         planner_of(name, label("swap"))
+    if not 0 < (seconds := number(options.seconds)) < inf:
+        raise ValueError(f"{label('seconds')}: {options.seconds!r} is not a positive number of seconds")
     one_of(label("detect"), options.detect, (PERIOD, WRITES))
     if str(options.wait) not in WAITS:
         raise ValueError(f"{label('wait')}: {options.wait!r} is neither 0 nor 1")
-    return replace(options, min_length=int(options.min_length), wait=WAITS[str(options.wait)])
+    return replace(options, min_length=int(options.min_length), seconds=seconds, wait=WAITS[str(options.wait)])
+
+
+def number(given: object) -> float:
+    """Return a number, or what is none where there is none to be read.
+
+    >>> number("0.5"), number("soon")
+    (0.5, nan)
+    """
+    try:
+        return float(str(given))
+    except ValueError:
+        return nan
 
 
 def names(text: str) -> list[str]:

@@ -154,8 +154,8 @@ class Learner:
             self.book = None
         elif self._strayed == PATIENCE:  # ops that look as planned, on other blocks
             self.book = self.book or self._new_book()
-        if job is not None and job.done:
-            self._switch(follower.trail)
+        if job is not None:
+            self._switch(job, follower.trail)
 
     def _state(self) -> str:
         hints = self.hints
@@ -225,24 +225,24 @@ class Learner:
             self.job.start()
             if self.wait:
                 self.job.stop()
-                self._switch(trail)
+                self._switch(self.job, trail)
                 self._began = self.now()  # no iteration's time
 
     def _follow(self, trace: Trace, plan: Plan, tails: Sequence[int] = ()) -> None:
         self.hints = Hints.of(trace, plan, tails)
         self.follower = Follower(self.memory, self.hints)
 
-    def _switch(self, trail: list[list[LiveBlock]]) -> None:
-        """Begin with the plan, at the end of an iteration whose ops touched these blocks."""
-        job, self.job = self.job, None
-        assert job is not None and self.hints is not None
-        self.notes.extend(job.notes)
-        if job.best is None:
+    def _switch(self, job: Planning, trail: list[list[LiveBlock]]) -> None:
+        """Begin with a plan that is better, at the end of an iteration whose ops touched these blocks."""
+        if job.done:
+            self.notes.extend(job.notes)
+            self.job = None
+        if (news := job.news()) is None:
             return
-        whole = self.hints.trace
-        self._follow(job.trace, job.best, tails(whole, job.trace, job.limit))
+        trace, plan = news
+        self._follow(trace, plan, tails(job.trace, trace, job.limit))
         assert self.follower is not None
-        self.told("planned", repr(job.best))
+        self.told("planned", repr(plan))
         self.follower.switch(trail)
         self._fit()
 
@@ -253,7 +253,7 @@ class Learner:
         self.memory.peak = self.memory.held  # what moved is the next op's
 
     def close(self) -> None:
-        """Close the last row, record no more, and wait for what plans, as long as it was given."""
+        """Close the last row, record no more, and have planning end, which is waited for as long as it was given."""
         self.book = None
         if self.job is not None:
             self.job.give_up()

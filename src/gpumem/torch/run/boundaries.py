@@ -163,6 +163,8 @@ class Course:
 
     def record(self) -> None:
         """Begin to record."""
+        if self.job is not None:
+            self.job.give_up()
         self.follower, self.job, self.book = None, None, Book()
         self.watch = self.recorder()
         self._observed(self.watch.begin)
@@ -327,15 +329,16 @@ class Course:
             self.record()
 
     def _planned(self, trail: list[list[Cell]] | None) -> None:
-        """Switch to the plan, if it is there and this is a place to begin with it."""
+        """Switch to a plan that is better, if it is there and this is a place to begin with it."""
         job = self.job
-        if job is None or not job.done or trail is None:
+        if job is None or trail is None:
             return
-        self.job = None
-        self.notes += job.notes
-        if job.best is None:
+        if job.done:
+            self.notes += job.notes
+            self.job = None
+        if (news := job.news()) is None:
             return
-        self.follow(job.trace, job.best)
+        self.follow(*news)
         assert self.follower is not None
         self.follower.switch(trail)
         self.memory.begin()

@@ -304,9 +304,11 @@ def managed(
         `"device"`: on leaving everything comes back; where what lasts does not fit, that is refused after the
         second iteration. `"host"`: every tensor that was managed is one of the host from then on, as by `.to("cpu")`.
     planner : str or sequence of str
-        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts.
+        Names in `swap.PLANNERS`, or `module:name` of your own; the cheapest plan counts. Left out, two that take no
+        time, and `search`.
     seconds : float
-        Of planning, at most, once there is a plan.
+        Of planning, at most, once there is a plan. The first one is followed as soon as it is there, those that are
+        better from the end of an iteration on, while the search goes on.
     wait : bool
         Let the run wait for its plan.
     chunk : int or str, optional
