@@ -29,7 +29,7 @@ from benchmarks.speed._growth_rows import MACHINE, PERCENT, PROGRAMS, rows
 SIZES = (2_000, 8_000, 32_000, 128_000)
 SMALL = 500  # ops of the step that everything is compiled on
 KINDS = ("blocks", "random")
-WAIT = 5  # times as long by the clock, where the machine has more to do
+WAIT = 30  # times as long by the clock, where the machine has more to do: with two busy neighbours a core is a tenth
 SECONDS, MIB = 0.02, 16.0  # below these a figure says nothing
 
 

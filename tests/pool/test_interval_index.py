@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, strategies as st
 
 import gpumem.pool._interval_index as interval_index
 from gpumem import check
+from gpumem.base import work
 from gpumem.io import load
 from gpumem.pool.smartpool import offline as smartpool
 from gpumem.pool.smartpool.offline import best_fit, first_fit
@@ -58,9 +60,9 @@ def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, width: int) 
     run, rows = interval_index.fill, np.empty((10_000, 4), np.int64)  # enough never to move
     seen: list[tuple[I64, I64]] = []
 
-    def spy(arcs: Any, smallest: bool, index: Any, _: I64) -> None:
-        run(arcs, smallest, index, rows)
+    def spy(arcs: Any, smallest: bool, since: int, until: int, index: Any, _: I64) -> I64:
         seen.append((index.base, index.files))
+        return run(arcs, smallest, since, until, index, rows)
 
     monkeypatch.setattr(interval_index, "fill", spy)
     monkeypatch.setattr(interval_index, "WIDTH", width)
@@ -72,6 +74,29 @@ def test_ranges_that_touch_are_one(monkeypatch: pytest.MonkeyPatch, width: int) 
         assert all((file[:, interval_index.LOW] < file[:, interval_index.TOP]).all() for file in held)
         assert all((file[:-1, interval_index.TOP] < file[1:, interval_index.LOW]).all() for file in held)
         assert max(map(len, held)) > 2
+
+
+@given(CROWDS, ALIGNMENTS, st.booleans(), st.integers(0, 8))
+def test_once_the_time_is_up_the_rest_is_stacked(trace: Trace, alignment: int, smallest: bool, looks: int) -> None:
+    planner, calls = best_fit if smallest else first_fit, count()
+    want, order = planner(trace, alignment=alignment), by_size(trace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(smartpool, "FEW", 0)
+        patch.setattr(interval_index, "STRIDE", 8)
+        patch.setattr(work, "now", lambda: float(next(calls)))
+        with work.within(looks + interval_index.GRACE):
+            found = planner(trace, alignment=alignment)
+    check.placement(trace, found)
+    assert next(calls) <= 3 * looks + 8, "it goes on when the time is up"
+    assert found.offset[order[:8]].tolist() == want.offset[order[:8]].tolist()
+
+
+@pytest.mark.jit
+def test_a_placement_that_takes_little_is_finished_however_late_it_begins() -> None:
+    trace = crowd(0, smartpool.FEW + 1, 4000, 1000, 200, True)
+    want = best_fit(trace)
+    with work.within(1e-9):
+        assert best_fit(trace).offset.tolist() == want.offset.tolist()
 
 
 @pytest.mark.jit

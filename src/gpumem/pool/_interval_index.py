@@ -19,13 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpumem.base import work
 from gpumem.base.jit import inner, jit
+from gpumem.pool._slots import stack
 from gpumem.trace import I64
 
 BITS = 3  # more of them: fewer files to look at, more to write
 MASK = 2**BITS - 1
 WIDTH = 8  # a block has 2**WIDTH steps
 FAR = 2**62  # above every address
+STRIDE = 256  # buffers between two looks at the clock: 0.1 s where each meets 50,000
+GRACE = 0.5  # seconds that a placement has however late it begins: 100,000 buffers of a net take that long
 LOW, TOP, START, END = range(4)  # columns of a row: the bytes taken, and in `ends` the lifetime
 FIRST, COUNT, ROOM = range(3)  # columns of a file: where its rows are; there is room for 2**ROOM // 2 of them
 
@@ -58,21 +62,33 @@ def place(size: I64, start: I64, end: I64, order: I64, first: int, smallest: boo
 
     Sizes and offsets are multiples of the alignment. Lifetimes are arcs of a circle of as many steps as there are
     buffers in `order`, at each of which one of them starts. Memory O(B log B); time O(B log B) and the ranges in the
-    files that each buffer looks at.
+    files that each buffer looks at. Once the time is up what is left is stacked above the others.
     """
-    steps, last, levels = len(order), (len(order) - 1) >> WIDTH, 1
+    arcs, latest = _Arcs(size, start, end, offset, order, first, len(order)), work.now() + GRACE
+    index, rows = _empty(arcs)
+    for turn in range(0, len(order), STRIDE):
+        rows = fill(arcs, smallest, turn, min(turn + STRIDE, len(order)), index, rows)
+        done, rest = np.split(order, [max(turn + STRIDE, first)])
+        if len(rest) and work.over() and work.now() >= latest:
+            stack(size, start, end, len(order), rest, int((offset + size)[done].max()), offset)
+            return
+
+
+def _empty(b: _Arcs) -> tuple[_Index, I64]:
+    """The index before anything is filed, and its rows."""
+    order, steps = b.order, b.steps
+    last, levels = (steps - 1) >> WIDTH, 1
     while last >> BITS * (levels - 1):
         levels += 1
     nodes = (last >> BITS * np.arange(levels) | MASK) + 1
     base = np.concatenate([[0], np.cumsum(nodes)]) + last + 1
     files = np.zeros((2 * base[-1] - base[0], 3), np.int64)
-    blocks = np.concatenate([start[order], end[order] % steps]) >> WIDTH
+    blocks = np.concatenate([b.start[order], b.end[order] % steps]) >> WIDTH
     scratch = 2 * int(np.bincount(blocks).max()) + 2  # rows for what `_meeting` finds
     rows, free = np.empty((scratch + 4 * len(order), 4), np.int64), np.zeros(64, np.int64)
     free[0] = scratch
     room = 4 * levels << BITS
-    index = _Index(WIDTH, base, files, free, np.empty(room, np.int64), np.empty((room, 3), np.int64))
-    fill(_Arcs(size, start, end, offset, order, first, steps), smallest, index, rows)
+    return _Index(WIDTH, base, files, free, np.empty(room, np.int64), np.empty((room, 3), np.int64)), rows
 
 
 @inner
@@ -203,11 +219,11 @@ def _hole(need: int, smallest: bool, cursor: I64, count: int, rows: I64) -> int:
 
 
 @jit
-def fill(b: _Arcs, smallest: bool, x: _Index, rows: I64) -> None:
-    """Look where there is room for each buffer, then file it; `rows` may move when more are needed."""
+def fill(b: _Arcs, smallest: bool, since: int, until: int, x: _Index, rows: I64) -> I64:
+    """Look where there is room for each of `order[since:until]`, then file it; return the rows, they may have moved."""
     width, base, files, nodes, cursor = x.width, x.base, x.files, x.nodes, x.cursor
     levels, begun = len(base) - 1, base[-1] - base[0]
-    for turn in range(len(b.order)):
+    for turn in range(since, until):
         j = b.order[turn]
         s, e = b.start[j], b.end[j]
         block, stop = s >> width, e - b.steps if e >= b.steps else e
@@ -235,3 +251,4 @@ def fill(b: _Arcs, smallest: bool, x: _Index, rows: I64) -> None:
         low, top = b.offset[j], b.offset[j] + b.size[j]
         for k in range(between):
             rows = _add(nodes[k], low, top, s, e, files, rows, x.free, nodes[k] >= base[0])
+    return rows

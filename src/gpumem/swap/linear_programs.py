@@ -107,6 +107,8 @@ class Rows:
         -----
         Any prices of the right sign give a lower bound (weak duality), so the solver's tolerances do not matter.
         """
+        if work.over():  # to put a program together takes a second for each 10^7 of its coefficients
+            return None
         cost, upper, right, exact, _, matrix = self._columns()
         sides: dict[str, Any] = {"A_ub": matrix[~exact], "b_ub": right[~exact]}
         if exact.any():

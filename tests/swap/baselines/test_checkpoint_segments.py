@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from gpumem.base.errors import NotReached
+from gpumem.swap.baselines import _checkpoint_segments, checkpoint
 from gpumem.swap.baselines._checkpoint_segments import NO_CUT, PART, SEGMENT, Levels
 from gpumem.swap.facts.recompute_cost import MadeAgain
 from gpumem.swap.plan.gaps import gaps
-from gpumem.trace import Trace
+from gpumem.trace import RECOMPUTE, Trace
+from tests.conftest import tiny_machine
 from tests.swap.nets import layers
 
 
@@ -30,3 +34,21 @@ def test_two_levels_by_hand() -> None:
     # Segments 1 2:3 4 | 5 6:7 8; op 15 is the backward of map 1, op 9 of map 7. Maps 2 and 6 are used in the next part:
     # back when the backward of their segment begins. Map 4 is used in the next segment: kept.
     assert at == {1: 15, 2: 13, 3: 13, 4: 0, 5: 11, 6: 9, 7: 9}
+
+
+@pytest.mark.parametrize("most", [3, 5])
+def test_no_plan_runs_more_again_than_it_may(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, machine = layers(12), tiny_machine()
+
+    def reruns(limit: int) -> int:
+        return int((checkpoint(trace, machine, limit).apply(trace).ops.role == RECOMPUTE).sum())
+
+    reached = {limit: reruns(limit) for limit in (41, 57, 80)}
+    assert max(reached.values()) > 5
+    monkeypatch.setattr(_checkpoint_segments, "RERUNS", most)
+    monkeypatch.setattr(_checkpoint_segments, "EACH", 0)
+    for limit, before in reached.items():
+        try:
+            assert reruns(limit) <= most
+        except NotReached:
+            assert before > most

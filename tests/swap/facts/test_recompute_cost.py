@@ -40,3 +40,5 @@ def test_what_cannot_be_made_again_has_no_price() -> None:
     assert account.costs(np.array([0]), none) == (12, 3, 0, 0)
     assert account.costs(np.array([3]), none) == (-1, -1, -1, -1)
     assert account.costs(np.array([3]), np.array([3, -1])) == (12, 3, 1, 1)  # held
+    assert account.costs(np.array([3]), np.array([3, -1]), 1) == (12, 3, 1, 1)
+    assert account.costs(np.array([3]), np.array([3, -1]), 0) == (-1, -1, -1, 1)

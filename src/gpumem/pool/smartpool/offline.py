@@ -39,6 +39,8 @@ def best_fit(trace: Trace, *, alignment: int = 256) -> Placement:
     -----
     O(B log B) memory. Each buffer looks at the address ranges that are taken while it lives, where those that touch
     count as one: O(B^2) time at worst, about O(B log B) where few buffers meet, as in traces of many iterations.
+    Where seconds were given and are up, what is left of many buffers is stacked above the others, O(B log B);
+    half a second is taken in any case.
     Ties in size go to the earlier start. The height is at least the peak load; no constant factor is guaranteed.
     Lifetimes are arcs: one that wraps conflicts with what it meets on either side of the boundary (the paper is
     silent). The authors' code forgets the hole below the lowest block; this one does not.

@@ -31,6 +31,9 @@ SHARE = 4  # the part of the work that each may take, and what is left for singl
 WORK = 48_000_000  # what all plans that are priced may take: about as many as there are ops in them, and
 RERUN = 4  # for each rerun, which is followed in detail,
 PLAN = 2_000  # and for each plan
+# A plan may run ops again, as many as that and as many of each: what it makes of the trace takes 400 bytes for each. It
+# is there for traces of 10,000 ops and more, where chains of reruns are long and grow with the square. Not tuned.
+RERUNS, EACH = 1_000_000, 16
 FAR = 2**62
 
 
@@ -81,7 +84,8 @@ class Levels:
         """Return what a plan costs."""
         key = blake2b(at.tobytes() + until.tobytes(), digest_size=16).digest()  # the plans themselves would fill memory
         if key not in self.known:
-            costs = self.known[key] = self.account.costs(at, until)
+            most = max(RERUNS, EACH * self.trace.n)
+            costs = self.known[key] = self.account.costs(at, until, most)
             self.left -= PLAN + len(self.account.duration) + RERUN * max(costs.reruns, 0)
         return Found(at, until, self.known[key])
 
@@ -102,7 +106,7 @@ class Levels:
         share = WORK // SHARE
         if not self.over():
             best.append(self.price(np.where(self.costly, 0, self.account.before), none))
-        if best[-1].costs.peak <= self.limit:
+        if self.rank(best[-1])[0] == self.limit:
             best.append(self.single(best[-1], self.left - share))
         pairs = work.each((segments, parts) for segments in COUNTS for parts in PARTS)
         guesses = sorted((self.guess(*pair, none) for pair in pairs), key=lambda g: self.rank(g[1]))

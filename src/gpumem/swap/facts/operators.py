@@ -53,6 +53,11 @@ def lean(trace: Trace, machine: Machine, algorithms: Menu | None = None) -> Plan
     return Plan.of(trace, [min(ways, key=_small) for ways in menu.values()])
 
 
+def smallest(trace: Trace, machine: Machine, menu: Menu) -> Trace:
+    """Return the trace where each op runs by its way of the smallest workspace; itself where none has a choice."""
+    return lean(trace, machine, menu).apply(trace) if menu else trace
+
+
 @strict
 def operators(trace: Trace, machine: Machine, plan: Plan, limit: int, *, algorithms: Menu | None = None) -> Plan:
     """Return `plan` with other operators: the fastest that fit into the memory that it leaves free.

@@ -22,9 +22,14 @@ from gpumem.swap.plan.replay import ascending, chase, clear, is_there, marks
 from gpumem.swap.plan.values import Origins
 from gpumem.trace import I64, Bool, Trace
 
+ANY = 2**62  # reruns: more than any plan has
+
 
 class Costs(NamedTuple):
-    """The highest load, its position, what reruns take, and how many; -1 where a value cannot be made again."""
+    """The highest load, its position, what reruns take, and how many; -1 where a value cannot be made again.
+
+    Where there are more reruns than was asked for, all but their number so far is -1.
+    """
 
     peak: int
     position: int
@@ -80,17 +85,17 @@ class MadeAgain(NamedTuple):
             v.left.stop[row],
         )
 
-    def costs(self, at: I64, until: I64) -> Costs:
+    def costs(self, at: I64, until: I64, most: int = ANY) -> Costs:
         """Return what it costs to drop each gap and make it again before op `at[k]`; it stays where that is 0.
 
-        `until`, int64[B]: until when a dead buffer is held; -1 where it is not.
+        `until`, int64[B]: until when a dead buffer is held; -1 where it is not. `most`: reruns that are followed.
 
         Notes
         -----
         Exact: `peak` is the peak load of the trace that `Plan.apply` makes, `ns` the durations of its reruns. One
         compiled pass: O(n + gaps log gaps + ops run again and their reads).
         """
-        return Costs(*_costs(self, at, until, np.zeros((2, 0), np.int64)))
+        return Costs(*_costs(self, at, until, most, np.zeros((2, 0), np.int64)))
 
     def written(self, at: I64, until: I64) -> I64:
         """Return, int64[2, B], before which op reruns write each buffer last (0: none does), and the ns of all of them.
@@ -98,12 +103,12 @@ class MadeAgain(NamedTuple):
         Parameters as in `costs`.
         """
         found = np.zeros((2, len(self.size)), np.int64)
-        _costs(self, at, until, found)
+        _costs(self, at, until, ANY, found)
         return found
 
 
 @jit
-def _costs(m: MadeAgain, at: I64, until: I64, written: I64) -> tuple[int, int, int, int]:
+def _costs(m: MadeAgain, at: I64, until: I64, most: int, written: I64) -> tuple[int, int, int, int]:
     """As `MadeAgain.costs`; what `MadeAgain.written` returns is noted where there is room for it."""
     v, n = m.origins, len(m.duration)
     load = loads(m, at, until)
@@ -133,6 +138,8 @@ def _costs(m: MadeAgain, at: I64, until: I64, written: I64) -> tuple[int, int, i
         extra, took = replayed(m, m.size, m.duration, wanted, place, absent, until, ops, first, last, scratch)
         ns += took
         reruns += len(ops)
+        if reruns > most:
+            return -1, -1, -1, reruns
         for x in ops if written.shape[1] else ops[:0]:
             for j in range(v.write_ptr[x], v.write_ptr[x + 1]):
                 written[0, v.write[j]] = place

@@ -169,7 +169,7 @@ class _Merging:
             [frozenset(x) for x in made],
             [frozenset(x) for x in touched],
             trace.buffers.start[others],
-            np.array([accesses[b].max() for b in others.tolist()], np.int64),
+            accesses.idx[accesses.ptr[others + 1] - 1],
             backward_start(trace),
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpumem.simulator.machine import Machine
-from gpumem.swap.facts import Times
+from gpumem.swap.facts import Times, segment_tree
+from gpumem.swap.facts.stabbing_tree import Stabs
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Gaps, gaps, straddle, without
 from gpumem.trace import I64, Bool, Trace
@@ -33,22 +34,28 @@ def parking(trace: Trace, machine: Machine, outputs: I64, limit: int, *, room: f
     -----
     While an op needs more, the largest buffer goes that has a gap around it. It is away over all ops that needed more,
     and for as long around them as its copies let it. Wei et al. keep all of this, so their program has no plan below
-    what it takes. O(gaps chosen * (n + gaps)).
+    what it takes. O((n + gaps) log(n + gaps)).
     """
-    found, size, n = gaps(trace), trace.buffers.size, trace.n
+    found, size = gaps(trace), trace.buffers.size
     mine = np.isin(found.buffer, outputs)
     free, bytes_ = found.where(mine), size[found.buffer]
     needs = without(trace.load(), free, size[free.buffer])
-    tight, chosen = needs > room * limit, np.zeros(len(found), np.bool_)
-    may = ~mine & (bytes_ >= (trace.peak_load // TINY if room < 1 else 1))
-    while needs.max() > room * limit:
-        around = may & ~chosen & straddle(found, np.arange(n) == np.argmax(needs))
-        if not around.any():
-            break
-        k = int(np.argmax(np.where(around, bytes_, -1)))
-        chosen[k] = True
-        needs = without(needs, found.where(np.array([k])), bytes_[k : k + 1])
-    return _timed(trace, machine, found.where(chosen), tight)
+    may = ~mine & (bytes_ >= (trace.peak_load // TINY if room < 1 else 1)) & (found.before > found.after + 1)
+    rows = np.flatnonzero(may)
+    chosen = _largest_first(found.where(rows), bytes_[rows], needs, room * limit)
+    return _timed(trace, machine, found.where(rows[chosen]), needs > room * limit)
+
+
+def _largest_first(found: Gaps, size: I64, needs: I64, most: float) -> Bool:
+    """Which gaps go: while the first op of the highest need has more than `most`, the largest around it, bool[m]."""
+    order, n = np.argsort(-size, kind="stable"), len(needs)
+    first, stop = (found.after + 1)[order], found.before[order]
+    around, (top, add) = Stabs(first, stop, n), segment_tree.build(needs)
+    gone = np.zeros(len(order), np.bool_)
+    while top[1] > most and (k := around.biggest(segment_tree.first_largest(top, add))) >= 0:
+        gone[order[k]] = around.dead[k] = True
+        segment_tree.add_around(top, add, n, first[k], stop[k], -size[order[k]])
+    return gone
 
 
 def crowded(trace: Trace, limit: int, *, room: float) -> I64:

@@ -19,7 +19,7 @@ from gpumem.base.errors import NotReached
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.facts.limits import fits
-from gpumem.swap.facts.operators import Menu, lean, menu_of
+from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_ops, check_start, option
 from gpumem.swap.linear_programs import LATE, OPTIMAL
 from gpumem.swap.mosos.work import FAMILY, Working
@@ -129,7 +129,7 @@ def solve_mosos(
     if trace.peak_load <= limit:
         time = simulate(trace, machine, capacity=limit).makespan
         return Proposal(Plan.of(trace), time, time, OPTIMAL)
-    fits(lean(trace, machine, menu).apply(trace), limit)
+    fits(smallest(trace, machine, menu), limit)
     if start is None and work.over():
         raise NotReached(trace.peak_load, limit, hint=work.LATE)
     found = Working(trace, machine, limit, kind, menu, max(bound, _computing(trace, machine, menu)), gap)

@@ -14,7 +14,7 @@ from gpumem.base import work
 from gpumem.base.units import human_ns, percent
 from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.limits import FAR, Judge
-from gpumem.swap.facts.operators import Menu, lean, operators
+from gpumem.swap.facts.operators import Menu, lean, operators, smallest
 from gpumem.swap.facts.recompute import backward_start
 from gpumem.swap.linear_programs import INFEASIBLE
 from gpumem.swap.mosos.parking import crowded, parking
@@ -78,7 +78,8 @@ class Working:
         if start is not None:
             self.judge.offer(start)
         kind = FAMILY[self.kind]
-        self.offer(kind, Plan.of(self.trace))
+        if self.menu:  # else what moves nothing is above the limit
+            self.offer(kind, Plan.of(self.trace))
         proved = 0.0
         with suppress(work.TimeUp):
             self.net = self.cut(())
@@ -116,8 +117,8 @@ class Working:
 
     def offer(self, kind: Family, plan: Plan) -> int:
         """Judge a plan with its own operators, where it may choose, and with those of free memory."""
-        time = self.judge.offer(plan) if kind.operators != AUTO else FAR
-        if kind.operators != FIXED:
+        time = self.judge.offer(plan) if kind.operators != AUTO or not self.menu else FAR
+        if kind.operators != FIXED and self.menu:
             more = operators(self.trace, self.machine, plan, self.limit, algorithms=self.menu)
             time = min(time, self.judge.offer(more))
         return time
@@ -128,7 +129,7 @@ class Working:
         Where no schedule fits, more and more of what the program does not decide about is swapped beside it; then also
         outputs that cannot be back in time for an op that takes almost all of the limit, so that something waits.
         """
-        bound, small = self.solved(name), lean(self.trace, self.machine, self.menu).apply(self.trace)
+        bound, small = self.solved(name), smallest(self.trace, self.machine, self.menu)
         crowd = crowded(small, self.limit, room=ROOMS[0])
         for but, room in product((crowd[:0], crowd), ROOMS) if FAMILY[name].copies else ():
             if bound < inf:
@@ -146,14 +147,15 @@ class Working:
 
         The first is within the limit wherever that is possible at all, so it is judged however late it is.
         """
-        small = lean(self.trace, self.machine, self.menu)
+        small, lowest = lean(self.trace, self.machine, self.menu), smallest(self.trace, self.machine, self.menu)
         none = np.zeros(0, np.int64)
         for room in (1.0, *ROOMS):
             if room < 1 and work.over():
                 return
-            swaps = parking(small.apply(self.trace), self.machine, none, self.limit, room=room)
+            swaps = parking(lowest, self.machine, none, self.limit, room=room)
             plan = Plan.of(self.trace, [*swaps, *small.decisions])
-            if min(self.judge.offer(plan), self.offer(kind, plan)) < FAR:
+            time = self.judge.offer(plan) if kind.operators == AUTO and self.menu else FAR
+            if min(time, self.offer(kind, plan)) < FAR:
                 return
 
     def solved(self, name: str) -> float:

@@ -24,7 +24,7 @@ from gpumem.swap.baselines.checkpoint import Checkpoint
 from gpumem.swap.baselines.vdnn import VDnn
 from gpumem.swap.baselines.vdnn_dyn import VDnnDyn
 from gpumem.swap.facts.limits import Judge, floor
-from gpumem.swap.facts.operators import Menu, lean, operators
+from gpumem.swap.facts.operators import Menu, operators, smallest
 from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner
 from gpumem.swap.search._evaluate import FAR
@@ -76,7 +76,7 @@ def ask_all(
     left, so that none takes that of those behind it; the last has all. Who does not get there in time has no plan.
     """
     trace, machine, limit = judge.trace, judge.machine, judge.limit
-    small = lean(trace, machine, menu).apply(trace) if menu else trace
+    small = smallest(trace, machine, menu)
     fine = floor(trace)[1] <= limit
     for k, planner in enumerate(work.each(asked)):
         if not judge.stall:

@@ -13,7 +13,7 @@ from gpumem.base.arguments import strict, strict_fields
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import baseline, simulate
 from gpumem.swap.facts.limits import FAR, Judge, fits, floor
-from gpumem.swap.facts.operators import Menu, lean, menu_of
+from gpumem.swap.facts.operators import Menu, menu_of, smallest
 from gpumem.swap.facts.options import check_numbers, check_ops, check_start, option
 from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner, PlannerRecord, plans
@@ -135,7 +135,7 @@ def search(
     check_ops(algorithms or (), trace)
     menu = (menu_of(trace, machine) if algorithms is None else algorithms) if recompute else {}
     menu = {ways[0].op: ways for ways in choices_of(trace, machine, menu)}
-    if fits(lean(trace, machine, menu).apply(trace), limit) and trace.peak_load <= limit:
+    if fits(smallest(trace, machine, menu), limit) and trace.peak_load <= limit:
         return Plan.of(trace)
     judge = Judge(trace, machine, limit)
     asked, known = planners(trace, effort, recompute=recompute), dict[int, Plan]()

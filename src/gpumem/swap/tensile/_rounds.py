@@ -1,6 +1,7 @@
 """Algorithm 1 for one job as compiled loops: try the biggest tensor at the peak, again and again.
 
-A row is a window; `Board` has all that the loops read and write. `swap_rounds` is the way in from Python.
+A row is a window; `Board` has all that the loops read and write, `Noted` which window over an op is the biggest.
+`swap_rounds` is the way in from Python.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from gpumem.base.jit import inner, jit
 from gpumem.swap.facts import link, pinned, segment_tree as _tree
 from gpumem.swap.facts.link import Taken
 from gpumem.swap.facts.pinned import Values
-from gpumem.swap.tensile._stabbing_tree import Noted, biggest
+from gpumem.swap.facts.stabbing_tree import Noted, biggest
 from gpumem.swap.tensile.peak import NO_COPY, away, ops_between
 from gpumem.trace import I64, Bool
 

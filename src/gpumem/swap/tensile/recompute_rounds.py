@@ -8,10 +8,10 @@ import numpy as np
 
 from gpumem.swap.facts.recompute import recomputable
 from gpumem.swap.facts.recompute_scratch import Reruns, beside, states
+from gpumem.swap.facts.stabbing_tree import Stabs
 from gpumem.swap.plan import Recompute
 from gpumem.swap.plan.gaps import gaps
 from gpumem.swap.plan.replay import Refused, Replay
-from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.swap_rounds import SwapRounds
 from gpumem.trace import I64
 

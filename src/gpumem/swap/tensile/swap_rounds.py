@@ -20,11 +20,11 @@ from gpumem.simulator.machine import Machine
 from gpumem.swap.facts.link import LinkTimes
 from gpumem.swap.facts.load import LiveBytes
 from gpumem.swap.facts.pinned import Pinned
+from gpumem.swap.facts.stabbing_tree import Stabs
 from gpumem.swap.facts.times import Times
 from gpumem.swap.plan import Swap
 from gpumem.swap.plan.gaps import Windows, windows
 from gpumem.swap.tensile import _rounds
-from gpumem.swap.tensile._stabbing_tree import Stabs
 from gpumem.swap.tensile.peak import NO_COPY
 from gpumem.trace import I64, Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from gpumem.swap.tensile._stabbing_tree import Stabs
+from gpumem.swap.facts.stabbing_tree import Stabs
 
 
 @given(st.data(), st.integers(1, 9))
