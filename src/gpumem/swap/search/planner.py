@@ -19,7 +19,7 @@ from gpumem.swap.plan import Plan
 from gpumem.swap.planner import Planner, PlannerRecord, plans
 from gpumem.swap.search._operator_choices import choices_of
 from gpumem.swap.search.annealing import Annealing
-from gpumem.swap.search.multistart import BRIEF, CHEAP, LITTLE, START, SWAPPING, ask_all, planners, race
+from gpumem.swap.search.multistart import CHEAP, SWAPPING, ask_all, planners, race, share
 from gpumem.trace import Trace
 
 # Efforts, one after the other while there is time: annealing that is cut short is worse than one that has cooled down
@@ -98,7 +98,7 @@ def search(
     Plan
         By the capacity clock never slower than what it started from: with an effort of 1/4 and more, the plans of all
         published planners but the integer programs, as far as they get in the time; below that of all that take
-        milliseconds. Without `recompute`, those that swap. A plan without overhead ends the search.
+        milliseconds. On traces of up to 100 ops with an effort of 1/10 STR's as well, and with `seconds` that of `ilp`. Without `recompute`, those that swap. A plan without overhead ends the search.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def search(
     ask(asked[: len(CHEAP)])
     if work.hurried() and not work.over():  # a little annealing finds more than those that take long, in less time
         anneal(0, efforts.pop(0))
-    with work.part(share=START if judge.stall > LITTLE * judge.makespan else BRIEF):
+    with work.part(share=share(judge)):
         ask(asked[len(CHEAP) :], each=0.5)
     for k, part in enumerate(work.each(efforts), int(work.hurried())):
         anneal(k, part)
