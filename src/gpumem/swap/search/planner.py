@@ -98,7 +98,8 @@ def search(
     Plan
         By the capacity clock never slower than what it started from: with an effort of 1/4 and more, the plans of all
         published planners but the integer programs, as far as they get in the time; below that of all that take
-        milliseconds. On traces of up to 100 ops with an effort of 1/10 STR's as well, and with `seconds` that of `ilp`. Without `recompute`, those that swap. A plan without overhead ends the search.
+        milliseconds. On up to 100 ops with an effort of 1/10 STR's as well, and with `seconds` that of `ilp`. Without
+        `recompute`, those that swap. A plan without overhead ends the search.
 
     Raises
     ------
