@@ -38,9 +38,10 @@ from gpumem.trace import RECOMPUTE, Trace
 
 MULTIPLES = (1.0, 1.2, 1.4, 1.6, 1.8, 2.1)  # of the limit, to which values are dropped before the rest is swapped
 TRIES = 2e8  # ops looked at by greedy drops, with an effort of 1
-# Of the time that is left, at most, for plans of others that take long: where the best plan so far has stalls of a part
-# of its makespan, and where it has less. ResNet-152 at 40 of 273 GiB, 10 s: 0.42 % with 0.6 for both, 0.30 with 0.2.
-START, LITTLE, BRIEF = 0.6, 0.05, 0.2
+# Of the time that is left, at most, for plans of others that take long: on few ops, where annealing is soon done; where
+# the best plan so far has stalls of a part of its makespan; and where it has less. ResNet-152 at 40 of 273 GiB, 10 s:
+# 0.42 % with 0.6, 0.33 with 0.2. Random steps of 36 ops, 2 s: with 0.6 the program left too little for `checkpoint`.
+FEW_OPS, START, LITTLE, BRIEF = 0.8, 0.6, 0.05, 0.2
 FAIR, THOROUGH = 0.1, 0.25  # efforts from which planners that take longer are asked as well
 LONG = 20_000  # ops; on longer traces only a thorough search asks AutoSwap for each score, and that last
 SWAPPING: tuple[Planner, ...] = tuple(AutoSwap(score=s, peaks="all", threshold=1) for s in SCORES)
@@ -68,14 +69,16 @@ def planners(trace: Trace, effort: float, *, recompute: bool = True) -> tuple[Pl
     long = trace.n > LONG
     costly = [*(() if long else SWAPPING), *(MORE if effort >= FAIR else ())]
     small = trace.n <= SMALL and effort >= FAIR
-    again = [*([PROGRAM] if small else []), *(SLOW if effort >= THOROUGH else ())] if recompute else []
+    again = [*(SLOW if effort >= THOROUGH else ()), *([PROGRAM] if small else [])] if recompute else []
     last = SWAPPING if long and effort >= THOROUGH else (EXACT,) if small and work.hurried() else ()
     return tuple(p if recompute else p.with_known({"recompute": False}) for p in (*CHEAP, *costly, *again, *last))
 
 
 def share(judge: Judge) -> float:
     """The share of the time that is left for planners that take long."""
-    return BRIEF if judge.stall <= LITTLE * judge.makespan and judge.trace.n > SMALL else START
+    if judge.trace.n <= SMALL:
+        return FEW_OPS
+    return BRIEF if judge.stall <= LITTLE * judge.makespan else START
 
 
 def ask_all(
