@@ -66,7 +66,7 @@ def test_ops_that_take_no_time(recompute: bool) -> None:
     trace = Trace(Buffers.make([4] * count, range(count), [n - b for b in range(count)]), ops)
     machine = GTX.with_(launch_ns=0)
     assert simulate(trace, machine).makespan == 0
-    plan = search(trace, machine, 12, effort=0.01, recompute=recompute)
+    plan = search(trace, machine, 12, effort=1e-5, recompute=recompute)
     swapped = plan.apply(trace)
     greedy = autoswap(trace, machine, 12, threshold=1).apply(trace)
     known = simulate(greedy, machine, capacity=12).makespan
