@@ -43,7 +43,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = live(capsys, "mlp", "--batch", "64", "--limit", "70%", "--iterations", "5", "--device", "emulate")
     assert status == 0
     assert "81 ops on the emulator, 5 iterations within" in out and "times by gtx1080ti; natively it holds" in out
-    for what in ("overhead\n", "on demand", "planned", "from iteration 3 on", "planner autoswap", "bit-identical (39"):
+    for what in ("overhead\n", "on demand", "planned", "from iteration 3 on", "planner search", "bit-identical (39"):
         assert what in out, what
 
 
@@ -103,7 +103,7 @@ def test_a_copy_that_is_forgotten_is_found_out(
         (["--score", "aoa"], 2, "--score: of no use to --live"),
         (["--no-check"], 2, "--no-check: of no use to --live"),
         (["--planner", "heuristic,belady"], 2, "--planner: 'belady' is unknown"),
-        (["--effort", "2"], 2, "--effort: no use to autoswap"),
+        (["--planner", "autoswap", "--effort", "2"], 2, "--effort: no use to autoswap"),
         (["--seconds", "0"], 2, "--seconds: 0.0 is not positive and finite"),
         (["--iterations", "0"], 2, "--iterations: 0 is below 1"),
         (["--device", "tpu"], 2, "--device: 'tpu' is unknown"),
