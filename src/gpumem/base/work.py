@@ -28,7 +28,6 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 Progress = Callable[[str], None]
 LEAST = 1e-9  # seconds that a caller is left with, however late it is
 LATE = "the time was up, more seconds may do"

@@ -97,7 +97,8 @@ def test_swaps_of_a_given_plan_are_followed_without_recording() -> None:
     assert rows[-1].peak == plan.apply(trace).peak_load
 
 
-def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on() -> None:
+def six_layers() -> Callable[[], None]:
+    """A training step of six small layers."""
     net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -106,6 +107,11 @@ def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on(
         net(torch.randn(128, 32)).square().mean().backward()
         optimizer.step()
 
+    return step
+
+
+def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on() -> None:
+    step = six_layers()
     with managed(100 * KIB, **{**QUICK, "wait": False}) as run:
         step()
         step()
@@ -118,14 +124,7 @@ def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on(
 
 
 def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> None:
-    net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        net(torch.randn(128, 32)).square().mean().backward()
-        optimizer.step()
-
+    step = six_layers()
     soon, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:

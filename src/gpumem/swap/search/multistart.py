@@ -162,8 +162,12 @@ def _starts(
 ) -> Iterator[Annealing]:
     """Yield what stands at the start: each of the plans, and greedy drops down to each multiple of the limit."""
     trace, machine, limit = judge.trace, judge.machine, judge.limit
-    alone = [(plan, {"recompute": False}) for plan in plans[: len(small)] if plan.decisions == plan.swaps]
-    for plan, how in [*((plan, {}) for plan in plans[:1]), *alone[:1], *((plan, {}) for plan in plans[1:])]:
+    # Where values may be made again, a good plan of swaps starts a second time, to change swaps alone: on long traces
+    # there is time for few steps, and a third of them change what is made again.
+    alone = [plan for plan in plans[: len(small)] if plan.decisions == plan.swaps][:1]
+    starts: list[tuple[Plan, dict[str, bool]]] = [(plan, {}) for plan in plans]
+    starts[1:1] = [(plan, {"recompute": False}) for plan in alone]
+    for plan, how in starts:
         found = annealing(plan=plan, least=judge.makespan, **how)
         if found.from_plan(plan, simulate(plan.apply(trace), machine, capacity=limit)):
             yield found
