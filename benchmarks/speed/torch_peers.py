@@ -29,8 +29,8 @@ from benchmarks.speed._training import NETS, Net, Training
 from gpumem import Machine, Trace, simulate
 from gpumem.base.units import human, human_ns, percent
 from gpumem.torch import LimitError, ManagedReport, managed, record
+from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import cut
-from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.step.step_context import Scene
 from gpumem.trace import Buffers, Ops
 
@@ -163,14 +163,14 @@ def recorded(training: Training, step: Callable[[], object]) -> Trace:
         return record(lambda: step, "cpu", name=training.peer.name).trace
     from benchmarks.speed._compiled import watched  # here, as it takes seconds
 
-    watch, bounds = Watch("cpu", Scene()), []
-    with watch.scene.followed(), watched(watch):
+    mode, bounds = CaptureMode("cpu", Scene()), []
+    with mode.scene.followed(), watched(mode):
         for _ in range(3):
             gc.collect()
-            lo = watch.begin()
+            lo = mode.recorder.begin()
             step()
-            bounds.append((lo, watch.end()))
-    return cut(watch, bounds, training.peer.name).trace
+            bounds.append((lo, mode.recorder.end()))
+    return cut(mode.recorder, bounds, training.peer.name).trace
 
 
 def copies_of(trace: Trace) -> list[int]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import gpumem.torch.step.observing
+import gpumem.runtime.residency.observing
 
-gpumem.torch.step.observing.STRICT = True  # what the observer does wrong is a defect of ours: here it is raised
+gpumem.runtime.residency.observing.STRICT = True  # what the observer does wrong is a defect of ours: here it is raised
 
 
 @pytest.fixture(autouse=True)
@@ -24,4 +24,4 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user has it: what the observer does wrong is forgotten."""
-    monkeypatch.setattr(gpumem.torch.step.observing, "STRICT", False)
+    monkeypatch.setattr(gpumem.runtime.residency.observing, "STRICT", False)

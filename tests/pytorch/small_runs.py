@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gpumem.runtime.residency.environment import Where
 from gpumem.swap import Plan, Recompute
 from gpumem.torch import record
 from gpumem.torch.run.managed import Managed
@@ -25,7 +26,7 @@ def away(run: Managed, *tensors: torch.Tensor) -> None:
     """Send tensors to the host, as a run does that needs room."""
     for cell in run.memory.of(tensors):
         run.memory.release(cell)
-        assert not cell.here
+        assert cell.where is not Where.DEVICE
 
 
 def nested(parts: list[torch.Tensor]) -> torch.Tensor:

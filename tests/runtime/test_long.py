@@ -41,7 +41,7 @@ class Warmth(OrderedDict[Any, None]):
 
 def test_an_op_that_is_recorded_looks_at_no_event_before_it() -> None:
     device = Adaptive(OnClock(MACHINE), "1GiB")
-    book = device._learner.book
+    book = device._loop.phase.book
     assert book is not None
     book.recorder._events = Visited()
     x = device.malloc(1)

@@ -18,14 +18,15 @@ from gpumem.base.arguments import strict
 from gpumem.base.names import one_of
 from gpumem.base.units import amount, human
 from gpumem.pipeline.compare_planners import IN_A_RUN, asking
+from gpumem.runtime.block_recorder import PERIOD, WRITES, BlockBook, BlockCall, OpTimes
 from gpumem.runtime.log import LOGGED, LogEntry, Logged
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.environment import Bytes, LiveBlock, LiveCall, LiveWorld
-from gpumem.runtime.residency.hints import looks
-from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
-from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
+from gpumem.runtime.residency.follower import Follower
+from gpumem.runtime.residency.hints import Hints, looks
+from gpumem.runtime.residency.limited_memory import DEVICE, UNLIMITED, LimitedMemory
 from gpumem.runtime.residency.report import ManagedReport
-from gpumem.runtime.residency.run_loop import Learner
+from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.simulator.machine import Machine
 from gpumem.swap.planners import planner_of
 from gpumem.trace import MAX_BYTES, THE_HOST, UNKNOWN, Trace, dimensions
@@ -155,17 +156,9 @@ class Adaptive:
         self._blocks: dict[int, LiveBlock] = {}
         self._made = self._beside = 0
         self._closed = False
-        self._learner = Learner(
-            self._memory,
-            self._blocks,
-            self._settled,
-            self._moves.note,
-            world.now,
-            world.lasted,
-            detect=detect,
-            min_length=min_length,
-            wait=wait,
-        )
+        self._times, self._detect = OpTimes(world.lasted), (detect, min_length)
+        self._loop: RunLoop[LiveBlock] = RunLoop(_Blocks(self), wait=wait, eager=True)
+        self._loop.start()
         given = amount(limit, 2**40, "limit")  # which refuses what is none, be it a part of what nobody knows yet
         if not (isinstance(limit, str) and "%" in limit):
             self._memory.limit = given
@@ -180,16 +173,6 @@ class Adaptive:
     def __repr__(self) -> str:
         limit = self.limit if self._memory.limit == UNLIMITED else human(self._memory.limit)
         return f"Adaptive(limit {limit}, {human(self._memory.held)} held, {self._moves.op} ops)"
-
-    def _settled(self, trace: Trace) -> Planning | None:
-        if self._memory.limit == UNLIMITED:
-            self._memory.limit = amount(self.limit, trace.peak_load, "limit")
-        limit = self._memory.limit - self._beside
-        if trace.peak_load <= limit or self.planners == [NEVER_PLANNED]:
-            return None
-        less = used(trace)
-        shorter = less if tails(trace, less, limit) else None
-        return Planning(trace, limit, asking(self.machine, limit, self.planners, self.options), self.seconds, shorter)
 
     # the program's calls
 
@@ -213,11 +196,11 @@ class Adaptive:
     def free(self, block: int) -> None:
         """Give a block back; ops that were begun still have it."""
         mine = self._live(block, "free")
-        if self._learner.book is not None:
-            self._learner.book.free(mine)
+        if (book := self._loop.phase.book) is not None:
+            assert isinstance(book, BlockBook)
+            self._loop.observed(book.free, mine)
         memory = self._memory
-        if mine.here:
-            mine.once = False
+        if mine.where is DEVICE:
             memory.settle(mine)  # its memory may be another's next
             self._moves.empty(mine)
         mine.alive = False
@@ -281,7 +264,7 @@ class Adaptive:
         """Keep a block on the device until it is freed: somebody has its address whose ops are not seen here."""
         mine = self._live(block, "pin")
         self._memory.ready([mine], 0, "pin")
-        self._memory.fix(mine)
+        self._memory.pin(mine, "pin()")
 
     @strict
     def charge(self, size: int) -> None:
@@ -329,27 +312,28 @@ class Adaptive:
         once = list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
         return Exec(name, *once, "compute", duration, flops, moves, False, None, None, "", THE_HOST, False)
 
-    def _exec(self, op: Exec, call: LiveCall | None, data: Any, *, told: bool = True, given: bool = False) -> None:
+    def _exec(self, op: Exec, kernel: LiveCall | None, data: Any, *, told: bool = True, given: bool = False) -> None:
         """Run an op: call it, write the bytes `data` into its block, or append its bytes to the list `data`."""
-        blocks, memory, learner, name = self._blocks, self._memory, self._learner, op.name
+        blocks, memory, loop, name = self._blocks, self._memory, self._loop, op.name
         touched = [blocks[b] for b in dict.fromkeys([*op.reads, *op.writes])]
-        key = looks(name, [blocks[b].size for b in op.reads])
-        i = learner.before(op, key, given)
+        call = BlockCall(op, looks(name, [blocks[b].size for b in op.reads]), touched, given)
+        i = loop.before(call)
         for hook in self.before:
             hook(op, i)
         memory.ready(touched, 0, name)
         memory.wrote([blocks[b] for b in op.writes])  # also if it fails half-way
+        book, timer = loop.phase.book, None
         if isinstance(data, list):
             data.append(self.world.get(touched[0]))
         elif data is not None:
             self.world.put(touched[0], data)
         else:
-            timer = self.world.run(call, touched, op.duration, learner.book is not None and not told)
-            if timer is not None and learner.book is not None:
-                learner.book.times.add(len(learner.book.keys), timer)
+            timer = self.world.run(kernel, touched, op.duration, book is not None and not told)
         self._moves.begun("op", name)
         self._moves.op += 1
-        learner.after(op, key, touched)
+        if isinstance(book, BlockBook):
+            loop.observed(book.record, call, timer)
+        loop.after(call)
         for hook in self.after:
             hook(op, i)
 
@@ -360,14 +344,7 @@ class Adaptive:
 
     def report(self) -> ManagedReport:
         """Return what came of it so far."""
-        learner, memory = self._learner, self._memory
-        hints = learner.hints
-        plan = hints.plan if hints is not None and hints.count else None
-        trace = None if hints is None else hints.trace
-        peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
-        return ManagedReport(
-            memory.limit, memory.held, trace, plan, peak, tuple(learner.iterations()), tuple(learner.notes)
-        )
+        return self._loop.report(open_row=True)
 
     def close(self) -> None:
         """End the last iteration, wait for what is under way, and give everything back; blocks are gone.
@@ -379,14 +356,49 @@ class Adaptive:
             last.callback(self.world.close)
             for block in [*self._blocks.values()][::-1]:
                 last.callback(self._free_last, block)
-            last.callback(self._learner.close)
+            last.callback(self._loop.close)
 
     def _free_last(self, block: LiveBlock) -> None:
         """Free a block, also where its copy cannot be waited for: nobody gets its memory next."""
         try:
             self.free(block.number)
         except Exception:
-            if block.coming:
-                block.coming = False
+            if block.copy is not None and block.copy.in_flight:
+                block.copy.in_flight = False
                 self.free(block.number)
             raise
+
+
+class _Blocks:
+    """A device as the environment of its run loop."""
+
+    def __init__(self, device: Adaptive) -> None:
+        self._device, self.memory = device, device._memory
+
+    def now(self) -> int:
+        return self._device.world.now()
+
+    def book(self) -> BlockBook:
+        device = self._device
+        return BlockBook([*device._blocks.values()], *device._detect, device._times)
+
+    def follower(self, hints: Hints) -> Follower[LiveBlock]:
+        return Follower(self.memory, hints)
+
+    def settled(self, trace: Trace) -> Planning | None:
+        device, memory = self._device, self.memory
+        if memory.limit == UNLIMITED:
+            memory.limit = amount(device.limit, trace.peak_load, "limit")
+        limit = memory.limit - device._beside
+        if trace.peak_load <= limit or device.planners == [NEVER_PLANNED]:
+            return None
+        less = used(trace)
+        shorter = less if tails(trace, less, limit) else None
+        ask = asking(device.machine, limit, device.planners, device.options)
+        return Planning(trace, limit, ask, device.seconds, shorter)
+
+    def lasts(self, size: int) -> None:
+        """It may be anything: nothing is to come back at the end."""
+
+    def told(self, kind: str, why: str) -> None:
+        self._device._moves.note(kind, why)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from gpumem.runtime.residency.environment import Where
 from gpumem.torch import managed
 from tests.pytorch.small_runs import HOW, away
 
@@ -47,7 +48,7 @@ def test_a_process_that_is_forked_has_all_its_tensors_and_no_run() -> None:
             os._exit(0)
         os.waitpid(child, 0)
         assert os.read(into, 100) == b"0 192.0 3.0"
-        assert not run.memory.of([x])[0].here
+        assert run.memory.of([x])[0].where is not Where.DEVICE
         os.close(into)
         os.close(out)
     assert x.sum().item() == 192

@@ -51,8 +51,8 @@ def test_an_optimizer_may_keep_a_number_in_its_state() -> None:
 
 
 FAULTS: dict[str, Callable[[Managed], tuple[Any, str]]] = {
-    "the recorder": lambda run: (run.course.watch, "end"),
-    "the course": lambda run: (run.course, "pause"),
+    "the recorder": lambda run: (run.loop.phase.book, "end"),
+    "the run loop": lambda run: (run.loop, "pause"),
     "the engine": lambda run: (run.memory.engine, "rest"),
 }
 
@@ -98,8 +98,8 @@ MOVES = (
     "runtime/residency/limited_memory.py",
     "run/engines.py",
     "run/memory.py",
-    "run/again.py",
-    "run/mode.py",
+    "run/recompute.py",
+    "run/limit_mode.py",
     "runtime/residency/follower.py",
 )
 
@@ -210,7 +210,7 @@ def test_what_was_left_on_the_host_may_be_managed_again() -> None:
     for _ in range(2):
         with managed("64KiB", **HOW, on_exit="host") as run:
             x.mul_(3)
-            assert not run.memory.of([x])[0].fixed
+            assert not run.memory.of([x])[0].pinned
     assert x.sum().item() == 64 * 9
 
 

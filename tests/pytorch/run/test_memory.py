@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from gpumem.runtime.residency.environment import Where
 from gpumem.torch import LimitError, managed
-from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.engines import OnHost, Resized, Swapped
 from gpumem.torch.run.memory import Memory
+from gpumem.torch.step.storages import Cell
 from tests.pytorch.small_runs import KIB, QUICK
 
 
@@ -29,10 +30,10 @@ def test_what_was_not_used_for_longest_makes_room(memory: Memory) -> None:
     held, (a, b, c, d) = cells(memory, 4)
     memory.ready([a], 0, "")
     memory.ready([d], 2 * KIB, "two more")
-    assert [x.here for x in (a, b, c, d)] == [True, False, False, True]
+    assert [x.where is Where.DEVICE for x in (a, b, c, d)] == [True, False, False, True]
     assert memory.held == 2 * KIB and memory.counts.evictions == 2 and memory.counts.out == 2 * KIB
     memory.ready([b], 0, "")
-    assert b.here and memory.counts.misses == 1 and held[1].tolist() == [1.0] * 256
+    assert b.where is Where.DEVICE and memory.counts.misses == 1 and held[1].tolist() == [1.0] * 256
 
 
 def test_a_copy_is_good_until_it_is_written(memory: Memory) -> None:
@@ -51,7 +52,8 @@ def test_a_copy_is_good_until_it_is_written(memory: Memory) -> None:
 def test_what_came_back_for_good_and_is_sent_away_again_keeps_its_copy(memory: Memory) -> None:
     held, (a,) = cells(memory, 1)
     memory.release(a)
-    a.once = True
+    assert a.copy is not None
+    a.copy.drop_on_return = True
     memory.bring(a)
     memory.release(a)  # before anything asked for it
     memory.ready([a], 0, "")
@@ -74,7 +76,7 @@ def test_an_op_that_holds_more_than_the_limit_is_named_with_what_would_do(memory
     ) as told:
         memory.ready(mine, 2 * KIB, "_foreach_x")
     assert "smaller chunk" in str(told.value)
-    assert [x.here for x in mine] == [True] * 3
+    assert [x.where is Where.DEVICE for x in mine] == [True] * 3
 
 
 def test_an_op_that_holds_more_than_the_limit_is_said_to_be_of_its_module() -> None:
@@ -93,7 +95,7 @@ def test_what_has_an_address_stays(memory: Memory) -> None:
     fixed, other = memory.of(held)
     memory.limit = KIB
     memory.room(0)
-    assert fixed.here and not other.here
+    assert fixed.where is Where.DEVICE and other.where is not Where.DEVICE
     with pytest.raises(LimitError, match=r"1.00 KiB of it in storages that cannot move"):
         memory.ready([other], 0, "add")
 

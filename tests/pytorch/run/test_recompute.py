@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from gpumem.runtime.residency.environment import Where
 from gpumem.swap import Plan, Recompute, Swap
 from gpumem.torch import managed, record
 from tests.pytorch.small_runs import pair
@@ -59,15 +60,15 @@ def test_whoever_writes_what_a_dropped_value_is_made_of_makes_it_first() -> None
     y = torch.relu(x)
     expected = y.clone()
     with managed("1MiB", pair(), device="cpu") as run:
-        memory, course = run.memory, run.course
+        memory, loop = run.memory, run.loop
         y = torch.relu(x)
         z = y * 2
         (cell,) = memory.of([y])
-        assert course.follower is not None and course.follower.i == 2
+        assert loop.phase.follower is not None and loop.phase.follower.i == 2
         z.add_(1)  # planned: here y is dropped
-        assert not cell.here and cell.again is not None and cell.copy is None
+        assert cell.where is Where.RECIPE and cell.recipe is not None and cell.copy is None
         x.add_(1)  # not planned: y would become another
-        assert cell.here and cell.again is None
+        assert cell.where is Where.DEVICE and cell.recipe is None
         assert torch.equal(y, expected)
     assert run.report().held == sum(t.nbytes for t in (x, y, z, expected))
 
@@ -80,7 +81,7 @@ def test_what_a_dropped_value_is_made_of_lives_as_long_as_it_does() -> None:
         z = y * 2
         z.add_(1)
         (cell,) = run.memory.of([y])
-        assert not cell.here
+        assert cell.where is not Where.DEVICE
         (source,) = run.memory.of([x])
         del x
         assert source.storage is not None
@@ -97,7 +98,7 @@ def test_nothing_is_made_again_of_bytes_whose_address_somebody_has() -> None:
         z = y * 2
         z.add_(1)
         (cell,) = run.memory.of([y])
-        assert cell.here
+        assert cell.where is Where.DEVICE
         numbers[:] = 1
         assert float(y.sum()) == 0
 

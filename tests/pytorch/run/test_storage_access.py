@@ -82,7 +82,7 @@ def test_a_read_past_the_dispatcher_finds_the_bytes_and_lets_them_go_again(name:
         y = torch.arange(64.0)
         away(run, y)
         assert read(y.untyped_storage()) == expected
-        assert not run.memory.of([y])[0].fixed
+        assert not run.memory.of([y])[0].pinned
 
 
 def test_a_storage_that_is_resized_is_on_the_books_as_large_as_it_is() -> None:
@@ -103,7 +103,7 @@ def test_a_consumer_of_dlpacks_table_of_functions_is_seen() -> None:
         away(run, x)
         assert getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is None
         assert np.from_dlpack(x).tolist() == [3.0] * 64  # type: ignore[arg-type]
-        assert run.memory.of([x])[0].fixed
+        assert run.memory.of([x])[0].pinned
 
 
 def test_saving_is_a_read() -> None:
@@ -117,7 +117,7 @@ def test_saving_is_a_read() -> None:
         for x in held.values():
             x.add_(0)  # one at a time, as only one fits
         torch.save(held, file)
-        assert not any(cell.fixed for cell in run.memory.by_key.values())
+        assert not any(cell.pinned for cell in run.memory.by_key.values())
     assert file.getvalue() == bare.getvalue()
 
 
@@ -176,7 +176,7 @@ def test_a_part_of_a_storage_is_there_as_long_as_it_is_wanted() -> None:
     with managed("64KiB", **HOW) as run:
         x = torch.arange(64, dtype=torch.uint8).float()
         part = x.untyped_storage()[8:16]
-        assert run.memory.of([x])[0].fixed
+        assert run.memory.of([x])[0].pinned
         assert torch.empty(0).set_(part).tolist() == [2.0, 3.0]
 
 
@@ -223,7 +223,7 @@ def test_a_capsule_that_was_imported_by_name_keeps_its_tensor() -> None:
         x = torch.ones(64) * 3
         away(run, x)
         assert torch.utils.dlpack.from_dlpack(to_dlpack(x)).tolist() == [3.0] * 64
-        assert run.memory.of([x])[0].fixed
+        assert run.memory.of([x])[0].pinned
 
 
 def scripted(x: torch.Tensor) -> list[torch.Tensor]:

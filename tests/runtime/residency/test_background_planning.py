@@ -30,7 +30,7 @@ def test_the_plan_is_made_beside_the_program_and_followed_from_a_boundary_on(mon
         step(device, weights)
     assert "planned" not in [e.kind for e in device.log]  # it goes on meanwhile
     go.set()
-    job = device._learner.job
+    job = device._loop.job
     assert job is not None
     job.stop()
     first = next(e.op for e in device.log if e.kind == "found")
@@ -55,7 +55,7 @@ def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> Non
         return True, ["planner two 0.00%"]
 
     device = short(InMemory(), 500)
-    device._learner.settled = lambda trace: Planning(trace, 500, ask)
+    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask)
     weights, switched = begin(device), []
     for k in range(12):
         step(device, weights)
@@ -63,12 +63,12 @@ def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> Non
             while not plans:
                 sleep(0.001)
         if k == 7:
-            assert device._learner.job is not None and not device._learner.job.done
+            assert device._loop.job is not None and not device._loop.job.done
             notes += device.report().notes
             go.set()
-            device._learner.job.stop()
+            device._loop.job.stop()
         switched.append(sum(e.kind == "planned" for e in device.log))
-    assert (switched[3], switched[7], switched[-1]) == (0, 1, 2) and device._learner.job is None
+    assert (switched[3], switched[7], switched[-1]) == (0, 1, 2) and device._loop.job is None
     assert not notes and device.report().notes == ("planner two 0.00%",)
     device.close()
     assert {row.state for row in device.report().iterations[-6:]} == {"planned"}
@@ -86,13 +86,13 @@ def test_a_search_that_nobody_waits_for_any_more_ends_at_its_next_step() -> None
 
     start = perf_counter()
     device = short(InMemory(), 500, seconds=60)
-    device._learner.settled = lambda trace: Planning(trace, 500, ask, 60)
+    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask, 60)
     weights = begin(device)
     for _ in range(4):
         step(device, weights)
     assert begun.wait(10)
     device.close()
-    job = device._learner.job
+    job = device._loop.job
     assert job is not None and job.done and perf_counter() - start < 10
 
 
@@ -112,7 +112,7 @@ def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.Mo
         weights = begin(device)
         for _ in range(4):
             step(device, weights)
-        job, start = device._learner.job, perf_counter()
+        job, start = device._loop.job, perf_counter()
         assert job is not None
         if seconds < 0.1:
             while None not in within:

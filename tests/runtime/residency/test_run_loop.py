@@ -63,14 +63,14 @@ def test_misses_that_planning_anew_does_not_avoid() -> None:
     weights = begin(device)
     for _ in range(5):
         step(device, weights)
-    follower = device._learner.follower
-    assert follower is not None and device._learner.hints is not None
+    follower = device._loop.phase.follower
+    assert follower is not None
     follower.at[:] = [None] * len(follower.at)
     for _ in range(20):
         step(device, weights)
     rows = device.report().iterations
     assert rows[-2].state == "planned" and rows[-2].misses > 0
-    assert [e.kind for e in device.log].count("planned") == 1 and device._learner.book is None
+    assert [e.kind for e in device.log].count("planned") == 1 and device._loop.phase.book is None
 
 
 def test_an_op_that_raises_is_none_of_those_that_tell_where_an_iteration_begins() -> None:

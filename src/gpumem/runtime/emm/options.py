@@ -12,7 +12,7 @@ from gpumem.base.names import choice, one_of
 from gpumem.base.units import amount
 from gpumem.pipeline.compare_planners import IN_A_RUN
 from gpumem.pool.planners import PLANNERS
-from gpumem.runtime.residency.iteration_recorder import PERIOD, WRITES
+from gpumem.runtime.block_recorder import PERIOD, WRITES
 from gpumem.swap.planners import planner_of
 
 WAITS = {"0": False, "1": True, "False": False, "True": True}

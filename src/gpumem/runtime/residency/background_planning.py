@@ -31,11 +31,15 @@ class Planning:
     best: tuple[Trace, Plan] | None = None
     notes: list[str] = field(default_factory=list)
     unwanted: bool = False
+    before: Planning | None = None  # the one whose end it waits for: an abandoned search would take half its time
     _taken: tuple[Trace, Plan] | None = None
     _thread: threading.Thread | None = None
 
     def run(self) -> None:
         """Plan; where the time was too short for any plan, for as long as it takes."""
+        if self.before is not None:
+            self.before.stop()
+            self.before = None
         try:
             with work.within(stopped=lambda: self.unwanted):
                 self._plan(self.trace)
@@ -63,8 +67,12 @@ class Planning:
         self._taken = best
         return None if best is taken else best
 
-    def start(self) -> None:
-        """Plan in a thread of its own, so that no frame of a planner's error keeps what the step holds."""
+    def start(self, before: Planning | None = None) -> None:
+        """Plan in a thread of its own, so that no frame of a planner's error keeps what the step holds.
+
+        It begins when the one `before`, which nobody wants any more, has ended.
+        """
+        self.before = None if before is None or before.done else before
         self._thread = threading.Thread(target=self.run, name="gpumem plans", daemon=True)
         self._thread.start()
 

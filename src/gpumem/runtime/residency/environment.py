@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,30 +24,68 @@ class Counts:
     evictions: int = 0
 
 
-class Movable:
-    """Bytes that move, and where they are: `here` (on the device), in a `copy` on the host, or to be made `again`.
+class Where(Enum):
+    """Where the bytes of something are: on the device, on the host, to be made by a recipe, nowhere as yet.
 
-    At least one of the three always holds, but where it is `void`: nobody has written it yet. `version` counts writes.
-    What is `asked` for past whoever moves it never makes room for others; a plan may move it.
+    ::
+
+        NOTHING <--> DEVICE <--> HOST      it leaves for NOTHING while nobody has written it, for HOST with a copy,
+                       |  ^                for RECIPE with what makes it again; what is pinned never leaves
+                       v  |
+                      RECIPE
     """
 
-    copy: Any = None  # as an engine keeps it
-    coming = False  # a copy into it, or out of it, may be under way
-    once = False  # nobody needs the copy when it has come back
-    again: Any = None  # how to make it
+    DEVICE, HOST, RECIPE, NOTHING = "device", "host", "recipe", "nothing"
+
+
+@dataclass(slots=True)
+class Copy:
+    """The host's copy of something, `data` as an engine keeps it.
+
+    `in_flight`: bytes may be on their way into it, or out of it. `drop_on_return`: nobody needs it once they are back.
+    """
+
+    data: Any
+    in_flight: bool = True
+    drop_on_return: bool = False
+
+
+class Movable:
+    """Bytes that move, and where they are.
+
+    On the device the host may have a `copy` as well, of the same bytes; any write ends that. `version` counts writes,
+    0 before the first. What is `pinned`, by whom the text says, stays on the device. What is `asked` for past whoever
+    moves it never makes room for others; a plan may move it.
+    """
+
+    where = Where.DEVICE
+    copy: Copy | None = None
+    recipe: Any = None
     feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
-    version = 0
-    here = True
-    void = False
+    version = 1
     asked = False
 
-    def __init__(self, size: int, fixed: bool = False) -> None:
-        self.size, self.fixed = size, fixed
+    def __init__(self, size: int, pinned: str = "") -> None:
+        self.size, self.pinned = size, pinned
 
     @property
     def storage(self) -> Any:
         """What an engine moves; None once it is dead."""
         raise NotImplementedError
+
+
+C = TypeVar("C", bound=Movable)
+
+
+class Call(Protocol[C]):
+    """An op that runs: `key` is what it looks like (`hints.looks`), `touched` its operands and results, each once."""
+
+    key: int
+    touched: list[C]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
 
 
 class Mover(Protocol):
@@ -86,7 +125,7 @@ class LiveBlock(Movable):
     """
 
     memory: Any = None
-    here, void, alive = False, True, True
+    where, version, alive = Where.NOTHING, 0, True
 
     def __init__(self, number: int, size: int, kind: str, shape: Shape | None, dtype: str) -> None:
         super().__init__(size)

@@ -7,19 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic
 
+from gpumem.runtime.residency.environment import Call
 from gpumem.runtime.residency.hints import At, Hints
-from gpumem.runtime.residency.limited_memory import LimitedMemory, R
+from gpumem.runtime.residency.limited_memory import DEVICE, HOST, LimitedMemory, R
 from gpumem.swap.plan import Hold, Recompute, Swap
 from gpumem.swap.plan.replay import Replay
 
 LOST = -1
 DOZEN = 12  # so many ops that look like the first ones are taken for them
-
-
-def _hint(move: Callable[..., None], *what: Any) -> None:
-    """Move something, unless there is no memory for it: the op has run, or will; it moves when somebody needs it to."""
-    with suppress(MemoryError):
-        move(*what)
 
 
 class Follower(Generic[R]):
@@ -41,11 +36,16 @@ class Follower(Generic[R]):
         self.touched: deque[list[R]] = deque(maxlen=max(len(self.head) - 1, 1))
         self.deviation = ""
 
+    def _hint(self, move: Callable[..., None], *what: Any) -> None:
+        """Move something, if there is memory for it: the op has run, or will; it moves when somebody needs it to."""
+        with suppress(*self.memory.no_memory):
+            move(*what)
+
     # where it stands
 
-    def before(self, key: int, name: str) -> int:
-        """Do what is due before an op that looks so; return which one it is, or `LOST`."""
-        i, keys = self.i, self.keys
+    def before(self, call: Call[R]) -> int:
+        """Do what is due before an op; return which one of the plan's it looks like, or `LOST`."""
+        i, keys, key = self.i, self.keys, call.key
         if i != LOST and keys[i] == key:
             if not i:
                 self.trail = []
@@ -53,7 +53,7 @@ class Follower(Generic[R]):
                 self._before(due)
             return i
         if i != LOST:
-            expected = self.hints.trace.ops.name[i]
+            expected, name = self.hints.trace.ops.name[i], call.name
             self.lose(f"op {i}: {name} came for {expected}" if name != expected else f"op {i}, {name}: of other sizes")
         self.key = key
         if [*self.seen, key] != self.head:
@@ -64,8 +64,9 @@ class Follower(Generic[R]):
         """Whether an op that looks so is the next one."""
         return self.i != LOST and self.keys[self.i] == key
 
-    def after(self, touched: list[R]) -> bool:
-        """Do what is due after the op, which touched these; return whether the iteration is at its end."""
+    def after(self, call: Call[R]) -> bool:
+        """Do what is due after the op, which has run; return whether the iteration is at its end."""
+        touched = call.touched
         if self.i == LOST:
             self.seen.append(self.key)
             self.touched.append(touched)
@@ -122,24 +123,24 @@ class Follower(Generic[R]):
             if place < len(touched):
                 cell = self.bound[k] = touched[place]
                 if swap.out < n:
-                    _hint(self.memory.out, cell)
+                    self._hint(self.memory.out, cell)
                 if swap.release < n <= swap.prefetch:
-                    _hint(self.memory.release, cell)
+                    self._hint(self.memory.release, cell)
 
     # what is due
 
     def _before(self, due: At) -> None:
         memory = self.memory
         for k in due.release:
-            if (cell := self.bound[k]) is not None and cell.here:
+            if (cell := self.bound[k]) is not None and cell.where is DEVICE:
                 if self.hints.says(k, Recompute):
-                    _hint(self._drop, k, cell)
+                    self._hint(self._drop, k, cell)
                 else:
-                    _hint(memory.release, cell)
+                    self._hint(memory.release, cell)
         for k in due.fetch:
             self._fetch(k, once=self.hints.final[k])
         if due.again is not None:
-            self._remake(due.again, due.wanted)
+            self._hint(self._remake, due.again, due.wanted)
         for k in due.let:
             self.held.pop(k, None)
             memory.bury()
@@ -147,11 +148,11 @@ class Follower(Generic[R]):
     def _fetch(self, k: int, *, once: bool) -> None:
         """Begin to bring a cell back, if there is room; else it comes when it is asked for."""
         cell, memory = self.bound[k], self.memory
-        if cell is None or cell.here or cell.copy is None:
+        if cell is None or cell.where is not HOST or cell.copy is None:
             return
         if memory.held + cell.size <= memory.limit:
-            cell.once = once
-            _hint(memory.bring, cell)
+            cell.copy.drop_on_return = once
+            self._hint(memory.bring, cell)
 
     def _after(self, due: At, touched: list[R]) -> None:
         for place, k in due.bind:
@@ -160,7 +161,7 @@ class Follower(Generic[R]):
                 self.held[k] = cell.storage
         for k in due.out:
             if (cell := self.bound[k]) is not None:
-                _hint(self.memory.out, cell)
+                self._hint(self.memory.out, cell)
 
     def _drop(self, k: int, cell: R) -> None:
         """Give up bytes that can be made again; here nothing can, so the host has them."""

@@ -1,132 +1,154 @@
-"""What a device writes down of its program until two iterations are alike, and how long the ops took."""
+"""What is written down of a program until two iterations are alike.
+
+Where an iteration ends, a program may tell (boundaries, of which one iteration may have several); else it is looked for
+in what repeats.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from bisect import bisect_left
+from typing import Generic, NamedTuple
 
-import numpy as np
-
-from gpumem.runtime.residency.environment import LiveBlock
-from gpumem.trace import UNKNOWN, Trace
-from gpumem.trace.record.input_writes import PatternStream
+from gpumem.runtime.residency.environment import Call
+from gpumem.runtime.residency.limited_memory import R
+from gpumem.trace import Trace
 from gpumem.trace.record.period import BlockEvent, Detector
-from gpumem.trace.record.recorder import Exec, Recorder
+from gpumem.trace.record.recorder import Recorder
 
-PERIOD, WRITES = "period", "writes"
-TIMERS = 512  # of ops that may be under way
-
-
-class OpTimes:
-    """How long recorded ops took, in ns; of the last ones the timers, which are read when there are many."""
-
-    def __init__(self, lasted: Callable[[Any], int]) -> None:
-        self._lasted = lasted
-        self._known: dict[int, int] = {}
-        self._timers: deque[tuple[int, Any]] = deque()
-
-    def add(self, op: int, timer: Any) -> None:
-        """Note what an op is timed by."""
-        self._timers.append((op, timer))
-        if len(self._timers) > TIMERS:
-            self._read_one()
-
-    def forget(self) -> None:
-        """Begin afresh. What was timed so far is read some day, so that its timers serve again."""
-        self._known = {}
-        self._timers = deque((UNKNOWN, timer) for _, timer in self._timers)
-
-    def read(self) -> dict[int, int]:
-        """Wait for all, and return them."""
-        while self._timers:
-            self._read_one()
-        return self._known
-
-    def _read_one(self) -> None:
-        op, timer = self._timers.popleft()
-        self._known[op] = self._lasted(timer)
+SEGMENTS = 8  # boundaries that one iteration may have within it: some optimizers take turns; not tuned
+TRIES = 24  # boundaries in a row without two alike iterations, before the book is begun afresh: SEGMENTS thrice
+HORIZON = 2**17  # ops of a book at most: two iterations of twice the largest trace that we have seen (32,263 ops)
 
 
-class Notebook:
-    """A recording of the ops since some moment: how they look, what they touched, and when two iterations are alike.
+class Found(NamedTuple):
+    """Two iterations that are alike, each as its ops `[lo, hi)`; and the boundaries within the last one."""
+
+    bounds: list[tuple[int, int]]
+    marks: frozenset[int] = frozenset()
+
+
+class _Segment(NamedTuple):
+    """Ops `[lo, hi)` between two boundaries; `code` tells what they look like."""
+
+    code: int
+    lo: int
+    hi: int
+
+
+class _Repeats:
+    """Looks for a period among the events of blocks, and what ops look like.
+
+    A *mark*, a block as large as the op's key is a number, comes and goes before each op. Else ops that differ by name
+    alone would repeat.
+    """
+
+    def __init__(self, recorder: Recorder, min_length: int) -> None:
+        self._recorder, self._detector = recorder, Detector(min_length=min_length)
+        self._pushed = 0  # events of the recorder
+        self._marked: list[int] = []  # of each op: the detector's event that its mark is
+        self._events = 0  # of the detector
+
+    def look(self, keys: list[int]) -> Found | None:
+        """Look for two iterations in what happened since the last time."""
+        events = self._recorder.events_since(self._pushed)
+        begins = self._recorder.begins_since(len(self._marked))
+        for number, event in enumerate(events, self._pushed):
+            while begins and begins[0] == number:
+                begins.pop(0)
+                if found := self._mark(keys):
+                    return found
+            if found := self._push(BlockEvent(*event)):
+                return found
+        self._pushed += len(events)
+        return None
+
+    def _mark(self, keys: list[int]) -> Found | None:
+        op, mark = len(self._marked), -2 - len(self._marked)
+        self._marked.append(self._events)
+        look = keys[op] % 2**40  # no sum of it overflows
+        return self._push(BlockEvent("malloc", mark, look)) or self._push(BlockEvent("free", mark, look))
+
+    def _push(self, event: BlockEvent) -> Found | None:
+        self._events += 1
+        found = self._detector.push(event)
+        if found is None:
+            return None
+        lo, middle, hi = (bisect_left(self._marked, at) for at in (found.start, found.start + found.length, found.end))
+        return Found([(lo, middle), (middle, hi)])
+
+
+class Book(Generic[R]):
+    """How the recorded ops look and what they touched, and where two iterations are alike.
 
     Parameters
     ----------
-    blocks : sequence of LiveBlock
-        Those that there are.
-    first : int
-        How many steps the learner has had since its last row.
-    detect : str
-        `period` or `writes`.
+    recorder : Recorder
+        Writes down the ops themselves; a book is told of each after that.
+    repeats : bool
+        Whether to look for what repeats, until a boundary is told.
     min_length : int
-        Fewest events of an iteration, for `period`.
-    times : OpTimes
-        How long its ops took.
+        Fewest events of what repeats.
     """
 
-    def __init__(self, blocks: Sequence[LiveBlock], first: int, detect: str, min_length: int, times: OpTimes) -> None:
-        self.first, self.detect = first, detect
-        self.recorder = Recorder()
-        self.ids: dict[int, int] = {}
+    def __init__(self, recorder: Recorder, repeats: bool, min_length: int) -> None:
+        self.recorder = recorder
         self.keys: list[int] = []
-        self.trail: list[list[LiveBlock]] = []
-        self.times = times
-        self._detector = Detector(min_length=min_length)
-        self._pushed = 0
-        self._stream = PatternStream()
-        self._is_input = False
-        for block in blocks:
-            if not block.void:
-                self._malloc(block)
+        self.trail: list[list[R]] = []
+        self._segments: list[_Segment] = []
+        self._repeats = _Repeats(recorder, min_length) if repeats else None
 
-    def _malloc(self, block: LiveBlock) -> None:
-        """Note an allocation, which is when an op first touches the block: it takes no memory before that."""
-        self.ids[block.number] = self.recorder.malloc(block.size, kind=block.kind, shape=block.shape, dtype=block.dtype)
+    def begin(self) -> None:
+        """An iteration may begin here."""
 
-    def free(self, block: LiveBlock) -> None:
-        """Note a release."""
-        if block.number in self.ids:
-            self.recorder.free(self.ids.pop(block.number))
+    def end(self) -> None:
+        """An iteration may end here."""
 
-    def before(self, is_input: bool) -> list[tuple[int, int]] | None:
-        """Look for two iterations that end where the program is about to write an input; return the ops of both."""
-        self._is_input = is_input  # the op may fail, and another come for it
-        found = self._stream.at_write() if is_input and self.detect == WRITES else None
+    def close(self) -> None:
+        """Nothing is recorded any more."""
+
+    def before(self, call: Call[R]) -> Found | None:
+        """Look at an op that is about to run; return two iterations that end before it."""
+        return None
+
+    def note(self, call: Call[R]) -> Found | None:
+        """Note an op that was recorded; return two iterations that are alike once there are any."""
+        self.keys.append(call.key)
+        self.trail.append(call.touched)
+        if self._repeats is None or self._segments:
+            return None
+        found = self._repeats.look(self.keys)
         if found is None:
             return None
-        middle = found.start + found.length
-        return [(found.start, middle), (middle, middle + found.length)]
+        self._repeats = None  # a detector reports a period once
+        lo, hi = found.bounds[-1]
+        if hi == len(self.keys) - 1 and self.keys[hi] == self.keys[lo]:  # it ends with a release before this op
+            return Found([(begin + 1, end + 1) for begin, end in found.bounds])
+        return found
 
-    def note(self, op: Exec, key: int, touched: list[LiveBlock]) -> list[tuple[int, int]] | None:
-        """Note an op; return the ops of two iterations that are alike once there are any, which end with it."""
-        ids = self.ids
-        for block in touched:
-            if block.number not in ids:
-                self._malloc(block)
-        self.recorder.append(op._replace(reads=[ids[b] for b in op.reads], writes=[ids[b] for b in op.writes]))
-        self.keys.append(key)
-        self.trail.append(touched)
-        if self.detect == WRITES:
-            self._stream.push((op.name, tuple(op.reads), tuple(op.writes)), self._is_input)
+    def boundary(self) -> Found | None:
+        """An iteration may end after the last op; return two that are alike, of which the second ends so."""
+        segments, hi = self._segments, len(self.keys)
+        lo = segments[-1].hi if segments else 0
+        if hi == lo:
             return None
-        events = self.recorder.events_since(self._pushed)
-        self._pushed += len(events)
-        found = None
-        for event in events:
-            found = self._detector.push(BlockEvent(*event)) or found
-        if found is None:
-            return None
-        ops, middle = self.recorder.ops_between, found.start + found.length
-        alike = [ops(found.start, middle), ops(middle, found.end)]
-        lo, hi = alike[-1]
-        if hi < len(self.keys) and self.keys[hi] == self.keys[lo]:  # it ends with a release, or a block for this op
-            return [(begin + 1, end + 1) for begin, end in alike]
-        return alike
+        segments.append(_Segment(hash(tuple(self.keys[lo:hi])), lo, hi))
+        codes = [segment.code for segment in segments]
+        for p in range(1, SEGMENTS + 1):
+            if len(codes) >= 2 * p and codes[-p:] == codes[-2 * p : -p]:
+                bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]
+                return Found(bounds, frozenset(s.hi - bounds[1][0] for s in segments[-p:-1]))
+        return None
 
+    @property
+    def full(self) -> bool:
+        """Whether to begin afresh: the one bound on a recording."""
+        return len(self.keys) >= HORIZON or len(self._segments) >= TRIES
 
-def timed(trace: Trace, lo: int, found: dict[int, int]) -> Trace:
-    """Return a trace that begins with op `lo`, whose ops take as long as those that were timed did."""
-    duration = [found.get(lo + i, ns) for i, ns in enumerate(trace.ops.duration.tolist())]
-    return replace(trace, ops=replace(trace.ops, duration=np.array(duration, np.int64)))
+    @property
+    def told(self) -> bool:
+        """Whether boundaries were told."""
+        return bool(self._segments)
+
+    def trace(self, found: Found) -> Trace:
+        """Return the last of two iterations; ValueError where they are none."""
+        raise NotImplementedError

@@ -6,14 +6,15 @@ and its pointers say.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from gpumem.base.units import exact, human
-from gpumem.runtime.residency.environment import Counts, Emptier, Movable, Mover
+from gpumem.runtime.residency.environment import Copy, Counts, Emptier, Movable, Mover, Where
 
 UNLIMITED = 2**62
+DEVICE, HOST, RECIPE, NOTHING = Where
 
 
 class LimitError(MemoryError):
@@ -21,6 +22,10 @@ class LimitError(MemoryError):
 
 
 R = TypeVar("R", bound=Movable)
+
+
+class ResidencyError(RuntimeError):
+    """A move that is none of the picture's (`Where`): a defect of whoever asked for it."""
 
 
 class LimitedMemory(Generic[R]):
@@ -33,18 +38,21 @@ class LimitedMemory(Generic[R]):
     limit : int
         Bytes that may be on the device at once.
 
-    `held` are the bytes on the device now, `peak` the most since `begin`, `fixed` those that cannot move; `alive` are
+    `held` are the bytes on the device now, `peak` the most since `begin`, `pinned` those that cannot move; `alive` are
     all, wherever they are, `least` the fewest since `begin`.
     """
 
+    no_memory: tuple[type[Exception], ...] = (MemoryError,)  # what is raised where the device, or the host, has none
+
     def __init__(self, engine: Mover, pointers: Emptier, limit: int = UNLIMITED) -> None:
         self.engine, self.pointers, self.limit = engine, pointers, limit
-        self.dead: list[R] = []  # until somebody buries them
+        self.dead: deque[R] = deque()  # until somebody buries them
+        self.buried: Callable[[R], None] | None = None  # told of each
         self.here: OrderedDict[R, None] = OrderedDict()  # least recently used first
-        self.held = self.peak = self.fixed = self.alive = self.least = 0
+        self.held = self.peak = self.pinned = self.alive = self.least = 0
         self.counts = Counts()
         self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
-        self.recover: Callable[[R], None] = lambda cell: None  # makes again what has no copy
+        self.recover: Callable[[R], None] = lambda cell: None  # makes what has a recipe only
 
     def begin(self) -> None:
         """Count anew, from now on."""
@@ -56,27 +64,30 @@ class LimitedMemory(Generic[R]):
         self.here[cell] = None
         self.held += cell.size
         self.alive += cell.size
-        self.fixed += cell.size * cell.fixed
+        self.pinned += cell.size * bool(cell.pinned)
 
-    def fix(self, cell: R) -> None:
-        """Leave a cell where it is from now on, which is on the device."""
-        if not cell.fixed:
-            cell.fixed = True
-            self.fixed += cell.size
+    def pin(self, cell: R, by: str) -> None:
+        """Leave one that is on the device there from now on, for whom `by` names."""
+        if cell.where is not DEVICE:
+            raise ResidencyError(f"{cell!r} is not on the device, and so cannot be pinned by {by}")
+        if not cell.pinned:
+            cell.pinned = by
+            self.pinned += cell.size
 
     def bury(self) -> None:
         """Take the dead off the books."""
         while self.dead:
-            cell = self.dead.pop()
+            cell = self.dead.popleft()
             self.alive -= cell.size
-            if cell.here:
+            if cell.where is DEVICE:
                 del self.here[cell]
                 self.held -= cell.size
-                self.fixed -= cell.size * cell.fixed
-            if cell.copy is not None:
-                self.forget(cell)
-            if cell.again is not None:
-                cell.again.done()
+                self.pinned -= cell.size * bool(cell.pinned)
+            self.forget(cell)
+            if cell.recipe is not None:
+                cell.recipe.done()
+            if self.buried is not None:
+                self.buried(cell)
         self.least = min(self.least, self.alive)
 
     def note(self) -> None:
@@ -94,10 +105,11 @@ class LimitedMemory(Generic[R]):
     def ready(self, cells: Sequence[R], fresh: int, what: str) -> None:
         """Let cells be on the device, with room for so many bytes beside them."""
         missing = False  # which need not take bytes: a block may have none
+        used = self.here.move_to_end
         for cell in cells:
-            if cell.here:
-                self.here.move_to_end(cell)
-                if cell.coming:
+            if cell.where is DEVICE:
+                used(cell)
+                if (copy := cell.copy) is not None and copy.in_flight:
                     self.settle(cell)
             else:
                 missing = True
@@ -106,20 +118,20 @@ class LimitedMemory(Generic[R]):
             self.room(away + fresh, cells, what)
         if missing:
             for cell in cells:
-                if not cell.here:
+                if cell.where is not DEVICE:
                     self.bring(cell, cells)
                     self.settle(cell)
             for cell in cells:  # as the op has them, whoever was here
-                self.here.move_to_end(cell)
+                used(cell)
 
     def _remade(self, cells: Sequence[R]) -> int:
-        """Make those again that have no copy, which may send others away; return how many bytes are to come back."""
+        """Make those that have a recipe only, which may send others away; return how many bytes are to come back."""
         for cell in cells:
-            if not cell.here:
-                self.counts.misses += not cell.void
-                if cell.again is not None:
+            if cell.where is not DEVICE:
+                self.counts.misses += cell.where is not NOTHING
+                if cell.where is RECIPE:
                     self.recover(cell)
-        return sum(cell.size for cell in cells if not cell.here)
+        return sum(cell.size for cell in cells if cell.where is not DEVICE)
 
     def room(self, size: int, keep: Sequence[R] = (), what: str = "") -> None:
         """Make room, by sending away what was not used for longest."""
@@ -129,9 +141,12 @@ class LimitedMemory(Generic[R]):
             if not victims:
                 raise LimitError(self._too_much(size, keep, what))
             for cell in victims:
-                self.counts.evictions += 1
-                self.release(cell)
+                self._evict(cell)
             self.bury()
+
+    def _evict(self, cell: R) -> None:
+        self.counts.evictions += 1
+        self.release(cell)
 
     def _coldest(self, size: int, keep: Sequence[R]) -> list[R]:
         """So many bytes of those that were not used for longest, or all there are; what has no bytes frees none."""
@@ -139,18 +154,20 @@ class LimitedMemory(Generic[R]):
         for cell in self.here:
             if size <= 0:
                 break
-            if cell.size and not cell.fixed and (self.pressed or not cell.asked) and cell not in kept:
+            if cell.size and not cell.pinned and (self.pressed or not cell.asked) and cell not in kept:
                 found.append(cell)
                 size -= cell.size
         return found
 
     def _too_much(self, size: int, keep: Sequence[R], what: str) -> str:
-        needs = self.held + size
-        others = self.held - sum(cell.size for cell in keep if cell.here)
-        fixed = f", {human(others)} of it in storages that cannot move" if others else ""
+        needs, kept = self.held + size, {*keep}
+        others = [cell for cell in self.here if cell not in kept]
+        stuck = sum(cell.size for cell in others) + self.held - sum(cell.size for cell in self.here)
+        by = ", ".join(sorted({cell.pinned for cell in others if cell.pinned}))
+        pinned = f", {human(stuck)} of it in storages that cannot move{f' ({by})' if by else ''}" if stuck else ""
         whose, hint = self.told(what)
         return (
-            f"{what or 'this'}{whose} holds {human(needs)} at once{fixed}, the limit is {human(self.limit)}; "
+            f"{what or 'this'}{whose} holds {human(needs)} at once{pinned}, the limit is {human(self.limit)}; "
             f"the least limit that would do for it is {exact(needs)}{hint}"
         )
 
@@ -162,15 +179,14 @@ class LimitedMemory(Generic[R]):
         """Cells have new bytes: what the host has of them is old."""
         for cell in cells:
             cell.version += 1
-            cell.void = False
             if cell.copy is not None:
                 self.forget(cell)
 
     def secure(self, cells: Iterable[R]) -> None:
-        """Make again what could no longer be, once cells are written."""
+        """Make now what could no longer be made once cells are written."""
         for cell in cells:
             for other in [*cell.feeds] if cell.feeds else ():
-                if other.again is not None and not other.here:
+                if other.where is RECIPE:
                     self.bring(other)
 
     # moves
@@ -178,41 +194,60 @@ class LimitedMemory(Generic[R]):
     def out(self, cell: R) -> None:
         """Begin to copy a cell to the host, unless the host has it."""
         storage = cell.storage
-        if cell.copy is None and cell.here and not cell.fixed and not cell.void and storage is not None:
-            cell.copy = self.engine.out(storage)
-            cell.coming = True
+        if cell.copy is None and cell.where is DEVICE and not cell.pinned and cell.version and storage is not None:
+            cell.copy = Copy(self.engine.out(storage))
             self.counts.out += cell.size
 
     def release(self, cell: R) -> None:
-        """Give a cell's memory on the device back; the host has the bytes, or they can be made again."""
+        """Give a cell's memory on the device back; the host has the bytes, if anybody wrote them."""
         storage = cell.storage
-        if not cell.here or cell.fixed or storage is None:
+        if cell.where is not DEVICE or cell.pinned or storage is None:
             return
-        if cell.again is None:
-            cell.once = False  # it comes back once more
-            self.out(cell)
-            self.settle(cell)
+        if cell.copy is not None:
+            cell.copy.drop_on_return = False  # it comes back once more
+        self.out(cell)
+        self.settle(cell)
         self.pointers.empty(storage)
-        cell.here = False
+        self._gone(cell, HOST if cell.version else NOTHING)
+
+    def drop(self, cell: R, recipe: Any) -> None:
+        """Give a cell's memory on the device back; its recipe makes the bytes again."""
+        storage = cell.storage
+        if cell.where is not DEVICE or cell.pinned or cell.copy is not None or storage is None:
+            raise ResidencyError(f"{cell!r} cannot be dropped: it is pinned, away, or the host has it")
+        cell.recipe = recipe  # first, so that a Ctrl-C after the next line loses nothing
+        try:
+            self.pointers.empty(storage)
+        except Exception:
+            cell.recipe = None
+            raise
+        self._gone(cell, RECIPE)
+
+    def _gone(self, cell: R, where: Where) -> None:
+        """A cell is on the device no longer; its bytes are where that says."""
+        there = {HOST: cell.copy is not None, RECIPE: cell.recipe is not None, NOTHING: not cell.version}
+        if cell.where is not DEVICE or not there.get(where):
+            raise ResidencyError(f"{cell!r} went from {cell.where.value} to {where.value}, where it has no bytes")
+        cell.where = where
         del self.here[cell]
         self.held -= cell.size
 
     def bring(self, cell: R, keep: Sequence[R] = ()) -> None:
         """Give a cell its memory and bytes back; where the device has none left, of others than `keep`."""
         storage = cell.storage
-        if cell.here or storage is None:
+        if cell.where is DEVICE or storage is None:
             return
-        if cell.again is not None:
+        if cell.where is RECIPE:
             self.recover(cell)
             return
         self._fill(cell, storage, keep)
-        if not cell.void:
+        if cell.copy is not None:
             try:
-                self.engine.back(storage, cell.copy)
+                self.engine.back(storage, cell.copy.data)
             except BaseException:
                 self.pointers.empty(storage)
                 raise
-            cell.coming = True
+            cell.copy.in_flight = True
             self.counts.back += cell.size
         self.landed(cell)
 
@@ -222,30 +257,41 @@ class LimitedMemory(Generic[R]):
             try:
                 self.pointers.fill(storage, cell.size)
                 return
-            except MemoryError:
-                victim = next((x for x in self.here if not (x.fixed or x.asked) and x not in keep and x.size), None)
-                if victim is None:
+            except self.no_memory:
+                if not self.squeeze(keep):
                     raise
-                self.counts.evictions += 1
-                self.release(victim)
+
+    def squeeze(self, keep: Sequence[R] = ()) -> bool:
+        """Send away what was not used for longest, as the device has no memory left; return whether there was any."""
+        victim = next((x for x in self.here if not (x.pinned or x.asked) and x not in keep and x.size), None)
+        if victim is not None:
+            self._evict(victim)
+        return victim is not None
 
     def landed(self, cell: R) -> None:
         """A cell is on the device again."""
-        cell.here = True
+        if cell.where is DEVICE:
+            raise ResidencyError(f"{cell!r} is on the device already")
+        cell.where = DEVICE
+        if cell.recipe is not None:
+            cell.recipe.done()
         self.here[cell] = None
         self.held += cell.size
         self.note()
 
     def settle(self, cell: R) -> None:
         """Let what computes next wait for a copy under way."""
-        if cell.coming and cell.copy is not None:
-            self.engine.settle(cell.copy)
-        cell.coming = False
-        if cell.once and cell.here:
+        copy = cell.copy
+        if copy is None:
+            return
+        if copy.in_flight:
+            self.engine.settle(copy.data)
+            copy.in_flight = False
+        if copy.drop_on_return and cell.where is DEVICE:
             self.forget(cell)
 
     def forget(self, cell: R) -> None:
         """Give the host's copy back."""
-        if cell.copy is not None:
-            self.engine.drop(cell.copy)
-        cell.copy, cell.coming, cell.once = None, False, False
+        copy, cell.copy = cell.copy, None
+        if copy is not None:
+            self.engine.drop(copy.data)

@@ -1,12 +1,11 @@
-"""What a device learns of its program: the iteration, a plan for it, and where in that the program is.
+"""What a run learns of its program: the iteration, a plan for it, and where in that the program is.
 
 ::
 
-    ops     | native, or on demand      | guarded         | planned ...      | on demand   | planned ...
-    book    | recorded, two are alike   |                 |                  | recorded    |
-                                        ^                 ^                  ^             ^
-                                        found: planned    the plan is there  deviated      its first ops came by, or
-                                        aside             at a boundary                    another iteration was found
+    ops   | recorded, two are alike  | along, without a plan   | along with the plan  | on demand   | along ...
+                                     ^                         ^                      ^             ^
+                                     found: planned aside      the plan is there,     deviated      its first ops
+                                                               at a boundary                        came by
 """
 
 from __future__ import annotations
@@ -14,236 +13,264 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Generic, Protocol
 
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.runtime.residency.environment import LiveBlock
+from gpumem.runtime.residency.environment import Call
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Notebook, OpTimes, timed
-from gpumem.runtime.residency.limited_memory import LimitedMemory, LimitError
-from gpumem.runtime.residency.report import IDLE, NATIVE, ON_DEMAND, PLANNED, Iteration
+from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.runtime.residency.ledger import Ledger
+from gpumem.runtime.residency.limited_memory import LimitedMemory, LimitError, R
+from gpumem.runtime.residency.observing import Refusal, tolerable
+from gpumem.runtime.residency.phases import Course, Following, OnDemand, Phase, Recording
+from gpumem.runtime.residency.report import ON_DEMAND, RECORDED, ManagedReport
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
-from gpumem.trace.lifetimes import tails, without_idle
-from gpumem.trace.record.recorder import Exec
+from gpumem.trace.lifetimes import tails
 
-KEPT = 1000  # rows of a report
-HORIZON = 2**17  # ops recorded at most before the search begins afresh
-CALM = 2  # iterations in a row as planned, and what was recorded beside them is given up
-PATIENCE = 3  # iterations in a row that look as planned and find blocks away, before they are recorded again
+NOTES = 1000  # of a report; the oldest go
 
 
-class _Step(NamedTuple):
-    """What was done for one op."""
+class Environment(Protocol[R]):
+    """What a run loop needs of whoever runs the ops."""
 
-    peak: int
-    out: int
-    back: int
-    misses: int
-    evictions: int
-    end: int
+    @property
+    def memory(self) -> LimitedMemory[R]:
+        """What moves, within a limit."""
+
+    def now(self) -> int:
+        """The time, in ns."""
+
+    def book(self) -> Book[R]:
+        """Return a book of a recorder that has seen no op."""
+
+    def follower(self, hints: Hints) -> Follower[R]:
+        """Return who carries hints out."""
+
+    def settled(self, trace: Trace) -> Planning | str | None:
+        """Return what will plan for an iteration that was there twice.
+
+        None where it fits as it is; or why it is to be recorded anew.
+        """
+
+    def lasts(self, size: int) -> None:
+        """So many bytes were alive all the time of a recorded iteration; raise LimitError where that is too much."""
+
+    def told(self, kind: str, why: str) -> None:
+        """Something for a log: an iteration was `found`, or is `planned` for; ops `deviated`, or `resumed`."""
 
 
-def _touched(trace: Trace) -> list[list[int]]:
-    """Which buffers each op touches, by the order in which they come first."""
-    number: dict[int, int] = {}
-    rows = zip(trace.ops.reads.tolist(), trace.ops.writes.tolist())
-    return [[number.setdefault(b, len(number)) for b in (*reads, *writes)] for reads, writes in rows]
-
-
-class Learner:
+class RunLoop(Generic[R]):
     """Follows a program: records it, finds its iteration, has it planned for, and carries the plan out.
+
+    Nothing that it only observes with fails the program: where recorder, detector, planner or follower do, the run goes
+    on on demand, and its notes say why.
 
     Parameters
     ----------
-    memory : LimitedMemory
-    blocks : dict of int to LiveBlock
-        Those that are alive, by number.
-    settled : callable
-        Told of an iteration that was there twice; returns what will plan for it, None where there is nothing to plan.
-    told : callable
-        `told(kind, why)`: what is to stand in the log.
-    now : callable
-        The time, in ns.
-    lasted : callable
-        How long a timed op took, in ns.
+    environment : Environment
+    wait : bool
+        Whether a run waits for its plan.
+    eager : bool
+        Whether ops are recorded from the first one on that is not as planned, and where a plan finds blocks away three
+        times in a row. So a device of blocks does, to which an op recorded costs a microsecond. In PyTorch it costs
+        more than the op's own dispatch, so there PATIENCE iterations go before.
     """
 
-    def __init__(
-        self,
-        memory: LimitedMemory[LiveBlock],
-        blocks: dict[int, LiveBlock],
-        settled: Callable[[Trace], Planning | None],
-        told: Callable[[str, str], None],
-        now: Callable[[], int],
-        lasted: Callable[[Any], int],
-        *,
-        detect: str,
-        min_length: int,
-        wait: bool,
-    ) -> None:
-        self.memory, self.blocks, self.settled, self.told = memory, blocks, settled, told
-        self.now, self._times = now, OpTimes(lasted)
-        self.detect, self.min_length, self.wait = detect, min_length, wait
-        self.rows: deque[Iteration] = deque(maxlen=KEPT)
-        self.notes: deque[str] = deque(maxlen=KEPT)
-        self.follower: Follower[LiveBlock] | None = None
-        self.hints: Hints | None = None
-        self.job: Planning | None = None
-        self._steps: list[_Step] = []
-        self._calm = self._strayed = 0
-        self._rows: list[list[int]] = []  # what the ops of the iteration touch
-        self._began = now()
-        self._number = 0
-        self.book: Notebook | None = self._new_book()
+    def __init__(self, environment: Environment[R], *, wait: bool, eager: bool) -> None:
+        self.environment, self.wait, self.eager = environment, wait, eager
+        self.memory = environment.memory
+        self.ledger = Ledger(self.memory, environment.now)
+        self.notes: deque[str] = deque(maxlen=NOTES)
+        self.noted = 0  # notes so far
+        self.told = False  # whether boundaries are
+        self.failed = 0  # periods in a row that were none
+        self.given_up = False  # to record
+        self.hints: Hints | None = None  # those that were followed last
+        self._job: Planning | None = None  # that was started last
+        self._phase: Phase[R] = OnDemand(self)
 
-    def _new_book(self) -> Notebook:
-        self._times.forget()
-        return Notebook([*self.blocks.values()], len(self._steps), self.detect, self.min_length, self._times)
+    @property
+    def phase(self) -> Phase[R]:
+        """What is done around ops now."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase[R]) -> None:
+        book, self._phase = self._phase.book, phase
+        if book is not None and book is not phase.book:
+            book.close()
+
+    @property
+    def job(self) -> Planning | None:
+        """Who makes a plan now, for what is followed."""
+        return None if self.phase.course is None else self.phase.course.job
 
     # around an op
 
-    def before(self, op: Exec, key: int, is_input: bool) -> int:
-        """Do what is due before an op; return which one of the iteration it is, or `LOST`."""
-        if self.book is not None and (bounds := self.book.before(is_input)) is not None:
-            self._alike(self.book, bounds)
-        follower = self.follower
-        if follower is None:
+    def before(self, call: Call[R]) -> int:
+        """Do what is due before an op; return which one of the plan's it is, or `LOST`."""
+        try:
+            return self.phase.before(call)
+        except Exception as error:
+            self._failed(error)
             return LOST
-        was = follower.i
-        i = follower.before(key, op.name)
-        if was != LOST and i == LOST:
-            self._calm = 0
-            self.told("deviated", follower.deviation)
-            self.book = self.book or self._new_book()
-        elif was == LOST and i != LOST:
-            self.told("resumed", "")
-            self._row(len(self._steps) - i, ON_DEMAND, follower.deviation)
-            follower.deviation = ""
-        return i
 
-    def after(self, op: Exec, key: int, touched: list[LiveBlock]) -> None:
-        """Take note of an op that was begun, and do what is due after it."""
-        memory, follower = self.memory, self.follower
-        now = self.now()
-        ended = follower is not None and follower.after(touched)
-        c = memory.counts
-        self._steps.append(_Step(memory.peak, c.out, c.back, c.misses, c.evictions, now))
-        memory.begin()
-        bounds = None if self.book is None else self.book.note(op, key, touched)
-        if ended:
-            self._ended()
-        elif follower is not None and follower.i == LOST and len(self._steps) >= follower.hints.n:
-            self._row(len(self._steps), ON_DEMAND, follower.deviation)
-        if bounds is not None and self.book is not None:
-            self._alike(self.book, bounds)
-        elif self.book is not None and len(self.book.keys) >= HORIZON:
-            self._row(len(self._steps), self._unplanned(self._steps), "")
-            self.book = self._new_book()
+    def after(self, call: Call[R]) -> None:
+        """Do what is due after an op."""
+        try:
+            self.phase.after(call)
+        except Exception as error:
+            self._failed(error)
 
-    def _ended(self) -> None:
-        """An iteration went as it was to."""
-        follower, job = self.follower, self.job
-        assert follower is not None
-        self._row(len(self._steps), self._state(), "")
-        row = self.rows[-1]
-        strayed = row.state == PLANNED and row.misses + row.evictions > 0
-        self._calm, self._strayed = (0, self._strayed + 1) if strayed else (self._calm + 1, 0)
-        if self._calm >= CALM:
-            self.book = None
-        elif self._strayed == PATIENCE:  # ops that look as planned, on other blocks
-            self.book = self.book or self._new_book()
-        if job is not None:
-            self._switch(job, follower.trail)
+    def boundary(self, sure: bool = True) -> None:
+        """An iteration may end here; it does where that is `sure`, unless one ended right before."""
+        if not self.ledger.ops and not self.ledger.length:
+            return
+        self.told = True
+        try:
+            self.phase.boundary(sure)
+        except Exception as error:
+            self._failed(error)
 
-    def _state(self) -> str:
-        hints = self.hints
-        if hints is not None and hints.count:
-            return PLANNED
-        idle = hints is not None and hints.trace.peak_load <= self.memory.limit
-        return IDLE if idle else self._unplanned(self._steps)
+    def observed(self, look: Callable[..., Any], *what: Any) -> Any:
+        """Call what only observes, and return what it does; None, and no recording any more, where it fails."""
+        try:
+            return look(*what)
+        except Exception as error:
+            self._failed(error)
+            return None
 
-    @staticmethod
-    def _unplanned(steps: Sequence[_Step]) -> str:
-        return ON_DEMAND if any(step.evictions or step.misses for step in steps) else NATIVE
+    def _failed(self, error: Exception) -> None:
+        """Go on without what has failed; what the program is to hear of is raised."""
+        if isinstance(error, LimitError) or not tolerable(error):
+            raise error
+        kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
+        self.give_up(f"{kind}{error}")
 
-    def _row(self, count: int, state: str, deviation: str) -> None:
-        """Close a row over the first steps since the last one."""
-        steps, self._steps = self._steps[:count], self._steps[count:]
-        if self.book is not None:
-            self.book.first -= len(steps)
-        if steps:
-            self.rows.append(self._summed(steps, state, deviation))
-            self._number, self._began = self._number + 1, steps[-1].end
+    # begin, pause, end
 
-    def _summed(self, steps: Sequence[_Step], state: str, deviation: str) -> Iteration:
-        peak = max(step.peak for step in steps)
-        sums = [sum(step[k] for step in steps) for k in (1, 2)], [sum(step[k] for step in steps) for k in (3, 4)]
-        (out, back), (misses, evictions) = sums
-        seconds = (steps[-1].end - self._began) / 1e9
-        return Iteration(self._number, state, len(steps), peak, out, back, 0, misses, evictions, deviation, seconds)
+    def start(self) -> None:
+        """Begin, or go on after a pause, where an iteration begins."""
+        self.ledger.start()
+        if (book := self.phase.book) is not None:
+            self.observed(book.begin)
+        elif self.phase.course is None and not self.given_up:
+            self.observed(self.record)
 
-    def iterations(self) -> list[Iteration]:
-        """Return the rows so far; the last one may be under way."""
-        if not self._steps:
-            return [*self.rows]
-        deviation = "" if self.follower is None else self.follower.deviation
-        return [*self.rows, self._summed(self._steps, ON_DEMAND if deviation else self._state(), deviation)]
+    def pause(self) -> None:
+        """The program goes on without the run for a while; a plan under way is there when it comes back."""
+        if (book := self.phase.book) is not None:
+            self.observed(book.end)
+        elif (course := self.phase.course) is not None:
+            if course.follower.i:
+                course.follower.restart()
+            self.phase = Following(self, course)
+
+    def close(self) -> None:
+        """Close the last row, and want no plan any more; who makes one ends at its next step."""
+        phase = self.phase.inner if isinstance(self.phase, Recording) else self.phase
+        self.ledger.close(*self._state(phase))
+        self.phase.drop()
+        self.phase = OnDemand(self)
+
+    # what is entered and left
+
+    def enter(self, phase: Following[R] | OnDemand[R]) -> None:
+        """Let another phase begin; what is recorded goes on being so."""
+        if isinstance(self.phase, Recording):
+            self.phase.inner = phase
+        else:
+            self.phase = phase
+
+    def record(self) -> None:
+        """Begin to record, and forget the plan there was."""
+        self.phase.drop()
+        self.phase = Recording(self, self.environment.book(), OnDemand(self))
+        self.phase.book.begin()
+
+    def record_beside(self) -> None:
+        """Begin to record beside the plan there is."""
+        if isinstance(self.phase, Following | OnDemand):
+            self.phase = Recording(self, self.environment.book(), self.phase)
+
+    def new_book(self) -> Book[R]:
+        """Return a book that begins here."""
+        book = self.environment.book()
+        book.begin()
+        return book
+
+    def give_up(self, why: str) -> None:
+        """Go on without a recorder, and so without a plan."""
+        self.phase.drop()
+        self.phase, self.given_up = OnDemand(self), True
+        self.note(f"runs on demand, as it cannot be recorded: {why}")
+
+    def follow(self, trace: Trace, plan: Plan) -> None:
+        """Follow a plan from the next op on, which is taken for the first."""
+        self.phase.drop()
+        self.phase = Following(self, self._course(trace, plan))
+
+    def _course(self, trace: Trace, plan: Plan) -> Course[R]:
+        self.hints = Hints.of(trace, plan)
+        return Course(self.environment.follower(self.hints))
 
     # an iteration that was there twice
 
-    def _alike(self, book: Notebook, bounds: list[tuple[int, int]]) -> None:
-        """Have two iterations planned for, unless they are what is followed already."""
-        lo, hi = bounds[-1]
-        follower = self.follower
-        try:
-            if follower is not None and follower.i != LOST and follower.hints.n == hi - lo:
-                mine = book.recorder.trace(lo - follower.i, hi - follower.i)  # as it is followed
-                if self._strayed < PATIENCE or _touched(mine) == self._rows:
-                    self.book = None
-                    return
-            trace = without_idle(timed(book.recorder.trace(lo, hi, name="program"), lo, book.times.read()))
-        except ValueError:  # not steady after all
-            self.book = self._new_book()
+    def found(self, trace: Trace, found: Found, book: Book[R], inner: Phase[R]) -> None:
+        """Go along with an iteration, and have it planned for."""
+        self._rows(found, len(book.keys), inner)
+        self.tell("found", f"{trace.n} ops")
+        (lo, hi), now = found.bounds[-1], found.bounds[-1][1] == len(book.keys)
+        trail, abandoned = book.trail[lo:hi], inner.course
+        if abandoned is not None:
+            abandoned.drop()
+        job = self.environment.settled(trace)
+        if isinstance(job, str):
+            self.note(f"recorded anew: {job}")
+            self.record()
             return
-        deviation = "" if follower is None else follower.deviation
-        for begin, _ in bounds:
-            part = self._steps[: max(book.first + begin, 0)]  # its first ops may be in a row that is closed
-            self._row(len(part), ON_DEMAND if deviation else self._unplanned(part), deviation)
-            deviation = ""
-        self._row(len(self._steps), self._unplanned(self._steps), "")
-        self.told("found", f"{trace.n} ops")
-        trail = book.trail[lo:hi]
-        self.book, self._calm, self._strayed, self._rows = None, 0, 0, _touched(trace)
-        self._follow(trace, Plan.of(trace))
-        if self.job is not None:
-            self.job.give_up()
-        self.job = self.settled(trace)
+        course = self._course(trace, Plan.of(trace))
+        course.marks, course.job = found.marks, job
+        if now:
+            self.phase = Following(self, course)
+        else:  # it ended some ops ago, and the next one is to be found
+            course.follower.i = LOST
+            self.phase = OnDemand(self, course)
         self._fit()
-        if self.job is not None:
-            self.job.start()
+        if job is not None:
+            job.start(self._job)
+            self._job = job
             if self.wait:
-                self.job.stop()
-                self._switch(self.job, trail)
-                self._began = self.now()  # no iteration's time
+                job.stop()
+                self.switch(course, trail if now else [])
+                self.ledger.began = self.environment.now()  # no iteration's time
 
-    def _follow(self, trace: Trace, plan: Plan, tails: Sequence[int] = ()) -> None:
-        self.hints = Hints.of(trace, plan, tails)
-        self.follower = Follower(self.memory, self.hints)
+    def _rows(self, found: Found, count: int, inner: Phase[R]) -> None:
+        """Close the rows before, between and after the iterations found, of so many recorded ops."""
+        deviation = "" if inner.follower is None else inner.follower.deviation
+        state = "" if self.eager else RECORDED
+        for end in (*(begin for begin, _ in found.bounds), found.bounds[-1][1]):
+            self.ledger.close(ON_DEMAND if deviation else state, deviation, but=count - end)
+            deviation = ""
 
-    def _switch(self, job: Planning, trail: list[list[LiveBlock]]) -> None:
-        """Begin with a plan that is better, at the end of an iteration whose ops touched these blocks."""
+    def switch(self, course: Course[R], trail: list[list[R]]) -> None:
+        """Go over to a better plan if it is there, at the end of an iteration whose ops touched these."""
+        job = course.job
+        if job is None or not trail:
+            return
         if job.done:
-            self.notes.extend(job.notes)
-            self.job = None
+            for note in job.notes:
+                self.note(note)
+            course.job = None
         if (news := job.news()) is None:
             return
         trace, plan = news
-        self._follow(trace, plan, tails(job.trace, trace, job.limit))
-        assert self.follower is not None
-        self.told("planned", repr(plan))
-        self.follower.switch(trail)
+        self.hints = Hints.of(trace, plan, tails(job.trace, trace, job.limit))
+        course.follower = self.environment.follower(self.hints)
+        self.tell("planned", repr(plan))
+        course.follower.switch(trail)
         self._fit()
 
     def _fit(self) -> None:
@@ -252,12 +279,30 @@ class Learner:
             self.memory.room(0)
         self.memory.peak = self.memory.held  # what moved is the next op's
 
-    def close(self) -> None:
-        """Close the last row, record no more, and have planning end, which is waited for as long as it was given."""
-        self.book = None
-        if self.job is not None:
-            self.job.give_up()
-            self.job.stop(self.job.seconds)
-        follower = self.follower
-        deviation = "" if follower is None else follower.deviation
-        self._row(len(self._steps), ON_DEMAND if deviation else self._state(), deviation)
+    # what came of it
+
+    def tell(self, kind: str, why: str = "") -> None:
+        """Tell a log."""
+        self.environment.told(kind, why)
+
+    def note(self, text: str) -> None:
+        """Say something in the report."""
+        self.notes.append(text)
+        self.noted += 1
+
+    def _state(self, phase: Phase[R]) -> tuple[str, str]:
+        """What the iteration under way is called, and where it left the plan."""
+        deviation = "" if phase.follower is None else phase.follower.deviation
+        return (ON_DEMAND if deviation else phase.state() if isinstance(phase, Following) else ""), deviation
+
+    def report(self, *, open_row: bool) -> ManagedReport:
+        """Return what came of the run so far; with the row under way, where that is asked for."""
+        hints, memory = self.hints, self.memory
+        plan = hints.plan if hints is not None and hints.count else None
+        trace = None if hints is None else hints.trace
+        peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
+        rows: Sequence[Any] = self.ledger.rows
+        if open_row:
+            phase = self.phase.inner if isinstance(self.phase, Recording) else self.phase
+            rows = [*rows, *self.ledger.open_row(*self._state(phase))]
+        return ManagedReport(memory.limit, memory.held, trace, plan, peak, tuple(rows), tuple(self.notes))

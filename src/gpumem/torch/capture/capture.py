@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 
 from gpumem.base.arguments import strict
 from gpumem.base.names import one_of
+from gpumem.torch.capture.capture_mode import CaptureMode
 from gpumem.torch.capture.captured import Captured, cut
 from gpumem.torch.capture.fake_cuda import as_cuda
-from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.capture.redirect_device import elsewhere
 from gpumem.torch.internals import torch
 from gpumem.torch.step.foreach_chunks import in_bytes
@@ -132,24 +132,24 @@ def record(
     for what, count, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("batch", samples, 1)):
         if count < least:
             raise ValueError(f"{what}: {count} is below {least}")
-    with alone(Watch.alone), _world(device, in_bytes(chunk)) as watch:
-        with watch:
+    with alone(CaptureMode.alone), _world(device, in_bytes(chunk)) as mode:
+        with mode:
             step = made(make, device, batch)
-        bounds = [_iteration(watch, step, k) for k in range(warmup + iterations)]
-        return cut(watch, bounds, name or name_of(make), iterations > 1)
+        bounds = [_iteration(mode, step, k) for k in range(warmup + iterations)]
+        return cut(mode.recorder, bounds, name or name_of(make), iterations > 1)
 
 
 @contextmanager
-def _world(device: str, chunk: int | None) -> Iterator[Watch]:
+def _world(device: str, chunk: int | None) -> Iterator[CaptureMode]:
     """What a step runs in, and who watches it: the device, hooks, no garbage collection in the middle."""
-    watch = Watch(device, Scene(), stopwatch(device), chunk)
+    mode = CaptureMode(device, Scene(), stopwatch(device), chunk)
     with ExitStack() as world:
         if device == "meta":
             world.enter_context(as_cuda())
         if device != "cpu":
-            world.enter_context(elsewhere(device, watch.scene))
+            world.enter_context(elsewhere(device, mode.scene))
         world.enter_context(refusing())
-        world.enter_context(watch.scene.followed())
+        world.enter_context(mode.scene.followed())
         if gc.isenabled():
             gc.disable()
             world.callback(gc.enable)
@@ -157,18 +157,18 @@ def _world(device: str, chunk: int | None) -> Iterator[Watch]:
             gc.collect()
             gc.freeze()
             world.callback(gc.unfreeze)
-        yield watch
+        yield mode
 
 
-def _iteration(watch: Watch, step: Step, k: int) -> tuple[int, int]:
+def _iteration(mode: CaptureMode, step: Step, k: int) -> tuple[int, int]:
     gc.collect()
-    lo = watch.begin()
-    with blamed(f"iteration {k}"), uncompiled(), watch:
+    lo = mode.recorder.begin()
+    with blamed(f"iteration {k}"), uncompiled(), mode:
         step()
-    hi = watch.end()
+    hi = mode.recorder.end()
     if lo == hi:
         raise WorkloadError(
-            f"iteration {k}: no op ran on {watch.device}; a step trains for one iteration when it is called, "
+            f"iteration {k}: no op ran on {mode.device}; a step trains for one iteration when it is called, "
             "on the device that make(device=...) is given, or on none by name"
         )
     return lo, hi

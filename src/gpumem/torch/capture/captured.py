@@ -10,7 +10,7 @@ import numpy as np
 
 from gpumem.base.display import Facts, Shown
 from gpumem.base.units import human
-from gpumem.torch.capture.recorder_mode import Watch
+from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.step.step_context import ARRIVAL, BACKWARD, OPTIMIZER
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import I64, Csr, Trace, first
@@ -114,32 +114,34 @@ class Captured(Shown):
         return {"": self.trace.name, "ops": self.trace.n, "iterations": len(self.bounds), "kept": human(self.kept)}
 
 
-def cut(watch: Watch, bounds: list[tuple[int, int]], name: str, alike: bool = True) -> Captured:
+def cut(recorder: OpRecorder, bounds: list[tuple[int, int]], name: str, alike: bool = True) -> Captured:
     """Turn what was watched into a recording, and its last iteration into a trace; see to it that two are `alike`."""
-    watch.bury()
-    made = watch.recorder.recording()
-    if watch.ns:
-        made = replace(made, ops=replace(made.ops, duration=np.array(watch.ns, np.int64)))
-    alloc, free = np.array(watch.maker, np.int64), made.free.copy()
+    recorder.storages.bury()
+    made = recorder.recorder.recording()
+    if recorder.ns:
+        made = replace(made, ops=replace(made.ops, duration=np.array(recorder.ns, np.int64)))
+    alloc, free = np.array(recorder.maker, np.int64), made.free.copy()
     lo, hi = bounds[-1]
     if alike:
-        check_alike(made, bounds, watch.phase)
+        check_alike(made, bounds, recorder.phase)
     goes_on = carried(alloc, free, lo, hi)
-    kept, each = _kept(watch, made, alloc, free, bounds, goes_on)
+    kept, each = _kept(recorder, made, alloc, free, bounds, goes_on)
     for block, begin in kept.items():
         free[block] = next(end for start, end in bounds if begin < end) - 1
-    kind, names = _kinds(watch, alloc, free)
+    kind, names = _kinds(recorder, alloc, free)
     whole = replace(made, alloc=np.where(alloc < 0, BEFORE, alloc), free=free, kind=kind, name=names)
     recording = split(whole, goes_on, lo)
     try:
         trace = recording.iteration(lo, hi, name=name)
     except ValueError as error:
         raise WorkloadError(f"iteration {len(bounds) - 1} cannot be cut out: {error}; {ALIKE}") from error
-    return Captured(trace, recording, tuple(bounds), tuple(watch.phase), each, _notes(watch, each, len(bounds) > 1))
+    return Captured(
+        trace, recording, tuple(bounds), tuple(recorder.phase), each, _notes(recorder, each, len(bounds) > 1)
+    )
 
 
 def _kept(
-    watch: Watch, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]], goes_on: I64
+    recorder: OpRecorder, made: Recording, alloc: I64, free: I64, bounds: list[tuple[int, int]], goes_on: I64
 ) -> tuple[dict[int, int], int]:
     """Blocks that the last iteration leaves behind for good, and those like them of earlier ones, with their makers.
 
@@ -158,11 +160,11 @@ def _kept(
             gone[partner] -= 1
         else:
             stay[j] = int(alloc[j])
-            more[watch.tensor_of(j), made.ops.name[alloc[j]]] += 1
-    more -= Counter((watch.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
+            more[recorder.tensor_of(j), made.ops.name[alloc[j]]] += 1
+    more -= Counter((recorder.tensor_of(j), made.ops.name[alloc[j]]) for j in goes_on.tolist())
     touched = {*_within(made.ops.reads, lo, hi).tolist(), *_within(made.ops.writes, lo, hi).tolist()}
     for j in np.flatnonzero((alloc >= 0) & (alloc < lo) & (free == NEVER)).tolist():
-        if j not in touched and more[watch.tensor_of(j), made.ops.name[alloc[j]]]:
+        if j not in touched and more[recorder.tensor_of(j), made.ops.name[alloc[j]]]:
             stay[j] = int(alloc[j])
     return stay, sum(count * tensor[0] for (tensor, _), count in more.items())
 
@@ -172,9 +174,9 @@ def _within(rows: Csr, lo: int, hi: int) -> I64:
     return found
 
 
-def _kinds(watch: Watch, alloc: I64, free: I64) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _kinds(recorder: OpRecorder, alloc: I64, free: I64) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What each block is for, and its name where it has one."""
-    phase = watch.phase
+    phase = recorder.phase
     first_backward = _first_backward(phase)
     kind, name = [], [""] * len(alloc)
     for begin, end in zip(alloc.tolist(), free.tolist()):
@@ -189,7 +191,7 @@ def _kinds(watch: Watch, alloc: I64, free: I64) -> tuple[tuple[str, ...], tuple[
         else:
             at = first_backward[begin]
             kind.append(ACTIVATION if end >= at else TEMP)
-    for block, (what, called) in watch.roles.items():
+    for block, (what, called) in recorder.roles.items():
         kind[block], name[block] = what, called
     return tuple(kind), tuple(name)
 
@@ -204,18 +206,22 @@ def _first_backward(phase: list[str]) -> list[int]:
     return found[::-1]
 
 
-def _notes(watch: Watch, kept: int, several: bool) -> tuple[str, ...]:
+def _notes(recorder: OpRecorder, kept: int, several: bool) -> tuple[str, ...]:
     notes = []
     if kept:
         each, what = ("each", "tensors in a list") if several else ("the first", "an optimizer's state")
         notes.append(f"{each} iteration keeps {human(kept)} for good ({what}?); in the trace they end with it")
-    if watch.asked:
-        where = "; ".join([*watch.asked][:3])
+    if recorder.asked:
+        where = "; ".join([*recorder.asked][:3])
         notes.append(
             f"values were asked for ({where}), the meta device has none: the answer was 0, or that all is well"
         )
-    if watch.resized:
+    if recorder.resized:
         notes.append(
-            f"storages were resized by {', '.join(dict.fromkeys(watch.resized))}: each size is a buffer of its own"
+            f"storages were resized by {', '.join(dict.fromkeys(recorder.resized))}: each size is a buffer of its own"
+        )
+    if recorder.unknown:
+        notes.append(
+            f"flops are not known of {', '.join(recorder.unknown)}: the formula that is registered for it fails"
         )
     return tuple(notes)

@@ -12,9 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 from gpumem.torch.internals import TorchDispatchMode, _disable_current_modes, _python_dispatch, python_kernels, torch
-from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import OURS, call_of, tensors
+from gpumem.torch.step.storages import Cell
 
 
 def runs_python(func: Any) -> bool:

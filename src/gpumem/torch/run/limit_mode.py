@@ -9,34 +9,33 @@ from typing import Any
 
 from gpumem.runtime.residency.follower import LOST
 from gpumem.runtime.residency.hints import LEAVE, looks
+from gpumem.runtime.residency.iteration_recorder import Book
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
+from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.torch.internals import torch
-from gpumem.torch.run.boundaries import Course
-from gpumem.torch.run.cells import Cell
+from gpumem.torch.run.environment import StepBook
 from gpumem.torch.run.inside import Inside, runs_python
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.output_sizes import Predicted
-from gpumem.torch.run.recompute import Kept, NotKept, keep
+from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import THERE, Call, kind_of, tensors
-from gpumem.torch.step.step_context import Scene
-from gpumem.torch.step.timing import stopwatch
+from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
 
 
 class Within(OpMode):
-    """Runs ops within the limit of a memory, along a course."""
+    """Runs ops within the limit of a memory, and lets a run loop look at each."""
 
     alone = "a managed run"
 
-    def __init__(self, memory: Memory, course: Course, scene: Scene, chunk: int | None) -> None:
+    def __init__(self, memory: Memory, loop: RunLoop[Cell], chunk: int | None) -> None:
         super().__init__(memory.device, chunk)
-        self.memory, self.course, self.scene = memory, course, scene
+        self.memory, self.loop = memory, loop
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
-        self.timed = stopwatch(self.device)  # of ops that are recorded
 
     def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""
@@ -45,131 +44,131 @@ class Within(OpMode):
         result = func(*args, **kwargs)
         if kind_of(func).keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
             for cell in self.memory.of(tensors((result,), self.device)):
-                self.memory.fix(cell)
+                self.memory.pin(cell, "a nested tensor")
         return result
 
-    def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def op(self, call: Call) -> Any:
         """Run an op of the device, once what it touches is there."""
-        memory, course, kind = self.memory, self.course, call.kind
-        if memory.engine.follow() and JOINED not in course.notes:
-            course.notes.append(JOINED)
+        memory, loop = self.memory, self.loop
+        # 1. Ops of all streams are in one order; what died since the last one makes room.
+        if memory.engine.follow():
+            self._joined()
         if memory.dead:
             memory.bury()
-        reads, written = self._operands(call)
-        key, follower = looks(kind.looks, [cell.size for cell in reads]), course.follower
-        i = LOST if follower is None else follower.before(key, kind.name)
-        fresh, kept = self._expected(i, reads, func, args, kwargs, bool(written))
-        if written:
-            memory.secure(written)
-        memory.ready(reads, fresh, kind.name)
-        if written:
-            memory.wrote(written)  # also if it fails half-way
-        result = self._run(call, func, args, kwargs, [*reads, *written])
-        touched = self._done(call, reads, written, result)
+        # 2. What it touches, and what it looks like.
+        self._operands(call)
+        # 3. What a plan has before it.
+        i = loop.before(call)
+        # 4. Its operands come, and there is room for what it makes. What is to be written ends copies and recipes of
+        #    it, also if the op fails half-way.
+        fresh = self._expected(i, call)
+        if call.writes:
+            memory.secure(call.writes)
+        memory.ready(call.reads, fresh, call.kind.name)
+        if call.writes:
+            memory.wrote(call.writes)
+        # 5. It runs as it was asked for, and is recorded.
+        call.result = self._run(call)
+        # 6. What it made is on the books.
+        self._done(call)
         if i == LOST:
-            self.predicted.learn(sum(cell.size for cell in touched[len(reads) :]))
-        elif follower is not None:
-            if kept is not None:
-                follower.calls[i] = kept(touched, fresh)
-            if follower.sums[i] and not written:
-                touched = follower.succeeded(touched)
-        course.ops += 1
-        if course.watch is not None:
-            course.seen(key, touched)
-        elif follower is not None and follower.after(touched):
-            course.ended(course.state())
-        return result
+            self.predicted.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
+        # 7. What a plan has after it.
+        loop.after(call)
+        return call.result
 
-    def _operands(self, call: Call) -> tuple[list[Cell], list[Cell]]:
-        """The cells that an op reads, and those that it writes."""
+    def _joined(self) -> None:
+        if JOINED not in self.loop.notes:
+            self.loop.note(JOINED)
+
+    def _operands(self, call: Call) -> None:
+        """Tell the cells that an op reads and writes, and its key."""
         memory, kind = self.memory, call.kind
         operands = memory.of(call.operands)
-        written = memory.of(call.written) if call.written else []
+        call.writes = written = memory.of(call.written) if call.written else []
         if kind.overwrites:
-            return [*dict.fromkeys([*memory.of(call.read), *written])], written
-        return operands if kind.reads else [], written
+            operands = [*dict.fromkeys([*memory.of(call.read), *written])]
+        call.reads = operands if kind.reads else []
+        call.key = looks(kind.looks, [cell.size for cell in call.reads])
 
-    def _expected(
-        self,
-        i: int,
-        reads: list[Cell],
-        func: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        in_place: bool,
-    ) -> tuple[int, Callable[[list[Cell], int], Kept] | None]:
-        """The bytes that an op will make; and what writes it down, once it has, if the plan may run it again."""
-        follower = self.course.follower
-        if follower is None or i == LOST:
-            return 0 if self.memory.limit == UNLIMITED else self.predicted(func, args, kwargs), None
-        if follower.sums[i] and not in_place:  # nothing is kept of it: what runs is not what is planned
-            return follower.hints.fresh[i] + reads[0].size, None
-        due = follower.hints.at[i]
-        return follower.hints.fresh[i], self._kept(func, args, kwargs) if due and due.keep else None
+    def _expected(self, i: int, call: Call) -> int:
+        """The bytes that an op will make."""
+        follower = self.loop.phase.follower
+        if i == LOST or follower is None:
+            return 0 if self.memory.limit == UNLIMITED else self.predicted(call.func, call.args, call.kwargs)
+        assert isinstance(follower, Remaker)
+        return follower.expected(i, call)
 
-    def _run(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], held: Sequence[Cell]) -> Any:
+    def _run(self, call: Call) -> Any:
         """Run an op as it was asked for, and let a recorder write it down."""
-        course = self.course
-        python = not call.kind.again and runs_python(func)  # none of PyTorch's own
-        run = partial(Inside(self.memory, held).run, func) if python else func
-        begun = course.begins(call, func, args, kwargs) if course.watch is not None else None
+        run, book = call.func, self.loop.phase.book
+        if not call.kind.again and runs_python(run):  # none of PyTorch's own
+            run = partial(Inside(self.memory, [*call.reads, *call.writes]).run, run)
         try:
-            result = self.timed(run, args, kwargs) if begun and self.timed else run(*args, **kwargs)
+            if book is None:
+                return run(*call.args, **call.kwargs)
+            return self._recorded(call, run, book)
         except BaseException:
             if call.kind.resizes:
                 self.memory.resized(call.written)
             raise
-        if begun is not None:
-            course.ran(begun, args, kwargs, result)
+
+    def _recorded(self, call: Call, run: Callable[..., Any], book: Book[Cell]) -> Any:
+        assert isinstance(book, StepBook)
+        observed, timed = self.loop.observed, book.ops.timed
+        observed(book.ops.before, call)
+        result = call.result = timed(run, call.args, call.kwargs) if timed else run(*call.args, **call.kwargs)
+        if self.loop.phase.book is book:  # else it could not be recorded
+            observed(book.ops.after, call)
         return result
 
-    def _kept(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Callable[[list[Cell], int], Kept] | None:
-        """What is to be known of a call to run it again, once it is made; None where it cannot."""
-        try:
-            return keep(func, args, kwargs, self.memory)
-        except NotKept:
-            return None
-
-    def _done(self, call: Call, reads: list[Cell], written: list[Cell], result: Any) -> list[Cell]:
-        """Take note of what an op made and wrote; return the cells that it touched."""
-        memory = self.memory
-        if isinstance(result, (list, tuple)):
-            given = call.kind.name == PACKED
+    def _done(self, call: Call) -> None:
+        """Take note of what an op made and wrote; tell the cells that it touched."""
+        memory, kind, result = self.memory, call.kind, call.result
+        if isinstance(result, torch.Tensor):
+            made = memory.made(result) if getattr(result, self.there) else []
+        elif isinstance(result, (list, tuple)):
+            given = kind.name == PACKED
             made = [cell for x in tensors(result, self.device) for cell in memory.made(x, given)]
         else:
-            made = memory.made(result) if isinstance(result, torch.Tensor) and getattr(result, self.there) else []
-        touched = reads
+            made = []
+        touched = call.reads
         for cell in made:
             if cell not in touched:
                 touched = [*touched, cell]
-        if call.kind.resizes:
+        call.touched = touched
+        if kind.resizes:
             memory.resized(call.written)
         if call.keeps:  # sizes, scales, packed weights: read by ops that do not name them
-            for cell in [*touched, *written]:
-                memory.fix(cell)
+            for cell in [*touched, *call.writes]:
+                memory.pin(cell, "a nested or quantized tensor")
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):
                 memory.room(0, touched)
-        return touched
 
     def leave(self) -> None:
         """Run the end of a call: an op that reads all that lasts."""
         with self.lock:
-            memory, course, follower = self.memory, self.course, self.course.follower
+            memory, loop = self.memory, self.loop
             memory.bury()
-            cells, key = [*memory.by_key.values()], looks(LEAVE, [])
-            if follower is not None and follower.expects(key):
-                follower.before(key, LEAVE)
-            memory.ready(cells, 0, "what lasts when the step returns")
-            if course.watch is not None:
-                course.left([s for c in cells if (s := c.storage) is not None])
-                course.ops += 1
-                course.seen(key, cells)
-            elif follower is not None and follower.expects(key):
-                course.ops += 1
-                if follower.after(cells):
-                    course.ended(course.state())
-            course.boundary(True)
+            end = Ending([*memory.by_key.values()])
+            follower, book = loop.phase.follower, loop.phase.book
+            planned = follower is not None and follower.expects(end.key)
+            if planned:
+                loop.before(end)
+            memory.ready(end.touched, 0, "what lasts when the step returns")
+            if isinstance(book, StepBook):
+                loop.observed(book.ops.touched, LEAVE, [s for c in end.touched if (s := c.storage) is not None])
+            if planned or loop.phase.book is not None:
+                loop.after(end)
+            loop.boundary()
+
+
+class Ending:
+    """The end of a call, as an op that reads what lasts."""
+
+    key, name = looks(LEAVE, []), LEAVE
+
+    def __init__(self, touched: list[Cell]) -> None:
+        self.touched = touched

@@ -20,13 +20,13 @@ from gpumem.pipeline.planned import given
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitError
 from gpumem.runtime.residency.report import ManagedReport
+from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
-from gpumem.torch.capture.recorder_mode import Watch
 from gpumem.torch.internals import SWAPS, register_optimizer_step_post_hook, torch
-from gpumem.torch.run.boundaries import Course
 from gpumem.torch.run.engines import Engine, OnHost, Pointers, Resized, Swapped
+from gpumem.torch.run.environment import StepEnvironment
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
 from gpumem.torch.run.inside import without_modes
@@ -38,6 +38,7 @@ from gpumem.torch.run.storage_access import Outside, Reach
 from gpumem.torch.step.foreach_chunks import in_bytes, lists_named
 from gpumem.torch.step.refusals import alone, refusing, uncompiled
 from gpumem.torch.step.step_context import Scene
+from gpumem.torch.step.storages import Cell
 from gpumem.torch.step.workload import WorkloadError
 from gpumem.trace import Trace
 
@@ -71,9 +72,10 @@ class Managed:
         self.scene = Scene()
         self.memory.module = lambda: self.scene.here()[2]
         self.scene.on_model = lambda found: self.memory.meet(found)
-        self.course = Course(self.memory, self._recorder, self._settled, self._lasts, wait)
-        self.course.detects = boundary is None
-        self.mode = Within(self.memory, self.course, self.scene, chunk)
+        self.steps = StepEnvironment(self.memory, self.scene, self._settled, self._lasts, boundary is None)
+        self.loop: RunLoop[Cell] = RunLoop(self.steps, wait=wait, eager=False)
+        self.steps.observed = self.loop.observed
+        self.mode = Within(self.memory, self.loop, chunk)
         self.forks = Forks(self._forked)
         self.outside = Outside(self._reach, self._changed, self._name, self._all_there)
         self._world: ExitStack | None = None
@@ -84,7 +86,7 @@ class Managed:
 
     def __repr__(self) -> str:
         limit = self.limit if self.memory.limit == UNLIMITED else human(self.memory.limit)
-        rows = self.course.rows
+        rows = self.loop.ledger.rows
         return f"Managed(limit {limit} on {self.memory.device}, iterations {rows[-1].number + 1 if rows else 0})"
 
     # in and out
@@ -100,20 +102,21 @@ class Managed:
             world.enter_context(refused(self._manages))
             world.enter_context(without_modes(self.memory))
             world.enter_context(self.forks)
-            self.course.start()
+            self.loop.start()
             world.enter_context(self.mode)
             world.enter_context(uncompiled())
             self._world = world.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        world, notes = self._world, len(self.course.notes)
+        world, noted = self._world, self.loop.noted
         assert world is not None
         try:
             world.__exit__(*error)
         finally:
             self._world = None  # not before: threads may not touch what is not back
-        for note in self.course.notes[notes:] if error[0] is None else ():
+        new = self.loop.noted - noted
+        for note in [*self.loop.notes][-new:] if new and error[0] is None else ():
             warnings.warn(note, stacklevel=2)
 
     def _left(self) -> None:
@@ -125,11 +128,12 @@ class Managed:
             return
         leave = to_host if self.on_exit == HOST and not self._called else restore
         with self.mode.lock:
-            for what in (self.course.pause, partial(leave, self.memory), self.memory.engine.rest):
+            for what in (self.loop.pause, partial(leave, self.memory), self.memory.engine.rest):
                 try:
-                    self.course.notes += what() or []
+                    for note in what() or ():
+                        self.loop.note(note)
                 except Exception as error:
-                    self.course.notes.append(f"on leaving: {type(error).__name__}: {error}")
+                    self.loop.note(f"on leaving: {type(error).__name__}: {error}")
 
     def _manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may be sent away at any time; threads of a run may outlive it."""
@@ -147,34 +151,31 @@ class Managed:
 
         @wraps(step)
         def called(*args: Any, **kwargs: Any) -> Any:
-            before = self._called, self.course.detects
-            self._called, self.course.detects = True, False
+            before = self._called, self.steps.repeats
+            self._called, self.steps.repeats = True, False
             try:
                 with self:
                     result = step(*args, **kwargs)
                     self.mode.leave()
                 return result
             finally:
-                self._called, self.course.detects = before
+                self._called, self.steps.repeats = before
 
         return called  # type: ignore[return-value]
 
     def boundary(self) -> None:
         """An iteration ends here; for runs with `boundary="told"`."""
         with self.mode.lock:
-            self.course.boundary(True)
+            self.loop.boundary()
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self.mode.lock:
             if self.until is optimizer:
-                self.course.boundary(True)
+                self.loop.boundary()
             elif self.until is None and not self._called:
-                self.course.boundary(False)
+                self.loop.boundary(sure=False)
 
     # what becomes known on the way
-
-    def _recorder(self) -> Watch:
-        return Watch(self.memory.device, self.scene, self.mode.timed, as_bare=False)
 
     def _limited(self, limit: int) -> None:
         self.memory.limit = limit
@@ -197,7 +198,7 @@ class Managed:
         if self.memory.limit == UNLIMITED:
             self._limited(amount(self.limit, trace.peak_load, "limit"))
         self.mode.chunk = self.chunk  # as it was recorded
-        self.course.follow(trace, plan)
+        self.loop.follow(trace, plan)
 
     def _lasts(self, size: int) -> None:
         """Refuse to go on where what lasts could not be brought back at the end."""
@@ -223,7 +224,7 @@ class Managed:
             self.memory.ready(cells, 0, "a read of bytes")
             if how is Reach.KEEPS:
                 for cell in cells:
-                    self.memory.fix(cell)
+                    self.memory.pin(cell, "whoever has its address")
             if how is not Reach.READS:
                 self.memory.wrote(cells)
 
@@ -245,7 +246,7 @@ class Managed:
     def _name(self, storage: torch.UntypedStorage) -> int | None:
         """A number that no other storage's address is, where this one's may change."""
         cell = None if self.mode.off else self.memory.by_key.get(storage._cdata)
-        return None if cell is None or cell.fixed else cell.key
+        return None if cell is None or cell.pinned else cell.key
 
     def _changed(self, storage: torch.UntypedStorage) -> None:
         """It may have another size by now."""
@@ -258,11 +259,7 @@ class Managed:
 
     def report(self) -> ManagedReport:
         """Return what came of the run so far."""
-        hints, notes = self.course.hints, tuple(self.course.notes)
-        trace = None if hints is None else hints.trace
-        plan = hints.plan if hints is not None and hints.plan.decisions else None
-        peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
-        return ManagedReport(self.memory.limit, self.memory.held, trace, plan, peak, tuple(self.course.rows), notes)
+        return self.loop.report(open_row=False)
 
 
 @strict
@@ -383,7 +380,8 @@ def managed(
         wait=wait,
         chunk=in_bytes(chunk),
     )
-    run.course.notes += advice() if device == "cuda" else []
+    for note in advice() if device == "cuda" else ():
+        run.loop.note(note)
     if plan is not None:
         run.follow(*given(plan))
     return run

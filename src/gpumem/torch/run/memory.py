@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.runtime.residency.limited_memory import UNLIMITED, LimitedMemory
+from gpumem.runtime.residency.environment import Copy
+from gpumem.runtime.residency.limited_memory import DEVICE, HOST, RECIPE, UNLIMITED, LimitedMemory
 from gpumem.torch.internals import pointer, quietly, torch
-from gpumem.torch.run.cells import Cell, Cells
 from gpumem.torch.run.engines import Engine, Pointers, has_memory
+from gpumem.torch.step.storages import Cell, Storages
 from gpumem.torch.step.workload import WorkloadError
 
 
-class Memory(Cells, LimitedMemory[Cell]):
+class Memory(LimitedMemory[Cell], Storages):
     """Storages that move between the device and the host.
 
     Parameters
@@ -31,9 +32,10 @@ class Memory(Cells, LimitedMemory[Cell]):
 
     engine: Engine
     pointers: type[Pointers]
+    no_memory = (MemoryError, torch.OutOfMemoryError)
 
     def __init__(self, device: str, engine: Engine, pointers: type[Pointers], limit: int = UNLIMITED) -> None:
-        Cells.__init__(self)
+        Storages.__init__(self)
         LimitedMemory.__init__(self, engine, pointers, limit)
         self.device = device
         self.module: Callable[[], str] = lambda: ""  # whose op it is that runs now
@@ -55,12 +57,12 @@ class Memory(Cells, LimitedMemory[Cell]):
     def measured(self, cell: Cell) -> None:
         """Take note of the size that a storage on the device has."""
         storage = cell.storage
-        if storage is None or not cell.here or storage.nbytes() == cell.size:
+        if storage is None or cell.where is not DEVICE or storage.nbytes() == cell.size:
             return
         more = storage.nbytes() - cell.size
         self.held += more
         self.alive += more
-        self.fixed += more * cell.fixed
+        self.pinned += more * bool(cell.pinned)
         cell.size += more
         self.note()
 
@@ -70,11 +72,11 @@ class Memory(Cells, LimitedMemory[Cell]):
             storage = cell.storage
             if storage is None or not cell.size:
                 continue
-            elsewhere = cell.copy is not None or cell.again is not None  # else the device has the only bytes there are
-            if cell.here and elsewhere and not has_memory(storage):
-                cell.here = False
+            elsewhere = HOST if cell.copy is not None else RECIPE if cell.recipe is not None else None
+            if cell.where is DEVICE and elsewhere is not None and not has_memory(storage):
+                cell.where = elsewhere
                 self.held -= cell.size
-            if cell.here:
+            if cell.where is DEVICE:  # the only bytes there are, if there is no other place
                 self.here[cell] = None
             else:
                 self.here.pop(cell, None)
@@ -89,9 +91,9 @@ class Memory(Cells, LimitedMemory[Cell]):
             )
         self.arrive(cell)
 
-    def dying(self, cell: Cell) -> None:
+    def dying(self, copy: Copy) -> None:
         """Let what computes next, perhaps in this memory, wait for the copy."""
-        self.engine.settle(cell.copy)
+        self.engine.settle(copy.data)
 
     def told(self, what: str) -> tuple[str, str]:
         module, lists = self.module(), "_foreach" in what or "_fused" in what
@@ -132,13 +134,13 @@ def _brought(memory: Memory, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
         except Exception as error:  # the next one may come all the same
             why[cell] = f"{type(error).__name__}: {error}"
     # one that came may have left again, where the device had no memory for the next
-    return [(cell, why.get(cell, "no memory")) for cell in memory.by_key.values() if not cell.here]
+    return [(cell, why.get(cell, "no memory")) for cell in memory.by_key.values() if cell.where is not DEVICE]
 
 
 def to_host(memory: Memory) -> list[str]:
     """Leave on the host what Python's tensors hold: each of them is there from then on; the rest is brought back."""
     memory.reconcile()
-    notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.fixed})
+    notes = _moved(memory, {cell for cell in memory.by_key.values() if not cell.pinned})
     memory.bury()
     return notes + restore(memory)
 
@@ -165,10 +167,11 @@ def _moved(memory: Memory, cells: set[Cell]) -> list[str]:
 
 def _home(memory: Memory, cell: Cell) -> torch.UntypedStorage:
     """The bytes of a cell in the host's ordinary memory, which is PyTorch's: it may be managed again."""
-    if cell.copy is None and not cell.here:
+    if cell.copy is None and cell.where is not DEVICE:
         memory.ready([cell], 0, "leaving")
     memory.out(cell)
-    found = memory.engine.bytes_of(cell.copy)
+    assert cell.copy is not None
+    found = memory.engine.bytes_of(cell.copy.data)
     home = torch.UntypedStorage(cell.size)
     ctypes.memmove(pointer(home), found.ctypes.data, cell.size)
     return home

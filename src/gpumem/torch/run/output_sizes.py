@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpumem.runtime.residency.observing import tolerable
 from gpumem.torch.internals import quietly, torch
-from gpumem.torch.run.cells import parts
-from gpumem.torch.step.observing import tolerable
 from gpumem.torch.step.ops import OURS, amount, kind_of, results, tensors
+from gpumem.torch.step.storages import parts
 
 PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets

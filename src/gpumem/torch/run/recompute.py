@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpumem.runtime.residency.follower import Follower
+from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints, keys_of
-from gpumem.runtime.residency.limited_memory import LimitError
+from gpumem.runtime.residency.limited_memory import DEVICE
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.torch.internals import hollow, quietly, torch
-from gpumem.torch.run.cells import Cell
 from gpumem.torch.run.memory import Memory
-from gpumem.torch.step.ops import BATCH_NORMS, RUNNING, TRAINING, WRITTEN_AS, kind_of, out_of_place, results, tensors
+from gpumem.torch.step.ops import (
+    BATCH_NORMS,
+    RUNNING,
+    TRAINING,
+    WRITTEN_AS,
+    Call,
+    kind_of,
+    out_of_place,
+    results,
+    tensors,
+)
+from gpumem.torch.step.storages import Cell
 
 SMALL = 4096  # bytes: tensors elsewhere, as counters on the host, are kept up to this size
 
@@ -149,7 +160,7 @@ class Making:
                     storage = source.storage
                     if storage is None or source is cell or source.version != call.versions.get(source, -1):
                         raise NotKept(f"what op {step.op} read is gone")
-                    if source.fixed:
+                    if source.pinned:
                         raise NotKept(f"what op {step.op} read has an address that somebody may write to unseen")
                     self.sources[source] = storage
         self.needs = self._needs()
@@ -172,7 +183,7 @@ class Making:
         for source in self.sources:
             source.feeds = [cell for cell in source.feeds if cell is not self.cell]
         self.sources = {}
-        self.cell.again = None
+        self.cell.recipe = None
 
 
 def remake(
@@ -197,7 +208,7 @@ def remake(
                 memory.charge(-made.pop(value).nbytes())
         for value, cell in wanted.items():
             storage = cell.storage
-            if storage is not None and not cell.here:
+            if storage is not None and cell.where is not DEVICE:
                 new = made.pop(value)
                 memory.charge(-new.nbytes())
                 memory.pointers.adopt(storage, new)
@@ -221,8 +232,7 @@ def _rerun(
         storage = cell_of[v.buffer].storage if v.whole == ON_DEVICE else made[v]
         assert storage is not None  # a making keeps what is read
         where[cell_of[v.buffer]] = storage
-    with quietly(call.gradients):
-        result = call.run(where)
+    result = _run(memory, call, where, sources)
     given = {s._cdata for s in where.values()}
     fresh = _storages(results(result, memory.device), given)
     values = {v.buffer: v for v in step.writes}
@@ -231,6 +241,20 @@ def _rerun(
             made[values[buffer]] = new
             memory.charge(new.nbytes())
     memory.counts.again += 1
+
+
+def _run(memory: Memory, call: Kept, where: Mapping[Cell, torch.UntypedStorage], keep: Sequence[Cell]) -> Any:
+    """Run a call again; where the device has no memory left for it, once others have gone.
+
+    A call that writes its operands may have done so in part before it failed, and is not tried twice.
+    """
+    while True:
+        try:
+            with quietly(call.gradients):
+                return call.run(where)
+        except memory.no_memory:
+            if kind_of(call.func).written or not memory.squeeze(keep):
+                raise
 
 
 def _storages(found: Sequence[torch.Tensor], known: set[int]) -> list[torch.UntypedStorage]:
@@ -250,6 +274,7 @@ class Remaker(Follower[Cell]):
 
     def __init__(self, memory: Memory, hints: Hints) -> None:
         self.calls: dict[int, Kept] = {}
+        self._keeping: Callable[[list[Cell], int], Kept] | None = None  # of the op that is under way
         ops = hints.trace.ops
         run = replace(hints.trace, ops=replace(ops, name=tuple(map(out_of_place, ops.name))))
         hints.keys = keys_of(run)[0]  # ops are known by the form that runs, whichever was written down
@@ -258,14 +283,35 @@ class Remaker(Follower[Cell]):
         # planned in place: what runs may be out of place
         self.sums = [name in WRITTEN_AS and {*writes} <= {*reads} for name, reads, writes in rows]
 
-    @staticmethod
-    def succeeded(touched: list[Cell]) -> list[Cell]:
-        """What an op touched that is planned in place and ran out of place: its result stands for its first operand."""
-        return [touched[-1], *touched[1:-1]] if len(touched) > 1 else touched
+    def before(self, call: Call) -> int:  # type: ignore[override]  # who follows a step hands over its calls
+        """Do what is due before an op, and write the call down if the plan may run it again."""
+        i = super().before(call)
+        self._keeping = None
+        if i == LOST:
+            return i
+        due = self.at[i]
+        if due is not None and due.keep and not self._apart(i, call):  # what runs apart is not what is planned
+            with suppress(NotKept):
+                self._keeping = keep(call.func, call.args, call.kwargs, self.memory)
+        return i
 
-    def after(self, touched: list[Cell]) -> bool:
+    def _apart(self, i: int, call: Call) -> bool:
+        """Whether an op that is planned in place runs out of place."""
+        return self.sums[i] and not call.written
+
+    def expected(self, i: int, call: Call) -> int:
+        """The bytes that op `i` of the plan will make."""
+        return self.hints.fresh[i] + (call.reads[0].size if self._apart(i, call) else 0)
+
+    def after(self, call: Call) -> bool:  # type: ignore[override]
         """Do what is due after the op; at the end of an iteration its calls are over."""
-        ended = super().after(touched)
+        i, keeping = self.i, self._keeping
+        if i != LOST:
+            if keeping is not None:
+                self.calls[i] = keeping(call.touched, self.hints.fresh[i])
+            if self.sums[i] and not call.writes and len(call.touched) > 1:  # its result stands for its first operand
+                call.touched = [call.touched[-1], *call.touched[1:-1]]
+        ended = super().after(call)
         if ended:
             self.calls = {}
         return ended
@@ -280,17 +326,17 @@ class Remaker(Follower[Cell]):
 
         Where that alone would take more than the limit, as it may where nothing goes as planned, the host has them.
         """
-        if cell.fixed or cell.storage is None:
+        if cell.pinned or cell.storage is None:
             return
         if cell.copy is None:
             try:
                 making = Making(cell, self.hints.alone[k], self.calls, self.hints.rows)
             except NotKept:
                 return
-            if making.needs + self.memory.fixed <= self.memory.limit:
-                cell.again = making
-            else:
-                making.done()
+            if making.needs + self.memory.pinned <= self.memory.limit:
+                self.memory.drop(cell, making)
+                return
+            making.done()
         self.memory.release(cell)
 
     def _remake(self, replay: Replay, ks: list[int]) -> None:
@@ -298,26 +344,20 @@ class Remaker(Follower[Cell]):
         by_buffer = {self.hints.buffer(k): self.bound[k] for k in ks}
         for value in replay.wanted:
             cell = by_buffer[value.buffer]
-            if cell is not None and cell.again is not None and cell.storage is not None:
+            if cell is not None and cell.recipe is not None and cell.storage is not None:
                 wanted[value] = cell
-        try:
-            if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
-                remake(self.memory, replay, self.calls, self.hints.rows, wanted)
-                for cell in wanted.values():
-                    cell.again.done()
-            else:
-                for cell in wanted.values():
-                    self.memory.bring(cell)
-        except LimitError:  # then they are made when they are asked for
-            return
+        if len(wanted) == len(replay.wanted) and all(step.op in self.calls for step in replay.reruns):
+            remake(self.memory, replay, self.calls, self.hints.rows, wanted)
+        else:
+            for cell in wanted.values():
+                self.memory.bring(cell)
 
 
 def recover(memory: Memory, cell: Cell) -> None:
     """Make a cell's bytes again, by its own recipe, and first what that reads, so that one thing is made at a time."""
-    recipe: Making = cell.again
+    recipe: Making = cell.recipe
     for source in [*recipe.sources]:
-        if source.again is not None:
+        if source.recipe is not None:
             recover(memory, source)
     (value,) = recipe.steps.wanted
     remake(memory, recipe.steps, recipe.calls, recipe.rows, {value: cell})
-    recipe.done()

@@ -1,4 +1,4 @@
-"""The mode that recorder and run have in common: it sorts out which calls are ops of the device."""
+"""The mode that a capture and a run have in common: it sorts out which calls are ops of the device."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class OpMode(TorchDispatchMode):
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call = call_of(func, args, kwargs, self.device)
-        return self.other(func, args, kwargs) if call is None else self.op(call, func, args, kwargs)
+        return self.other(func, args, kwargs) if call is None else self.op(call)
 
-    def op(self, call: Call, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def op(self, call: Call) -> Any:
         """Run an op of the device; return what it returns."""
         raise NotImplementedError
 

@@ -176,13 +176,37 @@ def _is_composite(func: Any) -> bool:
         return False
 
 
-@dataclass(slots=True)
 class Call:
-    """An op about to run: its operands on the device, and which of them it writes."""
+    """An op on its way through a pipeline: what is called, its operands on the device, and which of them it writes.
 
-    kind: Kind
-    operands: list[torch.Tensor]
-    written: list[torch.Tensor]
+    Then the cells of what it reads and writes, and `key`, what it looks like; `touched`, the cells of its operands and
+    results, and `result` when it has run.
+    """
+
+    __slots__ = ("args", "func", "key", "kind", "kwargs", "operands", "reads", "result", "touched", "writes", "written")
+
+    reads: list[Any]
+    writes: list[Any]
+    touched: list[Any]
+    key: int
+    result: Any
+
+    def __init__(
+        self,
+        kind: Kind,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        operands: list[torch.Tensor],
+        written: list[torch.Tensor],
+    ) -> None:
+        self.kind, self.func, self.args, self.kwargs = kind, func, args, kwargs
+        self.operands, self.written = operands, written
+
+    @property
+    def name(self) -> str:
+        """What the op is called."""
+        return self.kind.name
 
     @property
     def read(self) -> list[torch.Tensor]:
@@ -241,7 +265,7 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
     written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
     if kind.outs and kwargs:
         written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
-    return Call(kind, operands, written)
+    return Call(kind, func, args, kwargs, operands, written)
 
 
 def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from itertools import chain, count
 from types import FrameType
 from typing import Any
 
+from gpumem.runtime.residency.observing import forgets
 from gpumem.torch.internals import (
     BackwardCFunction,
     TorchDispatchMode,
@@ -21,7 +22,6 @@ from gpumem.torch.internals import (
     register_optimizer_step_pre_hook,
     torch,
 )
-from gpumem.torch.step.observing import forgets
 from gpumem.torch.step.ops import IN_PLACE
 from gpumem.torch.step.refusals import check_module
 from gpumem.trace.kinds import OPT_STATE, PARAM, STATISTICS

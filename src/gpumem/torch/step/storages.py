@@ -1,84 +1,137 @@
-"""Which storage is which block of the recording, from its first sight to its death."""
+"""Storages, one cell each, from its first sight to its death: whoever runs ops and whoever records them share them."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from gpumem.runtime.residency.environment import Copy, Movable
 from gpumem.torch.internals import torch
 
-NOTHING = -1  # the block of a storage of no bytes: there is none
+FEW = 2**14  # bytes of numbers; a generator's state has 5,056
+_PARTS = {  # what tensors of other layouts are made of
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+NOTHING = -1  # the block of a storage that no recorder has seen
+
+
+class Cell(Movable):
+    """A storage; `block` is its number in the recording of that number."""
+
+    recording = 0
+    block = NOTHING
+
+    def __init__(self, storage: torch.UntypedStorage, size: int, pinned: str) -> None:
+        super().__init__(size, pinned)
+        self.key = storage._cdata
+        self.ref: weakref.ref[torch.UntypedStorage]
+
+    def __repr__(self) -> str:
+        return f"Cell({self.size} bytes, {self.where.value})"
+
+    @property
+    def storage(self) -> torch.UntypedStorage | None:
+        """The storage; None once it is dead."""
+        return self.ref()
 
 
 class Storages:
-    """Blocks by storage; a storage's death is told by a weak reference to it.
+    """Cells by storage; the dead are told by weak references, and stand in `dead` until somebody buries them."""
 
-    A block may outlive its storage: where the engine adds gradients up out of place only because somebody watches, the
-    sum takes the place of what was added to (`succeed`).
-    """
+    def __init__(self) -> None:
+        self.by_key: dict[int, Cell] = {}
+        self.dead: deque[Cell] = deque()
+        self.buried: Callable[[Cell], None] | None = None  # told of each
 
-    def __init__(self, made: Callable[[torch.Tensor, int], int]) -> None:
-        self.made = made  # a block for a storage of so many bytes, seen first in this tensor
-        self.block: dict[int, int] = {}
-        self.owners: dict[int, int] = {}
-        self.size: dict[int, int] = {}
-        self.dead: list[int] = []
-        self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+    def bury(self) -> None:
+        """Let those that died be dead from here on."""
+        while self.dead:
+            cell = self.dead.popleft()
+            if self.buried is not None:
+                self.buried(cell)
 
-    def of(self, tensor: torch.Tensor) -> int:
-        """Return the block of a tensor's storage; a new one where the storage was not seen before."""
-        storage = tensor.untyped_storage()
-        block = self.block.get(storage._cdata)
-        return self._new(tensor, storage) if block is None else block
+    def of(self, tensors: Sequence[torch.Tensor]) -> list[Cell]:
+        """The cells of tensors that have bytes, each once, in order; new ones where a storage was not seen before."""
+        by_key = self.by_key
+        try:  # mostly all are known
+            found = [by_key[x.untyped_storage()._cdata] for x in tensors]
+        except (KeyError, NotImplementedError, RuntimeError):
+            found = [cell for x in tensors for cell in self.made(x, given=True)]
+        return [*dict.fromkeys(found)] if len(found) > 1 else found
 
-    def all_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
-        """Return the blocks of tensors that have bytes."""
-        found = []
-        for tensor in tensors:
+    def made(self, tensor: torch.Tensor, given: bool = False) -> list[Cell]:
+        """As `of` one tensor, which mostly is new: an op made it, or it was `given` to one that is to run."""
+        try:
             storage = tensor.untyped_storage()
-            block = self.block.get(storage._cdata)
-            if block is None:
-                block = self._new(tensor, storage)
-            if block != NOTHING:
-                found.append(block)
-        return found
+        except (NotImplementedError, RuntimeError):
+            return self.of([*parts(tensor)])
+        cell = self.by_key.get(storage._cdata)
+        if cell is None:
+            if tensor._is_zerotensor():  # what forward gradients begin with: it has a size, and no bytes
+                return []
+            cell = self._new(storage)
+            if cell is not None:
+                cell.asked = _is_read_past_ops(tensor, given)
+        return [] if cell is None else [cell]
 
-    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> int:
+    def known(self, tensor: torch.Tensor) -> Cell | None:
+        """The cell of a tensor whose storage was seen before."""
+        return self.by_key.get(tensor.untyped_storage()._cdata)
+
+    def _new(self, storage: torch.UntypedStorage) -> Cell | None:
         size = storage.nbytes()
         if not size:
-            return NOTHING
-        block = self.made(tensor, size)
-        self.size[block] = size
-        self._watch(storage._cdata, storage, block)
-        return block
+            return None
+        cell = Cell(storage, size, _pinned(storage))
+        key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying
 
-    def known(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's storage was seen before."""
-        return tensor.untyped_storage()._cdata in self.block
+        def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
+            if by_key.get(key) is cell:
+                del by_key[key]
+            if (copy := cell.copy) is not None and copy.in_flight:
+                dying(copy)
+            dead.append(cell)
 
-    def resized(self, tensor: torch.Tensor) -> bool:
-        """Whether a storage that was seen has another size by now."""
-        storage = tensor.untyped_storage()
-        block = self.block.get(storage._cdata, NOTHING)
-        return block != NOTHING and int(storage.nbytes()) != self.size[block]
+        self.arrived(cell, storage.device)
+        cell.ref = weakref.ref(storage, gone)
+        self.by_key[key] = cell
+        return cell
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Let a resized storage be another block from here on."""
-        self._gone(tensor.untyped_storage()._cdata)
+    def arrived(self, cell: Cell, place: torch.device) -> None:
+        """Take note of a new cell, or refuse it."""
 
-    def succeed(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """Let a fresh storage be the block of an older one."""
-        storage = new.untyped_storage()
-        self._watch(storage._cdata, storage, self.of(old))
+    def dying(self, copy: Copy) -> None:
+        """Somebody else gets a cell's memory next, and a copy of it may be under way."""
 
-    def _watch(self, key: int, storage: torch.UntypedStorage, block: int) -> None:
-        self.block[key] = block
-        self.owners[block] = self.owners.get(block, 0) + 1
-        self._watched[key] = weakref.ref(storage, lambda _: self._gone(key))
 
-    def _gone(self, key: int) -> None:
-        block = self.block.pop(key)
-        del self._watched[key]
-        self.owners[block] -= 1
-        if not self.owners[block]:
-            self.dead.append(block)
+def _pinned(storage: torch.UntypedStorage) -> str:
+    """By whom a storage is kept where it is from the beginning."""
+    if storage.device.type == "cpu" and storage.is_shared():  # a GPU's always say that they are
+        return "shared memory"
+    return "" if storage.resizable() else "memory that is not PyTorch's"
+
+
+def _is_read_past_ops(tensor: torch.Tensor, given: bool) -> bool:
+    """Whether a tensor is one that PyTorch's own C++ takes for the host's, and reads before it calls an op.
+
+    It matters where the host plays the device's part. Lengths, places to split at, states of generators: whole numbers,
+    not many, that no op has made. Scalars, of which `torch.tensor` makes another.
+    """
+    if tensor.device.type != "cpu":
+        return False
+    whole = given and not (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.numel() == 1 or (whole and tensor.nbytes <= FEW)
+
+
+def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The strided tensors that one of another layout is made of; none where they cannot be told."""
+    for name in _PARTS.get(tensor.layout, ()):
+        yield getattr(tensor, name)()

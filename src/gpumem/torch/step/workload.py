@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpumem.runtime.residency.observing import Refusal
+
 Step = Callable[[], object]
 Make = Callable[..., Step]
 
 
-class WorkloadError(ValueError):
+class WorkloadError(Refusal):
     """A workload that cannot be recorded: what went wrong in it, where, and what to do."""
 
 

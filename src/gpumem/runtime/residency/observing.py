@@ -1,7 +1,7 @@
 """The observer forgets, and never raises: what is only written down of a program must not end it.
 
-A program within a run is somebody's training. Where a recorder, a detector or a predictor meets what it does not know,
-it says so in the run's notes and is left out from then on. In our own tests such an error is raised (`STRICT`), as it
+A program within a run is somebody's training. Where a recorder, a detector, a planner or a predictor meets what it does
+not know, the run says so in its notes and goes on without. In our own tests such an error is raised (`STRICT`), as it
 is a defect of ours.
 """
 
@@ -11,18 +11,17 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from gpumem.torch.step.workload import WorkloadError
-
 F = TypeVar("F", bound=Callable[..., Any])
 STRICT = False  # our tests set it
 
 
-def tolerable(error: Exception) -> bool:
-    """Whether an observer's error is to be forgotten: always, but where our own tests look for defects.
+class Refusal(ValueError):
+    """What a run cannot do, in a sentence for whoever wrote the program: no defect of ours."""
 
-    What is refused with a sentence (`WorkloadError`) is no defect.
-    """
-    return isinstance(error, WorkloadError) or not STRICT
+
+def tolerable(error: Exception) -> bool:
+    """Whether an observer's error is to be forgotten: always, but where our own tests look for defects."""
+    return isinstance(error, Refusal) or not STRICT
 
 
 def forgets(method: F) -> F:
@@ -32,7 +31,7 @@ def forgets(method: F) -> F:
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
-        except WorkloadError:
+        except Refusal:
             raise
         except Exception as error:
             if not tolerable(error):

@@ -19,7 +19,7 @@ def test_what_a_nested_tensor_knows_its_sizes_by_stays() -> None:
     with managed("64KiB", **HOW) as run:
         x = nested([torch.ones(2, 3), torch.ones(4, 3)])
         sizes = x._nested_tensor_size()  # type: ignore[attr-defined]
-        assert run.memory.of([sizes])[0].fixed
+        assert run.memory.of([sizes])[0].pinned
     with (
         warnings.catch_warnings(),
         managed(300, **HOW, on_exit="host"),
@@ -32,7 +32,7 @@ def test_what_a_nested_tensor_knows_its_sizes_by_stays() -> None:
 def test_a_profilers_mark_is_an_object() -> None:
     with managed("64KiB", **HOW) as run:
         mark = torch.ops.profiler._record_function_enter("a part", None)
-        assert run.memory.of([mark])[0].fixed
+        assert run.memory.of([mark])[0].pinned
         torch.ops.profiler._record_function_exit(mark)
 
 

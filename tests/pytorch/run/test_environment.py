@@ -14,7 +14,6 @@ from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Swap
 from gpumem.torch import managed
-from gpumem.torch.run.boundaries import Book, Segment
 from tests.pytorch.small_runs import HOW, KIB, QUICK, pair
 
 
@@ -32,24 +31,6 @@ def test_ops_that_differ_by_name_alone_are_no_iteration() -> None:
     rows = run.report().iterations
     assert len(rows) < 60 and rows[-1].state == "idle"
     assert {row.ops for row in rows[1:-1]} == {18}
-
-
-def test_an_iteration_may_have_several_boundaries() -> None:
-    def book(codes: str) -> Book:
-        found = Book()
-        found.segments = [Segment(ord(c), k, k + 1) for k, c in enumerate(codes)]
-        return found
-
-    assert [book(c).period() for c in ("", "a", "ab", "aa", "baa", "abab", "aab", "cabcabc")] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        2,
-        0,
-        3,
-    ]
 
 
 def test_a_run_that_strays_is_planned_for_anew() -> None:
@@ -115,8 +96,8 @@ def test_a_plan_made_beside_the_run_is_followed_from_the_end_of_an_iteration_on(
     with managed(100 * KIB, **{**QUICK, "wait": False}) as run:
         step()
         step()
-        assert run.course.job is not None
-        run.course.job.stop()
+        assert run.loop.job is not None
+        run.loop.job.stop()
         step()
         step()
     assert [row.state for row in run.report().iterations][2:] == ["on demand", "planned"]
@@ -146,21 +127,21 @@ def test_a_plan_that_comes_soon_is_followed_until_a_better_one_is_there() -> Non
         assert soon.wait(30)
         for _ in range(3):
             step()
-        first, job = run.course.hints, run.course.job
-        assert not run.course.notes and job is not None and not job.done
+        first, job = run.loop.hints, run.loop.job
+        assert not run.loop.notes and job is not None and not job.done
         go.set()
         job.stop()
         for _ in range(3):
             step()
-        assert run.course.job is None and run.course.hints is not first
-        assert run.course.notes == ["planner two 0.00%"]
+        assert run.loop.job is None and run.loop.hints is not first
+        assert [*run.loop.notes] == ["planner two 0.00%"]
         for event in (soon, go, ended):
             event.clear()
-        run.course.record()
-        while run.course.job is None:
+        run.loop.record()
+        while run.loop.job is None:
             step()
         assert soon.wait(30)
-        run.course.record()  # as where the step has become another one: nobody wants the old one's plan any more
+        run.loop.record()  # as where the step has become another one: nobody wants the old one's plan any more
         assert ended.wait(30)
     states = [row.state for row in run.report().iterations]
     assert states[:8] == ["recorded", "recorded", "on demand", *["planned"] * 5]

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from gpumem.torch import managed
-from gpumem.torch.capture.recorder_mode import Watch
+from gpumem.torch.capture.op_recorder import OpRecorder
 from tests.pytorch.small_runs import HOW, fails
 
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("method", ["before", "after", "begin", "end", "_note", "_flops"])
 def test_a_recorder_that_fails_is_left_out(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watch, method, fails)
+    monkeypatch.setattr(OpRecorder, method, fails)
     with warnings.catch_warnings(), managed("64KiB", **HOW) as run:
         warnings.simplefilter("ignore")
         x = torch.ones(64) * 3
@@ -32,6 +32,6 @@ def test_a_prediction_that_fails_is_a_guess(name: str, monkeypatch: pytest.Monke
 
 
 def test_our_own_tests_hear_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watch, "_note", fails)
+    monkeypatch.setattr(OpRecorder, "_note", fails)
     with pytest.raises(OSError, match="a defect"), managed("64KiB", **HOW):
         torch.ones(64)

@@ -1,0 +1,96 @@
+"""Where two iterations are alike: by the boundaries that a program tells, else by what repeats; how much is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpumem.runtime.residency import iteration_recorder
+from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.trace.record.recorder import Recorder
+
+
+@dataclass
+class Call:
+    """An op that is called like a letter."""
+
+    name: str
+    touched: list[Any] = field(default_factory=list)
+
+    @property
+    def key(self) -> int:
+        return ord(self.name)
+
+
+def by_boundaries(codes: str) -> list[tuple[int, int]] | None:
+    """What is found at the last boundary, where each letter is an op between two."""
+    book: Book[Any] = Book(Recorder(), repeats=True, min_length=1)
+    found: Found | None = None
+    for letter in codes:
+        book.note(Call(letter))
+        found = book.boundary()
+    return None if found is None else found.bounds
+
+
+@pytest.mark.parametrize(
+    ("codes", "period"), [("", 0), ("a", 0), ("ab", 0), ("aa", 1), ("baa", 1), ("abab", 2), ("aab", 0), ("cabcabc", 3)]
+)
+def test_an_iteration_may_have_several_boundaries(codes: str, period: int) -> None:
+    n = len(codes)
+    assert by_boundaries(codes) == ([(n - 2 * period, n - period), (n - period, n)] if period else None)
+
+
+def test_boundaries_within_an_iteration_are_its_marks() -> None:
+    book: Book[Any] = Book(Recorder(), repeats=False, min_length=1)
+    found = None
+    for part in ("xy", "z", "xy", "z"):
+        for letter in part:
+            book.note(Call(letter))
+        found = book.boundary()
+    assert found == Found([(0, 3), (3, 6)], frozenset({2}))
+    assert book.boundary() is None  # nothing ran since
+
+
+def repeating(names: str, free_late: bool) -> list[Found]:
+    """What is found in ops that make a block each, of which the one before is freed, before or after the next op."""
+    recorder = Recorder()
+    book: Book[Any] = Book(recorder, repeats=True, min_length=1)
+    found, last = [], None
+    for letter in names:
+        mine = recorder.malloc(8)
+        if last is not None and not free_late:
+            recorder.free(last)
+        recorder.exec(letter, [], [mine])
+        if last is not None and free_late:
+            recorder.free(last)
+        last = mine
+        if (one := book.note(Call(letter))) is not None:
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("free_late", [False, True])
+def test_what_differs_by_name_alone_does_not_repeat(free_late: bool) -> None:
+    assert not repeating("abcdefgh", free_late)
+    (found, *_) = repeating("xyabcabcabcabc", free_late)
+    (lo, middle), (again, hi) = found.bounds
+    assert middle == again and middle - lo == hi - middle == 3 and lo >= 2
+
+
+def test_a_book_is_full_some_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(iteration_recorder, "HORIZON", 5)
+        book: Book[Any] = Book(Recorder(), repeats=False, min_length=1)
+        told = []
+        for letter in "abcdef":
+            book.note(Call(letter))
+            told.append(book.full)
+        assert told == [False] * 4 + [True] * 2
+    book = Book(Recorder(), repeats=False, min_length=1)
+    for k in range(iteration_recorder.TRIES):
+        assert not book.full
+        book.note(Call(chr(97 + k)))
+        book.boundary()
+    assert book.full and book.told
