@@ -91,9 +91,11 @@ def test_a_search_that_nobody_waits_for_any_more_ends_at_its_next_step() -> None
     for _ in range(4):
         step(device, weights)
     assert begun.wait(10)
-    device.close()
     job = device._loop.job
-    assert job is not None and job.done and perf_counter() - start < 10
+    device.close()
+    assert job is not None and device._loop.job is None
+    job.stop(10)
+    assert job.done and perf_counter() - start < 20
 
 
 def test_close_does_not_wait_for_a_planner_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +139,33 @@ def test_a_planner_that_fails_leaves_the_program_on_demand(monkeypatch: pytest.M
     for _ in range(6):
         step(device, weights)
     assert device.report().notes == ("no plan, as planning failed: ZeroDivisionError: a defect",)
+
+
+def test_one_plan_at_a_time() -> None:
+    """A program that goes from one iteration to the next has one planner at work: the one before ends first."""
+    at_work, most = [0], [0]
+
+    def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        while not work.over():
+            sleep(0.001)
+        sleep(0.05)  # its last step
+        at_work[0] -= 1
+        return True, []
+
+    device, jobs = short(InMemory(), 500), set[int]()
+    kept = list[Planning]()
+    device._loop.environment.settled = lambda trace: Planning(trace, 500, ask, 60)  # type: ignore[method-assign]
+    weights = begin(device)
+    for size in (100, 90, 80, 70):
+        for _ in range(5):
+            step(device, weights, size=size)
+            if (job := device._loop.job) is not None and id(job) not in jobs:
+                jobs.add(id(job))
+                kept.append(job)
+    device.close()
+    assert len(kept) >= 3
+    for job in kept:
+        job.stop(30)
+    assert all(job.done for job in kept) and most == [1]

@@ -220,7 +220,7 @@ class Recording(Phase[R]):
         self.loop.ledger.step()
         course = self.course
         if course is not None and course.calm >= CALM:
-            self.loop.phase = self.inner
+            self.loop.go(self.inner)
             return
         found = self.book.note(call)
         if found is not None:
@@ -255,7 +255,7 @@ class Recording(Phase[R]):
         loop, book = self.loop, self.book
         try:
             if isinstance(self.inner, Following) and self._followed(self.inner.course, found):
-                self.loop.phase = self.inner
+                self.loop.go(self.inner)
                 return
             trace = book.trace(found)
         except Exception as error:

@@ -89,16 +89,11 @@ class RunLoop(Generic[R]):
         self.given_up = False  # to record
         self.hints: Hints | None = None  # those that were followed last
         self._job: Planning | None = None  # that was started last
-        self._phase: Phase[R] = OnDemand(self)
+        self.phase: Phase[R] = OnDemand(self)
 
-    @property
-    def phase(self) -> Phase[R]:
-        """What is done around ops now."""
-        return self._phase
-
-    @phase.setter
-    def phase(self, phase: Phase[R]) -> None:
-        book, self._phase = self._phase.book, phase
+    def go(self, phase: Phase[R]) -> None:
+        """Let another phase begin; a book that is not taken along is closed."""
+        book, self.phase = self.phase.book, phase
         if book is not None and book is not phase.book:
             book.close()
 
@@ -166,14 +161,14 @@ class RunLoop(Generic[R]):
         elif (course := self.phase.course) is not None:
             if course.follower.i:
                 course.follower.restart()
-            self.phase = Following(self, course)
+            self.go(Following(self, course))
 
     def close(self) -> None:
         """Close the last row, and want no plan any more; who makes one ends at its next step."""
         phase = self.phase.inner if isinstance(self.phase, Recording) else self.phase
         self.ledger.close(*self._state(phase))
         self.phase.drop()
-        self.phase = OnDemand(self)
+        self.go(OnDemand(self))
 
     # what is entered and left
 
@@ -182,18 +177,17 @@ class RunLoop(Generic[R]):
         if isinstance(self.phase, Recording):
             self.phase.inner = phase
         else:
-            self.phase = phase
+            self.go(phase)
 
     def record(self) -> None:
         """Begin to record, and forget the plan there was."""
         self.phase.drop()
-        self.phase = Recording(self, self.environment.book(), OnDemand(self))
-        self.phase.book.begin()
+        self.go(Recording(self, self.new_book(), OnDemand(self)))
 
     def record_beside(self) -> None:
         """Begin to record beside the plan there is."""
         if isinstance(self.phase, Following | OnDemand):
-            self.phase = Recording(self, self.environment.book(), self.phase)
+            self.go(Recording(self, self.environment.book(), self.phase))
 
     def new_book(self) -> Book[R]:
         """Return a book that begins here."""
@@ -204,13 +198,14 @@ class RunLoop(Generic[R]):
     def give_up(self, why: str) -> None:
         """Go on without a recorder, and so without a plan."""
         self.phase.drop()
-        self.phase, self.given_up = OnDemand(self), True
+        self.given_up = True
+        self.go(OnDemand(self))
         self.note(f"runs on demand, as it cannot be recorded: {why}")
 
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Follow a plan from the next op on, which is taken for the first."""
         self.phase.drop()
-        self.phase = Following(self, self._course(trace, plan))
+        self.go(Following(self, self._course(trace, plan)))
 
     def _course(self, trace: Trace, plan: Plan) -> Course[R]:
         self.hints = Hints.of(trace, plan)
@@ -234,10 +229,10 @@ class RunLoop(Generic[R]):
         course = self._course(trace, Plan.of(trace))
         course.marks, course.job = found.marks, job
         if now:
-            self.phase = Following(self, course)
+            self.go(Following(self, course))
         else:  # it ended some ops ago, and the next one is to be found
             course.follower.i = LOST
-            self.phase = OnDemand(self, course)
+            self.go(OnDemand(self, course))
         self._fit()
         if job is not None:
             job.start(self._job)

@@ -19,7 +19,7 @@ from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.output_sizes import Predicted
 from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
-from gpumem.torch.step.ops import THERE, Call, kind_of, tensors
+from gpumem.torch.step.ops import THERE, Call, Kind, tensors
 from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
@@ -37,12 +37,12 @@ class Within(OpMode):
         self.there = THERE[memory.device]
         self.predicted = Predicted(self.device)
 
-    def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op; a view needs the size, which may go with the memory."""
         if not self.memory.pointers.views:
             self.memory.ready(self.memory.of(tensors(args, self.device)), 0, str(func))
         result = func(*args, **kwargs)
-        if kind_of(func).keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
+        if kind.keeps:  # what a nested tensor knows its sizes by, asked for where C++ cannot throw
             for cell in self.memory.of(tensors((result,), self.device)):
                 self.memory.pin(cell, "a nested tensor")
         return result
@@ -71,7 +71,7 @@ class Within(OpMode):
         call.result = self._run(call)
         # 6. What it made is on the books.
         self._done(call)
-        if i == LOST:
+        if i == LOST and memory.limit != UNLIMITED:
             self.predicted.learn(sum([cell.size for cell in call.touched[len(call.reads) :]]))
         # 7. What a plan has after it.
         loop.after(call)

@@ -82,9 +82,9 @@ class Memory(LimitedMemory[Cell], Storages):
                 self.here.pop(cell, None)
 
     def arrived(self, cell: Cell, place: torch.device) -> None:
-        if place.type == "meta":  # though its tensor says that it is on the device
-            raise WorkloadError("a FakeTensor within a managed run has no bytes; leave FakeTensorMode before it")
         if place != self.engine.place:
+            if place.type == "meta":  # though its tensor says that it is on the device
+                raise WorkloadError("a FakeTensor within a managed run has no bytes; leave FakeTensorMode before it")
             raise WorkloadError(
                 f"a tensor on {place}: {self.engine.place} is managed, and one device at a time; keep the step on that "
                 "one, or make another current before managed() is called"

@@ -27,6 +27,8 @@ class Predicted:
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Return the bytes of new storages that a call will make, as far as can be known before."""
         self.last = None
+        if not kind_of(func).makes:  # as optimizers' calls on lists, whose arguments take long to look at
+            return 0
         try:
             shape = (func, _shape(args), _shape([*kwargs.items()]))
             found = self.fresh.get(shape)
@@ -53,7 +55,7 @@ class Predicted:
         made: dict[int, torch.Tensor] = {}
         kind = kind_of(func)
         elsewhere = kwargs.get("device")
-        if not kind.makes or (elsewhere is not None and torch.device(elsewhere).type != self.device):
+        if elsewhere is not None and torch.device(elsewhere).type != self.device:
             return 0
         if (shape := _sampled(kind.name, args)) is not None:
             return math.prod(shape) * int(args[0].itemsize)
@@ -106,17 +108,16 @@ def _shape(x: Any) -> Any:
     A number with a fraction never decides a shape; its type does, as `1` and `1.0` are of other ones.
     """
     kind = type(x)
-    if kind is float or kind is complex or isinstance(x, torch.Generator):
-        return kind
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_nested:
             return x.layout, x.dtype, tuple(y.size() for y in parts(x)) or x.numel()
         return x.size(), x.dtype, x.stride()  # a parameter that is not there yet has no `shape`
     if isinstance(x, (list, tuple)):
         return tuple(map(_shape, x))
-    if isinstance(x, torch.UntypedStorage):
-        return kind, x.nbytes()
-    return (kind, x) if kind in PLAIN else kind  # an object would live as long as it is remembered
+    if kind in PLAIN:
+        return kind, x
+    # an object would live as long as it is remembered
+    return (kind, x.nbytes()) if isinstance(x, torch.UntypedStorage) else kind
 
 
 def _metas(x: Any, made: dict[int, torch.Tensor], device: str) -> Any:

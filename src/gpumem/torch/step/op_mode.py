@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.torch.internals import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode, torch
 from gpumem.torch.step.foreach_chunks import joined, pieces
-from gpumem.torch.step.ops import Call, call_of, kind_of
+from gpumem.torch.step.ops import Call, Kind, call_of, kind_of
 from gpumem.torch.step.refusals import check_types
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -63,17 +63,17 @@ class OpMode(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         with self.lock:
             if kind.rows and self.chunk and (split := pieces(func, args, kwargs, self.chunk)):
-                return joined([self._call(func, *piece) for piece in split])
-            return self._call(func, args, kwargs)
+                return joined([self._call(kind, func, *piece) for piece in split])
+            return self._call(kind, func, args, kwargs)
 
-    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        call = call_of(func, args, kwargs, self.device)
-        return self.other(func, args, kwargs) if call is None else self.op(call)
+    def _call(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = call_of(func, args, kwargs, self.device, kind)
+        return self.other(kind, func, args, kwargs) if call is None else self.op(call)
 
     def op(self, call: Call) -> Any:
         """Run an op of the device; return what it returns."""
         raise NotImplementedError
 
-    def other(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def other(self, kind: Kind, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run what is no op of the device, as a view."""
         return func(*args, **kwargs)

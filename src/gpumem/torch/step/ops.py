@@ -113,6 +113,7 @@ class Kind:
     resizes: bool
     flops: Callable[..., int] | None
     attributes: tuple[tuple[int, str], ...]
+    may_write: bool
 
 
 def kind_of(func: Any) -> Kind:
@@ -156,6 +157,7 @@ def _kind_of(func: Any) -> Kind:
         resizes=any(a.kwarg_only for _, a in written) or name.removeprefix("aten::").startswith(("resize", "set_")),
         flops=flop_registry.get(func.overloadpacket),
         attributes=tuple((i, a.name) for i, a in enumerate(arguments) if convolves and a.name in CONVOLUTIONS),
+        may_write=bool(written) or bool(unsaid) or name in BATCH_NORMS,
     )
 
 
@@ -237,7 +239,9 @@ def out_of_place(name: str) -> str:
     return WRITTEN_AS.get(name, name)
 
 
-def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Call | None:
+def call_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str, kind: Kind | None = None
+) -> Call | None:
     """Decide whether a call is an op of the device; None where it is not.
 
     Parameters
@@ -247,12 +251,14 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
         What it is called with.
     device : str
         Type of the device: `meta`, `cpu`, `cuda`.
+    kind : Kind, optional
+        Of `func`, where it is known.
 
     Notes
     -----
     O(arguments). An op counts where an operand lies on the device, or where it has none and makes its result there.
     """
-    kind = kind_of(func)
+    kind = kind or kind_of(func)
     if not kind.counts:
         return None
     operands = tensors(args, device)
@@ -260,12 +266,17 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: s
         operands += tensors(kwargs.values(), device)
     if not operands and (not kind.makes or _made_on(args, kwargs) != device or _nothing(kind, args)):
         return None
+    return Call(kind, func, args, kwargs, operands, _written(kind, args, kwargs, device) if kind.may_write else [])
+
+
+def _written(kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> list[torch.Tensor]:
+    """The operands that a call writes."""
     hidden = kind.hidden and len(args) > TRAINING and args[TRAINING]
     positions = (*kind.written, *kind.unsaid, *(RUNNING if hidden else ()))
     written = tensors([args[i] for i in positions if i < len(args)], device) if positions else []
     if kind.outs and kwargs:
         written += tensors([kwargs[name] for name in kind.outs if name in kwargs], device)
-    return Call(kind, func, args, kwargs, operands, written)
+    return written
 
 
 def tensors(values: Iterable[Any], device: str | None) -> list[torch.Tensor]:

@@ -29,10 +29,10 @@ class Cell(Movable):
     recording = 0
     block = NOTHING
 
-    def __init__(self, storage: torch.UntypedStorage, size: int, pinned: str) -> None:
-        super().__init__(size, pinned)
-        self.key = storage._cdata
-        self.ref: weakref.ref[torch.UntypedStorage]
+    ref: weakref.ref[torch.UntypedStorage]
+
+    def __init__(self, key: int, size: int, pinned: str) -> None:
+        self.key, self.size, self.pinned = key, size, pinned
 
     def __repr__(self) -> str:
         return f"Cell({self.size} bytes, {self.where.value})"
@@ -77,8 +77,9 @@ class Storages:
         if cell is None:
             if tensor._is_zerotensor():  # what forward gradients begin with: it has a size, and no bytes
                 return []
-            cell = self._new(storage)
-            if cell is not None:
+            host = tensor.is_cpu
+            cell = self._new(storage, host)
+            if cell is not None and host:
                 cell.asked = _is_read_past_ops(tensor, given)
         return [] if cell is None else [cell]
 
@@ -86,12 +87,13 @@ class Storages:
         """The cell of a tensor whose storage was seen before."""
         return self.by_key.get(tensor.untyped_storage()._cdata)
 
-    def _new(self, storage: torch.UntypedStorage) -> Cell | None:
+    def _new(self, storage: torch.UntypedStorage, host: bool) -> Cell | None:
         size = storage.nbytes()
         if not size:
             return None
-        cell = Cell(storage, size, _pinned(storage))
-        key, by_key, dead, dying = cell.key, self.by_key, self.dead, self.dying
+        key, place = storage._cdata, storage.device
+        cell = Cell(key, size, _pinned(storage, host))
+        by_key, dead, dying = self.by_key, self.dead, self.dying
 
         def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
             if by_key.get(key) is cell:
@@ -100,7 +102,7 @@ class Storages:
                 dying(copy)
             dead.append(cell)
 
-        self.arrived(cell, storage.device)
+        self.arrived(cell, place)
         cell.ref = weakref.ref(storage, gone)
         self.by_key[key] = cell
         return cell
@@ -112,23 +114,22 @@ class Storages:
         """Somebody else gets a cell's memory next, and a copy of it may be under way."""
 
 
-def _pinned(storage: torch.UntypedStorage) -> str:
+def _pinned(storage: torch.UntypedStorage, host: bool) -> str:
     """By whom a storage is kept where it is from the beginning."""
-    if storage.device.type == "cpu" and storage.is_shared():  # a GPU's always say that they are
+    if host and storage.is_shared():  # a GPU's always say that they are
         return "shared memory"
     return "" if storage.resizable() else "memory that is not PyTorch's"
 
 
 def _is_read_past_ops(tensor: torch.Tensor, given: bool) -> bool:
-    """Whether a tensor is one that PyTorch's own C++ takes for the host's, and reads before it calls an op.
+    """Whether a tensor of the host is one that PyTorch's own C++ takes for the host's, and reads before it calls an op.
 
     It matters where the host plays the device's part. Lengths, places to split at, states of generators: whole numbers,
     not many, that no op has made. Scalars, of which `torch.tensor` makes another.
     """
-    if tensor.device.type != "cpu":
-        return False
-    whole = given and not (tensor.is_floating_point() or tensor.is_complex())
-    return tensor.numel() == 1 or (whole and tensor.nbytes <= FEW)
+    if tensor.numel() == 1:
+        return True
+    return given and tensor.nbytes <= FEW and not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
