@@ -49,6 +49,7 @@ enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAI
 bool fails(enum fault what);  // whether this is the call that was told to fail
 
 extern bool sticky;                // illegal addresses ruin the context
+extern bool pageable;              // asynchronous copies take memory that is not pinned
 extern long host_ns;               // how long the host takes for a call that enqueues, while the device runs at once; 0: it does not
 extern long patience;              // ms for which a stream that waits for a value in memory is waited for
 extern long queue_length;          // how many entries a stream can hold; 0: any number
