@@ -81,7 +81,8 @@ def required(*, limit: bool = False) -> None:
 
 def _is_there(name: Private) -> bool:
     if name.name == "Device._dev":  # an attribute of instances
-        return "_dev" in driver.Device.__init__.__code__.co_names
+        code = getattr(driver.Device.__init__, "__code__", None)
+        return code is not None and "_dev" in code.co_names
     try:
         attrgetter(name.name)(name.module)
     except AttributeError:
