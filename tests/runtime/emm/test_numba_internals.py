@@ -57,7 +57,7 @@ def test_a_name_that_has_gone_is_named() -> None:
 
 
 def inner_imports(file: Path) -> list[str]:
-    """The modules inside of `numba.cuda` that a file imports, and what it takes of `numba.cuda` besides `cuda` itself."""
+    """The modules of `numba.cuda` that a file imports, or imports from."""
     found = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -75,7 +75,9 @@ def test_only_one_module_reaches_into_numba_and_one_more_into_its_compiler() -> 
 
 def test_no_private_name_stands_outside() -> None:
     tree = ast.parse((SOURCE / HERE).read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Private"]
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Private"
+    ]
     names = {call.args[1].value.split(".")[-1] for call in calls if isinstance(call.args[1], ast.Constant)}
     assert {"_dev", "_to_core_stream", "_stream_handle", "_SizeNotSet"} <= names
     private = {name for name in names if name.startswith("_") and not name.endswith("__")}

@@ -1,5 +1,7 @@
 """Numba's device arrays within a limit: launches and copies are watched, and arrays come and go around them.
 
+Experimental: it has never met hardware.
+
 What is watched: the `launch` by which Numba's dispatcher starts kernels, and the calls of Numba's driver object that
 copy and set memory. Each tells addresses, so views, slices, records and tuples need no care of their own. What a kernel
 is given counts as read and written.
