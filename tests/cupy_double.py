@@ -28,11 +28,18 @@ class Memory:
             self.free(self.ptr, self.device_id)
 
 
+class Stream:
+    """`cupy.cuda.Stream`, of a handle."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+
 class Current(threading.local):
     """The current stream and device."""
 
     def __init__(self) -> None:
-        self.stream, self.device = SimpleNamespace(ptr=0), 0
+        self.stream, self.device = Stream(0), 0
 
 
 class Cuda:
@@ -58,7 +65,7 @@ class Cuda:
     @contextmanager
     def on(self, stream: int) -> Iterator[None]:
         """`with stream:`."""
-        before, self.current.stream = self.current.stream, SimpleNamespace(ptr=stream)
+        before, self.current.stream = self.current.stream, Stream(stream)
         try:
             yield
         finally:

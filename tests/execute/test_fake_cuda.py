@@ -76,6 +76,27 @@ print("".join(sorted("abcdefgh", key=lambda name: driver.cuEventElapsedTime(firs
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("driver.cuStreamDestroy(b); driver.cuStreamSynchronize(b)", "cuStreamSynchronize was given a stream"),
+        ("driver.cuStreamDestroy(b); driver.cuStreamGetId(b)", "cuStreamGetId was given a stream"),
+        ("driver.cuStreamDestroy(b); driver.cuStreamDestroy(b)", "cuStreamDestroy_v2 was given a stream"),
+        ("driver.cuEventDestroy(e); driver.cuEventRecord(e, b)", "cuEventRecordWithFlags was given an event"),
+    ],
+)
+def test_a_call_on_what_was_destroyed_ends_the_process(code, told):
+    start = """
+from cuda.bindings import driver
+driver.cuInit(0)
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+b, e = driver.cuStreamCreate(1)[1], driver.cuEventCreate(0)[1]
+"""
+    done = fake_cuda.run(start + code)
+    assert done.returncode < 0 and f"fake cuda: {told} that was destroyed" in done.stderr, done.stderr
+    assert "line 6" in done.stderr
+
+
 def test_the_host_cannot_read_device_memory():
     code = """
 import ctypes

@@ -97,6 +97,7 @@ def environment(*, seed: int = 0, memory: int = 1 << 30, **env: str) -> dict[str
     """The environment in which a Python process has the fake driver, `gpumem` and `fake_cuda.control`."""
     ours = {"FAKE_CUDA_SEED": str(seed), "FAKE_CUDA_MEMORY": str(memory)}
     ours |= {"FAKE_CUDA_PYTHON": sys.executable, "FAKE_CUDA_KERNELS": str(_kernels())}
+    ours |= {"PYTHONFAULTHANDLER": "1"}  # says where a call was made that ends the process
     if linker := _real_linker():
         ours["FAKE_CUDA_NVJITLINK"] = str(linker)
     full = os.environ | ours | env

@@ -32,7 +32,7 @@ static const char *const fault_names[FAULTS] = {
     "context", "reserve", "create", "map", "access",
 };
 static uint64_t state;
-bool sticky;
+bool sticky, pageable;
 long host_ns, queue_length, patience = 2000;
 
 static int named(const char *what, const char *const *names, int size) {
@@ -104,6 +104,6 @@ static uint64_t setting(const char *name) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    sticky = setting("FAKE_CUDA_STICKY"), queue_length = (long)setting("FAKE_CUDA_QUEUE");
+    sticky = setting("FAKE_CUDA_STICKY"), pageable = setting("FAKE_CUDA_PAGEABLE"), queue_length = (long)setting("FAKE_CUDA_QUEUE");
     fake_cuda_seed(setting("FAKE_CUDA_SEED"));
 }

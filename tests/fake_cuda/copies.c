@@ -19,14 +19,16 @@ static CUresult copy(uintptr_t to, int to_device, uintptr_t from, int from_devic
     ROOM_IN(handle);
     if (fails(FAIL_COPY)) return LAUNCH_FAILED;
     if (!bytes) return SUCCESS;
-    TRY(end_of_copy(to, bytes, to_device, waits));
-    TRY(end_of_copy(from, bytes, from_device, waits));
+    bool staged = pageable && !waits && !stream->capture && !(area_at(to, 0) && area_at(from, 0));
+    TRY(end_of_copy(to, bytes, to_device, waits || staged));
+    TRY(end_of_copy(from, bytes, from_device, waits || staged));
     if (waits) TRY(capture_forbids_unsafe(true));
     for (struct stream *s = waits ? streams : NULL; s; s = s->next)
         if (!(s->flags & 1)) TRY(finish(s, NULL));  // as CUDA: not those with CU_STREAM_NON_BLOCKING
-    TRY(enqueue(stream, &(struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes, .pageable = waits}));
+    TRY(enqueue(stream, &(struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes,
+                                     .pageable = waits || staged}));
     counts[COPIES]++;
-    if (!waits) return SUCCESS;
+    if (!waits && !staged) return SUCCESS;
     TRY(finish(stream, NULL));
     return settle(stream);
 }

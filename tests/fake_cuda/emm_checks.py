@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +24,7 @@ from fake_cuda import control
 from fake_cuda.backend_checks import raised, report
 from gpumem.runtime import emm as named
 from gpumem.runtime.emm import manager as emm, streams as emm_streams
-from gpumem.runtime.pooled.stream_joins import Events
+from gpumem.runtime.pooled.stream_joins import ANY_THREADS, Events
 from gpumem.testing.allocators import check as allocators
 
 N = 64
@@ -385,7 +384,7 @@ def a_stream_that_goes() -> bool:
     del stream
     cuda.current_context().deallocations.clear()
     exchange.spoil(0)
-    assert handle not in manager()._streams._known
+    assert handle not in manager()._streams._streams
     return exchange.right()
 
 
@@ -425,7 +424,8 @@ def check_bytes_change_hands_behind_what_used_them() -> None:
 
 
 def check_a_join_that_is_missing_is_found() -> None:
-    with patch.object(Events, "join", lambda self, streams: []), patch.object(Events, "wait", lambda self: None):
+    nothing = {"_ordered": lambda *_: True, "_synchronise": lambda self: None, "_follow": lambda *_: None}
+    with patch.multiple(Events, **nothing):
         for story in STORIES:
             assert not all(right(story, seed) for seed in range(40)), story.__name__
 
@@ -452,25 +452,82 @@ def check_one_stream_waits_for_nothing() -> None:
 
 
 def check_a_threads_own_stream_is_waited_for_by_the_host_as_nobody_knows_whose_it_is() -> None:
-    told: list[Any] = []
-    streams = emm_streams.AllStreams(SimpleNamespace(join=lambda known: told.append(known) or []))  # type: ignore
-    streams.meet(2, streams)
-    streams.meet(2, streams)
-    assert told == [{0, emm_streams.ANY_THREADS}] and streams.several
-    assert emm_streams.ANY_THREADS < 0  # no handle, and no thread's that joins
-    streams.meet(1, streams)  # the default stream by another name
-    streams.join()
-    assert told[1:] == [{0, emm_streams.ANY_THREADS}]
+    with anew():
+        manager()._streams = None
+        manager().initialize()
+        x, stream = array(), cuda.per_thread_default_stream()
+        added(x, 1, x, stream)
+        known = manager()._streams
+        assert known.several and known._streams.keys() == {0, ANY_THREADS} and ANY_THREADS < 0
+        control.reset_counts()
+        known.join()
+        assert (control.count("syncs"), control.count("waits")) == (1, 0) and ANY_THREADS in known._streams
+        added(x, 1, x, cuda.legacy_default_stream())  # the default stream by another name
+        assert known._streams.keys() == {0, ANY_THREADS}
+    manager()._streams = None
+    manager().initialize()
+
+
+def check_a_stream_of_somebody_elses_is_met_when_it_is_used() -> None:
+    with anew():
+        known = manager()._streams
+        before = {*known._streams}
+        nonsense = cuda.external_stream(0xBAD)  # a driver that is asked of it ends the process
+        array()
+        assert {*known._streams} == before and "external" in repr(nonsense).lower()
+        handle = int(api.cuStreamCreate(1)[1])
+        stream = cuda.external_stream(handle)
+        x = array()
+        added(x, 1, x, stream)
+        assert {*known._streams} == {*before, handle}
+        api.cuStreamSynchronize(handle), api.cuStreamDestroy(handle)  # while Numba's object of it lives
+        control.reset_counts()
+        known.join()
+        assert control.count("syncs") == 1
+        del stream, x, nonsense
+
+
+def graph_builder() -> Any:
+    builder = Device(0).create_stream().create_graph_builder()
+    builder.begin_building("relaxed")
+    return builder
+
+
+def check_a_capture_disturbs_nobody_who_gets_no_memory() -> None:
+    """A graph is built with kernels of Numba's; meanwhile others make streams, and none is refused."""
+    with anew():
+        x, y = array(), array()
+        known, builder = manager()._streams, graph_builder()
+        added(x, 1, y, builder)
+        assert int(builder.stream.handle) not in known._streams
+        new = cuda.stream()
+        added(x, 1, x, new)
+        added(y, 1, y, builder)
+        assert builder.is_building and int(new) in known._streams
+        builder.end_building().close()
+        del new, x, y
+
+
+def check_a_stream_that_was_refused_is_not_known() -> None:
+    with anew():
+        known = manager()._streams
+        before = {*known._streams}
+        with (
+            patch.object(Events, "_follow", side_effect=RuntimeError("no")),
+            patch.object(Events, "join", side_effect=RuntimeError("no")),
+        ):
+            assert raised(RuntimeError, cuda.stream) == "no"
+        assert {*known._streams} == before
 
 
 def check_numba_without_what_is_watched_is_refused() -> None:
-    with patch.object(numba_driver, "_stream_handle", None):
-        del numba_driver._stream_handle
-        try:
-            text = raised(RuntimeError, lambda: emm_streams.watch(lambda context: None))
-        finally:
-            numba_driver._stream_handle = None  # for the patch to take away
-    assert "_stream_handle" in text and "use numba-cuda" in text
+    original = numba_driver._stream_handle
+    del numba_driver._stream_handle
+    try:
+        text = raised(RuntimeError, lambda: emm_streams.watch(lambda context: None))
+    finally:
+        numba_driver._stream_handle = original
+    assert "no numba.cuda.cudadrv.driver._stream_handle," in text and "use numba-cuda" in text
 
 
 def check_threads_on_streams_of_their_own() -> None:

@@ -14,12 +14,20 @@ static uint64_t now, host_now;  // ns: when the device is done with what it has 
 struct handle *handles;
 void *handle_create(enum type type, size_t bytes) {
     struct handle *handle = calloc(1, bytes);
-    *handle = (struct handle){type, true, handles};
+    *handle = (struct handle){type, true, false, handles};
     return handles = handle;
 }
-bool is(const void *handle, enum type type) {
+bool lives(const void *handle, enum type type) {
     const struct handle *it = handle;
     return it && it->type == type && it->live;
+}
+bool given(const void *handle, enum type type, const char *call) {
+    const struct handle *it = handle;
+    if (it && it->type == type && !it->live && !it->gone && (type == STREAM || type == EVENT)) {
+        fprintf(stderr, "fake cuda: %s was given %s that was destroyed\n", call, type == STREAM ? "a stream" : "an event");
+        abort();
+    }
+    return lives(handle, type);
 }
 
 // --- the kernels
@@ -77,10 +85,10 @@ struct stream legacy = {.handle = {STREAM, true}, .tail = &legacy.head, .next = 
 struct stream per_thread = {.handle = {STREAM, true}, .tail = &per_thread.head};
 struct stream *streams = &legacy;
 
-struct stream *stream_of(void *handle) {
+struct stream *stream_at(void *handle, const char *call) {
     if ((uintptr_t)handle <= 1) return &legacy;
     if ((uintptr_t)handle == 2) return &per_thread;
-    return is(handle, STREAM) ? handle : NULL;
+    return given(handle, STREAM, call) ? handle : NULL;
 }
 
 struct record *record_create(struct stream *stream) {
@@ -322,10 +330,11 @@ API void fake_cuda_revive(void) {
         drop(s);
     }
     for (struct handle *h = handles; h; h = h->older) {
-        if (is(h, STREAM)) cuStreamDestroy_v2(h);
-        if (is(h, EVENT)) cuEventDestroy_v2((struct event *)h);
-        if (is(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
-        if (is(h, FUNCTION)) ((struct function *)h)->loaded = false;
+        h->gone |= h->live;
+        if (lives(h, STREAM)) cuStreamDestroy_v2(h);
+        if (lives(h, EVENT)) cuEventDestroy_v2((struct event *)h);
+        if (lives(h, EXEC)) cuGraphExecDestroy((struct graph *)h);
+        if (lives(h, FUNCTION)) ((struct function *)h)->loaded = false;
     }
     area_destroy_all(), mapping_reset(), pools_trim(true), forget_streams();
     ruined = failure = SUCCESS, failed_on = NULL;

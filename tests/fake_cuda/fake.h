@@ -49,6 +49,7 @@ enum fault { FAIL_ALLOCATION, FAIL_PINNED, FAIL_COPY, FAIL_SET, FAIL_LAUNCH, FAI
 bool fails(enum fault what);  // whether this is the call that was told to fail
 
 extern bool sticky;                // illegal addresses ruin the context
+extern bool pageable;              // asynchronous copies take memory that is not pinned
 extern long host_ns;               // how long the host takes for a call that enqueues, while the device runs at once; 0: it does not
 extern long patience;              // ms for which a stream that waits for a value in memory is waited for
 extern long queue_length;          // how many entries a stream can hold; 0: any number
@@ -96,12 +97,14 @@ void range_of(const struct area *area, uintptr_t *base, size_t *bytes);  // the 
 enum type { STREAM = 0x51, EVENT, GRAPH, EXEC, FUNCTION, LIBRARY, POOL, OBJECT, MEMORY };
 struct handle {
     enum type type;
-    bool live;
+    bool live, gone;             // gone: with its context, not by a call that destroys it
     struct handle *older;
 };
 extern struct handle *handles;  // all but the default streams and pools, the newest first
 void *handle_create(enum type type, size_t bytes);
-bool is(const void *handle, enum type type);
+bool lives(const void *handle, enum type type);
+bool given(const void *handle, enum type type, const char *call);  // as `lives`; ends the process where it was destroyed
+#define is(handle, type) given(handle, type, __func__)
 
 // One record of an event, or one end of a graph launch. Waits and events refer to it.
 struct record {
@@ -216,7 +219,8 @@ struct capture {
 };
 
 extern struct stream *streams, legacy, per_thread;
-struct stream *stream_of(void *handle);  // NULL where it is none
+struct stream *stream_at(void *handle, const char *call);  // NULL where it is none
+#define stream_of(handle) stream_at(handle, __func__)
 CUresult room(struct stream *stream);    // have room for one more entry; LAUNCH_TIMEOUT where the head never goes
 void push(struct stream *stream, const struct op *op);
 CUresult finish(struct stream *stream, struct record *record);  // until the stream is empty, or the record is made

@@ -327,7 +327,7 @@ API CUresult cuGraphLaunch(struct graph *exec, void *handle) {
     for (int i = 0; i < exec->size; i++) {
         run->urgency[i] = draw();
         struct event *event = exec->nodes[i]->op.event;
-        if (!event || !is(event, EVENT)) continue;
+        if (!event || !lives(event, EVENT)) continue;
         record_release(event->record);
         event->record = record_create(stream), event->capture = NULL;
         run->records[i] = record_share(event->record);

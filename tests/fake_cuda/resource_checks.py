@@ -124,7 +124,7 @@ def check_threads_with_any_seed() -> None:
 
 
 def check_without_joins_bytes_are_wrong() -> None:
-    with patch.object(Events, "join", lambda self, streams: []), small() as resource:
+    with patch.object(Events, "join", lambda self: None), small() as resource:
         assert any(together(resource, seed, 200) for seed in range(10))
 
 
@@ -309,11 +309,11 @@ def check_default_streams_of_threads() -> None:
     thread.join(20)
     counts = []
     for handle in (2, int(stream.handle), 2):
-        block = memory.allocate(1024, handle)
+        block = memory.allocate(1024, handle, stream)
         Buffer.from_handle(block, 1024).fill(handle % 200, stream=PER_THREAD_DEFAULT_STREAM if handle == 2 else stream)
-        memory.free(block, handle)
+        memory.free(block, handle, stream)
         counts.append((control.count("syncs"), control.count("records")))
-    assert counts == [(2, 2), (2, 6), (2, 8)], counts  # from each of the two threads; then events do
+    assert counts == [(2, 0), (2, 2), (2, 4)], counts  # from each of the two threads; then events do
     sync()
     memory.close()
 
@@ -376,46 +376,114 @@ def check_buffers_go_back_on_their_stream() -> None:
         assert resource.statistics.blocks.current == 0
 
 
+class Owner:
+    """Says that a handle is valid, until it is closed."""
+
+    def __init__(self, stream: Any) -> None:
+        self.handle = int(stream.handle)
+
+
 def check_a_handle_that_comes_again_is_another_stream() -> None:
+    """The host waits once for what the old one may have left, and the new one comes behind the last join."""
     a, b = Device().create_stream(), Device().create_stream()
-    born = iter(range(100))
-    with patch.object(Events, "born", lambda self, stream: next(born)), small(4096) as resource:
-        resource.allocate(4096, stream=a).close(a)
-        resource.allocate(4096, stream=b).close(b)
-        control.reset_counts()
-        resource.allocate(4096, stream=b).close(b)
-        assert control.count("waits") == 2
-
-
-def check_a_stream_that_was_destroyed() -> None:
-    a, b = Device().create_stream(), Device().create_stream()
-    memory = Served(MultiStream(capacity=1024, allow_growth=False), backing(0, MIB), streams=Events(0))
-    block = memory.allocate(1024, int(a.handle))
-    memory.free(block, int(a.handle))
-    memory.free(memory.allocate(1024, int(b.handle)), int(b.handle))
-    gone = int(a.handle)
-    a.close()
+    memory, first, second = _two(a, b)
+    second.handle = 0
     control.reset_counts()
-    c = Device().create_stream()
-    memory.free(memory.allocate(512, int(c.handle)), int(c.handle))  # joins a, which is gone, b and c
-    assert control.count("syncs") == 1
-    memory.free(memory.allocate(1024, int(b.handle)), int(b.handle))
-    memory.free(memory.allocate(1024, int(c.handle)), int(c.handle))
-    assert control.count("syncs") == 1 and gone not in memory.streams._event
+    again = Owner(b)
+    memory.free(memory.allocate(512, again.handle, again), again.handle, again)
+    assert (control.count("waits"), control.count("syncs")) == (1, 1)
+    memory.free(memory.allocate(1024, first.handle, first), first.handle, first)
+    assert (control.count("waits"), control.count("syncs")) == (3, 1)
     memory.close()
 
 
+def _two(a: Any, b: Any) -> tuple[Served, Owner, Owner]:
+    """Memory of a kilobyte that two streams have had, the second one first."""
+    memory = Served(MultiStream(capacity=1024, allow_growth=False), backing(0, MIB), streams=Events(0))
+    first, second = Owner(a), Owner(b)
+    for owner in (second, first):
+        memory.free(memory.allocate(1024, owner.handle, owner), owner.handle, owner)
+    return memory, first, second
+
+
+def check_a_stream_that_was_destroyed() -> None:
+    """The driver is not asked of it; the host waits for what it may have left, once."""
+    a, b, c = (Device().create_stream() for _ in range(3))
+    memory, _, owner = _two(b, a)
+    a.close()
+    owner.handle = 0
+    control.reset_counts()
+    for k, stream in enumerate((b, c, b, c)):
+        memory.free(memory.allocate(1024, int(stream.handle), stream), int(stream.handle), stream)
+        assert control.count("syncs") == (k > 0), k
+    assert memory.streams._streams.keys() == {int(b.handle), int(c.handle)}
+    memory.close()
+
+
+def check_a_stream_that_nobody_owns_is_not_asked_of() -> None:
+    """The driver has its handle while memory is asked for on it, and never later."""
+    a, b = Device().create_stream(), Device().create_stream()
+    memory = Served(MultiStream(capacity=1024, allow_growth=False), backing(0, MIB), streams=Events(0))
+    memory.free(memory.allocate(1024, int(a.handle)), int(a.handle))
+    a.close()
+    control.reset_counts()
+    memory.free(memory.allocate(1024, int(b.handle), b), int(b.handle), b)
+    assert (control.count("syncs"), control.count("records")) == (1, 0)
+    memory.close()
+
+
+def check_a_stream_is_kept_until_what_was_freed_on_it_is_ordered() -> None:
+    a, b = Device().create_stream(), Device().create_stream()
+    gc.collect()
+    before = control.count("live_streams")
+    with small(1024) as resource:
+        buffer = resource.allocate(1024, stream=a)
+        buffer.fill(1, stream=a)
+        buffer.close(a)
+        control.reset_counts()
+        a.close()
+        del a
+        gc.collect()
+        kept = tells_the_stream()
+        assert control.count("live_streams") == before - (not kept)
+        block = resource.allocate(1024, stream=b)
+        assert control.count("syncs") == (not kept) and control.count("live_streams") == before - 1
+        block.close()
+
+
+def check_one_stream_waits_for_all_others_and_they_for_it() -> None:
+    streams = [Device().create_stream() for _ in range(64)]
+    events = Events(0)
+    for stream in streams:
+        events.seen(int(stream.handle), stream)
+    control.reset_counts()
+    events.join()
+    assert (control.count("records"), control.count("waits"), control.count("events_created")) == (64, 126, 1)
+    late = Device().create_stream()
+    events.admit(int(late.handle), late)
+    events.admit(int(late.handle), late)
+    assert (control.count("records"), control.count("waits")) == (64, 127)
+    events.close()
+
+
 def check_a_stream_that_is_being_captured() -> None:
+    """It gets nothing, since its graph would write what others have by then; and it joins nobody."""
     a, b = Device().create_stream(), Device().create_stream()
     with small(1024) as resource:
-        resource.allocate(1024, stream=a).close()
         builder = b.create_graph_builder()
         builder.begin_building()
         told = raised(RuntimeError, lambda: resource.allocate(1024, stream=b))
-        assert "is being captured into a graph" in told, told
+        assert "is being captured into a graph" in told and "keep it as long as the graph" in told, told
+        resource.allocate(1024, stream=a).close()
         assert builder.is_building
         builder.end_building().close()
         resource.allocate(1024, stream=b).close()
+        builder = b.create_graph_builder()
+        builder.begin_building()
+        told = raised(RuntimeError, lambda: resource.allocate(1024, stream=a))
+        assert "memory changes hands between streams" in told, told
+        builder.end_building().close()
+        resource.allocate(1024, stream=a).close()
 
 
 def attempt(device: Any, a: Any, b: Any) -> list[Exception]:
@@ -453,15 +521,16 @@ def check_every_fault_at_every_place() -> None:
 
 def check_where_events_cannot_be_had_the_host_waits() -> None:
     a, b = Device().create_stream(), Device().create_stream()
-    for what, place, seed in itertools.product(("event", "record", "wait"), (1, 2), range(8)):
+    places = [("event", 1), ("record", 1), ("record", 2), ("wait", 1), ("wait", 2)]
+    for (what, place), seed in itertools.product(places, range(8)):
         control.seed(seed)
         control.reset_counts()
         memory = Served(MultiStream(capacity=1024, allow_growth=False), backing(0, MIB), streams=Events(0))
-        x, y = memory.allocate(512, int(a.handle)), memory.allocate(512, int(b.handle))
+        x, y = memory.allocate(512, int(a.handle), a), memory.allocate(512, int(b.handle), b)
         Buffer.from_handle(x, 512).fill(1, stream=a)
-        memory.free(x, int(a.handle)), memory.free(y, int(a.handle))
+        memory.free(x, int(a.handle), a), memory.free(y, int(a.handle), a)
         control.fail(what, place)
-        whole = memory.allocate(1024, int(b.handle))
+        whole = memory.allocate(1024, int(b.handle), b)
         Buffer.from_handle(whole, 1024).fill(2, stream=b)
         assert control.count("syncs") == 1, (what, place)
         sync()

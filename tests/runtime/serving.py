@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from gpumem.pool import MultiStream, SmartPool
@@ -28,23 +28,30 @@ class Plain:
 
 
 class Joins:
-    """Streams that are numbers: keeps what was joined, and calls some of them gone."""
+    """Streams that are numbers: keeps which were admitted and seen, by whom, and what was joined."""
 
     def __init__(self) -> None:
         self.joined: list[set[int]] = []
-        self.gone: set[int] = set()
+        self.owners: list[tuple[int, object]] = []
+        self.known: set[int] = set()
         self.waits = 0
-        self.numbers: dict[int, int] = {}
 
-    def join(self, streams: Collection[int]) -> set[int]:
-        self.joined.append({*streams})
-        return self.gone & {*streams}
+    def seen(self, stream: int, owner: object = None) -> None:
+        self.known.add(stream)
+        self.owners.append((stream, owner))
+
+    def keep(self, stream: int, owner: object) -> None:
+        pass
+
+    def admit(self, stream: int, owner: object = None) -> None:
+        self.seen(stream, owner)
+
+    def join(self) -> None:
+        if len(self.known) > 1:
+            self.joined.append({*self.known})
 
     def wait(self) -> None:
         self.waits += 1
-
-    def born(self, stream: int) -> int:
-        return self.numbers.get(stream, 0)
 
     def close(self) -> None:
         pass

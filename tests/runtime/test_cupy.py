@@ -48,17 +48,15 @@ def test_requests_are_for_the_current_stream(cuda: cupy_double.Cuda) -> None:
     assert it.streams.joined[1:] == [{70, 80}]
 
 
-def test_a_stream_with_an_old_handle_is_another_stream(cuda: cupy_double.Cuda) -> None:
-    it = served(MultiStream(capacity=1024, allow_growth=False))
+def test_the_stream_that_memory_was_asked_for_on_is_kept_until_it_is_ordered(cuda: cupy_double.Cuda) -> None:
+    it = served(Native(granularity=256))
     allocate = cupy_allocator(it)
-    for stream in (70, 80, 70):
-        with cuda.on(stream):
-            allocate(1024)
-    joined = len(it.streams.joined)
-    it.streams.numbers[70] = 5
     with cuda.on(70):
+        stream = cuda.get_current_stream()
+        x = allocate(1024)
+        del x
         allocate(1024)
-    assert len(it.streams.joined) == joined + 1
+    assert it.streams.owners[:2] == [(70, stream), (70, stream)]
 
 
 def test_what_is_refused(cuda: cupy_double.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

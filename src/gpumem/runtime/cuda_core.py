@@ -52,7 +52,8 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
     TypeError
         From `allocate`: what is no `Stream`. A graph that is being built is none: it uses its memory at every launch.
     RuntimeError
-        From `allocate`: the resource was closed.
+        From `allocate`: the resource was closed; or the stream is being captured into a graph, which would use the
+        bytes at every launch, whoever has them by then.
 
     Notes
     -----
@@ -64,8 +65,8 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
 
     The memory is no CUDA pool's: it cannot be shared with other processes, and it is not managed memory.
 
-    A stream that was destroyed is left out of joins, after a wait on the host. One whose handle comes again is told
-    apart by the number that the driver gives each stream.
+    A stream that memory was freed on is kept until that is ordered, even where it was closed meanwhile. One that is
+    gone before is left out of joins, after a wait on the host.
     """
 
     def __init__(
@@ -86,20 +87,18 @@ class PoolMemoryResource(MemoryResource):  # type: ignore[misc]
             raise ValueError(f"size: {size} bytes are less than none")
         if not size:
             return self._buffer(0, 0, stream)
-        if handle > max(DEFAULT):
-            self.served.recognise(handle)
-        address = self.served.allocate(size, handle)
+        address = self.served.allocate(size, handle, stream)
         try:
             return self._buffer(address, size, stream)
         except BaseException:
-            self.served.free(address, handle)
+            self.served.free(address, handle, stream)
             raise
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Take a buffer back, last used on `stream`."""
         if address := int(ptr):
             handle = None if stream is None else _handle(stream)
-            self.served.free(address, handle if tells_the_stream() or handle not in DEFAULT else None)
+            self.served.free(address, handle if tells_the_stream() or handle not in DEFAULT else None, stream)
 
     def close(self) -> None:
         """Serve nothing from now on; the memory goes back when the last buffer is closed. Twice does nothing."""

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumem.runtime.pooled.served import Served
-from gpumem.runtime.pooled.stream_joins import OF_A_THREAD
 
 if TYPE_CHECKING:
     from gpumem.runtime.cuda_core import PoolMemoryResource
@@ -51,15 +50,13 @@ def cupy_allocator(memory: PoolMemoryResource | Served, device: int = 0) -> Call
         raise ImportError(f"CuPy is not installed: pip install cupy-cuda13x, or cupy-cuda12x ({error})") from error
     served: Served = getattr(memory, "served", memory)
     device = getattr(memory, "device_id", device)
-    made: dict[int, int] = {}  # address -> stream
+    made: dict[int, Any] = {}  # address -> stream, which is kept as long as its memory
 
     def malloc(size: int, number: int, _kept: Any = memory) -> int:  # a resource that nobody has is closed
         if number != device:
             raise ValueError(f"device {number}: this memory is on device {device}; `with cupy.cuda.Device({device})`")
-        stream = int(cupy.cuda.get_current_stream().ptr)
-        if stream and stream not in OF_A_THREAD:
-            served.recognise(stream)
-        address = served.allocate(size, stream)
+        stream = cupy.cuda.get_current_stream()
+        address = served.allocate(size, int(stream.ptr), stream)
         made[address] = stream
         return address
 
@@ -67,7 +64,8 @@ def cupy_allocator(memory: PoolMemoryResource | Served, device: int = 0) -> Call
         stream, now = made.pop(address), None
         with suppress(Exception):  # a program that ends has no streams any more
             now = int(cupy.cuda.get_current_stream().ptr)
-        served.free(address, stream if stream == now else None)
+        handle = int(stream.ptr)
+        served.free(address, handle if handle == now else None, stream)
 
     allocator: Callable[[int], Any] = cupy.cuda.PythonFunctionAllocator(malloc, free).malloc
     return allocator

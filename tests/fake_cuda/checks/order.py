@@ -209,10 +209,6 @@ def check_a_destroyed_stream_finishes_its_work():
     assert control.count("live_streams") == before - 1
     sync()
     assert (view(memory) == 4).all()
-    (b,) = streams(1)
-    handle = int(b.handle)
-    b.close()
-    fails(E.CUDA_ERROR_INVALID_HANDLE, driver.cuStreamSynchronize, handle)
 
 
 def check_default_streams():
@@ -241,10 +237,8 @@ def check_event_times():
     fails(E.CUDA_ERROR_INVALID_HANDLE, driver.cuEventElapsedTime, start.handle, fresh.handle)
     assert fresh.is_done and end.is_timing_enabled and not plain.is_timing_enabled
     before = control.count("live_events")
-    handle = int(fresh.handle)
     fresh.close()
     assert control.count("live_events") == before - 1
-    fails(E.CUDA_ERROR_INVALID_HANDLE, driver.cuEventRecord, handle, a.handle)
 
 
 def check_synchronisations_that_spin_are_counted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from gpumem.pool import ALLOCATORS, MultiStream, Native, SmartPool
 from gpumem.runtime import Served
+from gpumem.runtime.pooled.served import NOBODYS
 from gpumem.runtime.pooled.stream_joins import known
 from gpumem.testing import Witness, allocator_machine, check_allocator
 from tests.runtime.serving import BASE, Joins, Plain, in_thread, served
@@ -68,31 +69,21 @@ def test_streams_are_joined_where_bytes_change_hands() -> None:
     assert it.streams.joined == [{7, 8}]
 
 
-def test_a_stream_that_comes_after_a_join_waits_when_it_is_met() -> None:
-    it = served(Native(granularity=256))
-    it.free(it.allocate(256, 7), 7)
-    it.allocate(256, 7)
-    assert it.streams.joined == []  # there is but one
-    it.allocate(256, 9)
-    assert it.streams.joined == [{7, 9}]
-    it.allocate(256, 9)
-    assert len(it.streams.joined) == 1
-    it.meet(9)  # another stream by the same name
-    assert it.streams.joined[1:] == [{7, 9}]
+def test_each_request_admits_its_stream_and_each_free_is_seen() -> None:
+    it, a, b = served(Native(granularity=256)), object(), object()
+    it.free(it.allocate(256, 7, a), 9, b)
+    assert it.streams.owners == [(7, a)]  # a free takes a note, and keeps the owner
+    it.allocate(256, 8)
+    assert it.streams.owners == [(7, a), (9, b), (8, None)]
+    assert it.streams.joined == [{7, 9}]  # before stream 8 comes, which is admitted behind it
 
 
-def test_a_stream_with_the_handle_of_an_old_one_is_told_apart() -> None:
+def test_a_stream_that_is_refused_gets_nothing() -> None:
     it = served(Native(granularity=256))
-    for stream in (7, 8):
-        it.recognise(stream)
-        it.free(it.allocate(256, stream), stream)
-    it.allocate(256, 7)
-    assert it.streams.joined == [{7, 8}, {7, 8}]
-    it.recognise(8)
-    assert len(it.streams.joined) == 2
-    it.streams.numbers[8] = 1
-    it.recognise(8)
-    assert it.streams.joined[2:] == [{7, 8}]
+    it.streams.admit = _fails
+    with pytest.raises(RuntimeError, match="no event"):
+        it.allocate(256, 7)
+    assert it.statistics.blocks.total == 0
 
 
 def test_a_stream_that_is_only_freed_on_waits_before_it_gets_bytes() -> None:
@@ -102,16 +93,6 @@ def test_a_stream_that_is_only_freed_on_waits_before_it_gets_bytes() -> None:
     it.free(a, 9)
     it.allocate(256, 7)  # carries both out: the second with a join of both
     assert it.streams.joined == [{7, 9}]
-
-
-def test_a_stream_that_was_only_freed_on_waits_for_earlier_joins() -> None:
-    it = served(MultiStream(capacity=1024, allow_growth=False))
-    it.free(it.allocate(1024, 7), 7)
-    a = it.allocate(1024, 8)
-    assert it.streams.joined == [{7, 8}]
-    it.free(a, 9)
-    it.allocate(512, 9)
-    assert it.streams.joined[1:] == [{7, 8, 9}]
 
 
 def test_what_is_freed_while_others_are_waited_for_is_waited_for_afterwards() -> None:
@@ -130,6 +111,16 @@ def test_what_is_freed_while_others_are_waited_for_is_waited_for_afterwards() ->
     late.append(b)
     it.allocate(256, 7)
     assert it.streams.joined == [{7, 8}, {7, 8}]
+
+
+def test_where_nobody_knows_and_nobody_asks_nothing_waits() -> None:
+    it = served(MultiStream(capacity=1024, allow_growth=False))
+    it.allocate(256, 7)
+    it.free(it.allocate(256, 8), NOBODYS)
+    it.allocate(256, 7)  # there is room elsewhere
+    assert it.streams.joined == [] and all(stream > 0 for stream, _ in it.streams.owners)
+    it.allocate(256, 7), it.allocate(256, 7)
+    assert it.streams.joined == [{7, 8}]
 
 
 def test_what_is_idle_is_given_back_before_memory_is_refused() -> None:
@@ -151,15 +142,6 @@ def test_where_nobody_knows_who_used_a_block_last_all_are_waited_for() -> None:
     assert it.streams.joined == [{7, 8}]  # once for both
 
 
-def test_streams_that_are_gone_are_left_out() -> None:
-    it = served(Native(granularity=256))
-    a, b = it.allocate(256, 7), it.allocate(256, 8)
-    it.streams.gone = {7}
-    it.free(a, 8), it.free(b, 8)
-    it.allocate(256, 8)
-    assert it.streams.joined == [{7, 8}]
-
-
 def test_a_join_that_fails_is_made_again() -> None:
     it = served(Native(granularity=256))
     a = it.allocate(256, 7)
@@ -171,12 +153,6 @@ def test_a_join_that_fails_is_made_again() -> None:
             it.allocate(256, 9)
     it.streams.join = join
     assert it.allocate(256, 9) == a
-    it.streams.join = _fails
-    with pytest.raises(RuntimeError, match="no event"):
-        it.allocate(256, 10)  # a new stream, which cannot wait
-    it.streams.join = join
-    it.allocate(256, 10)
-    assert it.streams.joined == [{7, 9}, {7, 9, 10}]
 
 
 class Again:
@@ -239,7 +215,7 @@ def test_wherever_a_join_fails_the_pool_is_as_it_was(fallback: Callable[[], Any]
     assert plans > 100
 
 
-def _fails(streams: Collection[int]) -> set[int]:
+def _fails(*_: object) -> None:
     raise RuntimeError("no event")
 
 
@@ -400,7 +376,7 @@ def test_memory_is_not_closed_from_within_a_request() -> None:
 
 def test_bytes_go_back_where_the_device_has_failed() -> None:
     it = served()
-    it.streams.wait = lambda: _fails(())
+    it.streams.wait = _fails
     with pytest.raises(RuntimeError, match="no event"):
         it.close()
     assert it.backing.closed

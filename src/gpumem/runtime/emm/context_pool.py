@@ -7,35 +7,32 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from numba.cuda.cudadrv import driver as numba_driver
-
 from gpumem.base.units import amount
 from gpumem.execute.cuda.driver_calls import can_map
 from gpumem.pool.allocators.cnmem import CnMem
 from gpumem.pool.planners import PLANNERS
 from gpumem.pool.smartpool.online import SmartPool
+from gpumem.runtime.emm import numba_internals
 from gpumem.runtime.emm.options import Options, names
-from gpumem.runtime.emm.streams import AllStreams
 from gpumem.runtime.pooled.backing import backing
-from gpumem.runtime.pooled.served import Served
+from gpumem.runtime.pooled.served import NOBODYS, Served
+from gpumem.runtime.pooled.stream_joins import Events
 
-_Pointer: Any = getattr(numba_driver, "MemoryPointer", object)  # Numba's simulator has none
-ALL, FREED = 0, 1  # to the allocator: a stream that may have anything, and one whose bytes nobody has before a join
 _memories: weakref.WeakSet[ContextPool] = weakref.WeakSet()  # from their first request on
 
 
-class OutOfMemory(numba_driver.CudaAPIError, MemoryError):  # type: ignore[misc]
+class OutOfMemory(numba_internals.CudaAPIError, MemoryError):  # type: ignore[misc]
     """No room in the pool: what Numba raises where the device is full, and a `MemoryError` besides."""
 
     def __init__(self, told: object) -> None:
-        super().__init__(numba_driver.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, str(told))
+        super().__init__(numba_internals.out_of_memory(), str(told))
 
 
 class ContextPool:
     """The pool of one context, from its first request until it is reset."""
 
-    def __init__(self, context: Any, streams: AllStreams, options: Options) -> None:
-        device, (free, total) = _ordinal(context), numba_driver.driver.cuMemGetInfo()
+    def __init__(self, context: Any, streams: Events, options: Options) -> None:
+        device, (free, total) = numba_internals.ordinal(context), numba_internals.memory_info()
         most = total if can_map(device) else free * 9 // 10  # mapped as needed, or taken at once
         self.capacity = capacity = amount(options.limit or options.capacity or most, total, "capacity")
         self.context = weakref.proxy(context)
@@ -72,7 +69,7 @@ class ContextPool:
         if self.limited is not None and size >= self.limited.least:
             address: int = self.limited.arrays.allocate(size)
             return address
-        return self.served.allocate(size, ALL)
+        return self.served.allocate(size)
 
     def drop(self, address: int) -> None:
         """Take a block back; may come from a finalizer, at any moment."""
@@ -83,7 +80,7 @@ class ContextPool:
         elif self.limited is not None and self.limited.arrays.owns(address):
             self.limited.arrays.free(address)
         else:
-            self.served.free(address, FREED if self.streams.several else ALL)
+            self.served.free(address, NOBODYS if self.streams.several else 0)
 
     def close(self) -> None:
         """Give everything back to the device, whatever state it is in; blocks that are left are worth nothing."""
@@ -104,7 +101,7 @@ class ContextPool:
         return max(held - live, 0)
 
 
-class PoolPointer(_Pointer):  # type: ignore[misc]
+class PoolPointer(numba_internals.MemoryPointer):  # type: ignore[misc]
     """Device memory of an array and its views: freed when the last of them goes, or by `free`.
 
     Numba's own pointers have a `weakref.finalize` each, of more cost than all of the rest.
@@ -129,8 +126,3 @@ class PoolPointer(_Pointer):  # type: ignore[misc]
     def __del__(self) -> None:
         if (memory := self._memory) is not None:
             memory.drop(self.device_pointer)
-
-
-def _ordinal(context: Any) -> int:
-    """Return the number of a context's device, which is the driver's own where somebody else made the context."""
-    return int(getattr(context.device, "id", context.device))

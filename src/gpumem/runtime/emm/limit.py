@@ -1,11 +1,13 @@
 """Numba's device arrays within a limit: launches and copies are watched, and arrays come and go around them.
 
+Experimental: it has never met hardware.
+
 What is watched: the `launch` by which Numba's dispatcher starts kernels, and the calls of Numba's driver object that
 copy and set memory. Each tells addresses, so views, slices, records and tuples need no care of their own. What a kernel
 is given counts as read and written.
 
 Who learns an address elsewhere may use it unseen, so the array stays on the device for good from then on: where it is
-asked for by `__cuda_array_interface__`, which kernels do that have an array as a constant, or from outside of Numba by
+asked for by `__cuda_array_interface__`, which kernels do that have an array as a constant, or by others than Numba by
 `device_ctypes_pointer`, and where a launch or a copy is captured into a graph. Not seen, so not to be relied on: an
 address out of `gpu_data`'s own attributes, and one that a kernel reads out of memory.
 """
@@ -13,17 +15,14 @@ address out of `gpu_data`'s own attributes, and one that a kernel reads out of m
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
-from importlib.metadata import version
 from typing import Any
 
 from cuda.bindings import driver as api
 from cuda.core import Buffer, MemoryResource
-from numba.cuda import dispatcher
-from numba.cuda.cudadrv import devicearray, driver as numba_driver
 
+from gpumem.runtime.emm import numba_internals
 from gpumem.runtime.paged.arrays import Extent, LimitedArrays
 from gpumem.runtime.paged.on_pages import OnPages
 from gpumem.runtime.pooled.backing import Backing
@@ -61,12 +60,12 @@ class ContextLimit:
         **options: Any,
     ) -> None:
         watch()
-        device = context.device
-        world = OnPages(device.id, limit)
+        device = numba_internals.ordinal(context)
+        world = OnPages(device, limit)
         self.arrays = LimitedArrays(world, limit, **options)
         self.least = world.pages.granule
-        self._device, self._own = device, device._dev
-        device._dev = DeviceOfNumba(self._own, Temporaries(device.id, allocate, drop))
+        temporaries = Temporaries(device, allocate, drop)
+        self._unmade = numba_internals.replace_core_device(context, lambda own: DeviceOfNumba(own, temporaries))
         _all.append(self.arrays)
 
     def charging(self, backing: Backing) -> Charged:
@@ -80,7 +79,7 @@ class ContextLimit:
 
     def close(self) -> None:
         """Give all arrays back, and watch them no more."""
-        self._device._dev = self._own
+        self._unmade()
         _all.remove(self.arrays)
         self.arrays.close()
 
@@ -165,18 +164,7 @@ def watch() -> None:
 
     `RuntimeError` where Numba has not got what is watched.
     """
-    if not hasattr(dispatcher, "launch") or not hasattr(numba_driver, "driver"):
-        found = f"numba-cuda {version('numba-cuda')} has no dispatcher.launch, by which gpumem learns of launches"
-        raise RuntimeError(f"{found}: use numba-cuda 0.30")
-    if hasattr(dispatcher.launch, "watched"):
-        return
-    dispatcher.launch = _launching(dispatcher.launch)
-    for name, told in _COPIES.items():
-        for call in (name, f"{name}Async"):
-            setattr(numba_driver.driver, call, _copying(getattr(numba_driver.driver, call), *told))
-    base = devicearray.DeviceNDArrayBase
-    base.__cuda_array_interface__ = _telling(base.__cuda_array_interface__.fget, lambda: True)
-    base.device_ctypes_pointer = _telling(base.device_ctypes_pointer.fget, _from_outside)
+    numba_internals.watch_work(_launching, lambda name, original: _copying(original, *_COPIES[name]), _escaped)
 
 
 def _launching(original: Any) -> Any:
@@ -190,7 +178,6 @@ def _launching(original: Any) -> Any:
         given = [Extent(x) for x in arguments if type(x) is int and x >= lowest]
         return _run(partial(original, stream, config, kernel, *arguments), _name(kernel), stream, given, given)
 
-    launch.watched = True  # type: ignore[attr-defined]
     return launch
 
 
@@ -225,24 +212,12 @@ def _run(
     return call()
 
 
-def _telling(original: Callable[[Any], Any], escapes: Callable[[], bool]) -> property:
-    """Wrap an attribute of arrays that tells an address, which may then be used unseen where it `escapes`."""
-    address_of = devicearray.DeviceNDArrayBase.device_ctypes_pointer.fget
-
-    @wraps(original)
-    def get(array: Any) -> Any:
-        if _all and escapes():
-            address = address_of(array).value or 0
-            for arrays in _all:
-                arrays.pin(address)
-        return original(array)
-
-    return property(get)
-
-
-def _from_outside() -> bool:
-    """Whether who asks for an attribute is no part of Numba's."""
-    return not str(sys._getframe(2).f_globals.get("__name__", "")).startswith("numba.cuda.")
+def _escaped(array: Any) -> None:
+    """Keep an array where it is, since somebody is told its address and may use it unseen."""
+    if _all:
+        address = numba_internals.address_of(array)
+        for arrays in _all:
+            arrays.pin(address)
 
 
 def _name(kernel: Any) -> str:

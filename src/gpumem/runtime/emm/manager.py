@@ -31,15 +31,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from numba import cuda
-from numba.cuda.cudadrv import driver as numba_driver
 
-from gpumem.runtime.emm.context_pool import ContextPool, OutOfMemory, PoolPointer, _memories, _ordinal
+from gpumem.runtime.emm import numba_internals
+from gpumem.runtime.emm.context_pool import ContextPool, OutOfMemory, PoolPointer, _memories
 from gpumem.runtime.emm.options import Options, checked
-from gpumem.runtime.emm.streams import AllStreams, watch
+from gpumem.runtime.emm.streams import all_streams, watch
 from gpumem.runtime.pooled.stream_joins import Events
 from gpumem.runtime.residency.report import ManagedReport
 
-_HostOnly: Any = getattr(numba_driver, "HostOnlyCUDAMemoryManager", object)
 _options: Options | None = None  # as `configure` was told
 
 
@@ -104,13 +103,13 @@ def report() -> ManagedReport:
     return memory.limited.arrays.report()  # type: ignore[no-any-return]
 
 
-class MemoryManager(_HostOnly):  # type: ignore[misc]
+class MemoryManager(numba_internals.HostOnlyManager):  # type: ignore[misc]
     """Numba's plugin: device arrays from a pool with a plan. Pinned, mapped and managed memory is Numba's own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._memory: ContextPool | None = None
-        self._streams: AllStreams | None = None
+        self._streams: Events | None = None
         self._deferring = 0
         self._beginning = threading.RLock()
 
@@ -121,11 +120,10 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
 
     def initialize(self) -> None:
         """Let Numba keep as much pinned and mapped memory back from being freed as it does by itself."""
-        if self.deallocations.memory_capacity == numba_driver._SizeNotSet:
-            self.deallocations.memory_capacity = numba_driver.driver.cuMemGetInfo()[1]
+        numba_internals.keep_back(self.deallocations)
         with self._beginning:
             if self._streams is None:
-                self._streams = AllStreams(Events(_ordinal(self.context)))
+                self._streams = all_streams(numba_internals.ordinal(self.context))
                 watch(_streams_of)
 
     def memalloc(self, size: int) -> PoolPointer:
@@ -157,13 +155,13 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
 
     def get_memory_info(self) -> Any:
         """Return (free, total) bytes: what the pool holds and has not handed out is free."""
-        free, total = numba_driver.driver.cuMemGetInfo()
+        free, total = numba_internals.memory_info()
         if (memory := self._memory) is not None:
             live = memory.served.statistics.allocated.current
             free = min(free + memory.idle, memory.capacity - live)
             if memory.limited is not None:
                 free = memory.limited.free
-        return numba_driver.MemoryInfo(free=free, total=total)
+        return numba_internals.told_memory(free, total)
 
     def get_ipc_handle(self, memory: Any) -> NoReturn:
         """Refuse: the bytes of an array are part of a mapping that other processes cannot open."""
@@ -217,7 +215,7 @@ class MemoryManager(_HostOnly):  # type: ignore[misc]
         )
 
 
-def _streams_of(context: Any) -> AllStreams | None:
+def _streams_of(context: Any) -> Events | None:
     """Return the streams of a context, where they are of interest."""
     manager = context.memory_manager
     return manager._streams if isinstance(manager, MemoryManager) else None

@@ -1,1 +1,1 @@
-"""Arrays that keep their address while their bytes go and come."""
+"""Arrays that keep their address while their bytes go and come. Experimental: it has never met hardware."""

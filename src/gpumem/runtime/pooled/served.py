@@ -6,7 +6,7 @@
     free(address, stream)  --> take a note, in any thread, at any moment: finalizers do
 
 The allocator asks for a `synchronize` where bytes go from one stream to another, and gets a join: each stream waits for
-what the others were given so far, on the device. A stream that comes later waits when it is first seen.
+what the others were given so far, on the device. A stream that comes later waits when it first asks for memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpumem.runtime.pooled.backing import Backing, backing as on_device
 from gpumem.runtime.pooled.stream_joins import OF_A_THREAD, Events, Joiner, known
 
 SHORTEST = 4  # requests of an iteration: small programs have few
+NOBODYS = -(2**61)  # the stream of what is freed where nobody knows who used it: nobody has such bytes before a join
 
 
 class Served:
@@ -42,7 +43,7 @@ class Served:
     top : int
         How many bytes the backing was asked for so far.
     synchronize : callable
-        What the allocator's `synchronize` calls: a join of all streams that were seen so far.
+        What the allocator's `synchronize` calls: the joiner's join of all streams that were seen so far.
 
     Raises
     ------
@@ -66,7 +67,7 @@ class Served:
     >>> from types import SimpleNamespace
     >>> from gpumem.pool import Native
     >>> memory = SimpleNamespace(base=4096, grow=lambda top: print("grow to", top), close=lambda: None)
-    >>> streams = SimpleNamespace(join=lambda streams: [])
+    >>> streams = SimpleNamespace(admit=lambda stream, owner: None, join=lambda: None)
     >>> served = Served(Native(granularity=256), memory, streams=streams)
     >>> a = served.allocate(1000, stream=7)
     grow to 1000
@@ -82,15 +83,13 @@ class Served:
         if backing.base % self.alignment:
             raise ValueError(f"backing: its first byte, {backing.base:#x}, is not a multiple of {self.alignment}")
         self.top = 0
-        self.synchronize: Callable[[], None] = self._join
+        self.synchronize: Callable[[], None] = lambda: self.streams.join()
         if hasattr(allocator, "synchronize"):
             allocator.synchronize = lambda: self.synchronize()
         self._lock = threading.RLock()
-        self._inside = self._closed = self._ended = self._joined = False
+        self._inside = self._closed = self._ended = False
         self._live: dict[int, int] = {}  # address -> the stream it was allocated for
-        self._freed: deque[tuple[int, int, int | None]] = deque()  # address, stream it was allocated for, last used on
-        self._known: dict[int, bool] = {}  # streams, and whether each comes after all joins so far
-        self._born: dict[int, int] = {}  # what the driver calls the streams that had to be recognised
+        self._freed: deque[tuple[int, int, int | None, object]] = deque()  # address, for which stream, last on, owner
 
     @classmethod
     def on(cls, device: int, capacity: int, allocator: Allocator | None = None) -> Served:
@@ -126,15 +125,17 @@ class Served:
                 self._inside = False
             return self.allocator.statistics  # type: ignore[attr-defined]
 
-    def allocate(self, size: int, stream: int = 0) -> int:
-        """Return the address of `size` bytes for work on `stream`."""
+    def allocate(self, size: int, stream: int = 0, owner: object = None) -> int:
+        """Return the address of `size` bytes for work on `stream`, a handle that is valid while its `owner` is alive.
+
+        `RuntimeError`: the stream is being captured into a graph, which would use the bytes after they were freed.
+        """
         if stream in OF_A_THREAD:
             stream = known(stream)
         with self._lock:
             self._enter()
             try:
-                if not self._known.get(stream):
-                    self._meet(stream)
+                self.streams.admit(stream, owner)
                 try:
                     offset = self._take(size, stream)
                 except MemoryError:
@@ -145,8 +146,11 @@ class Served:
             finally:
                 self._inside = False
 
-    def free(self, address: int, stream: int | None = None) -> None:
-        """Take back what `allocate` returned, last used on `stream`; if None, nobody knows, and all are waited for."""
+    def free(self, address: int, stream: int | None = None, owner: object = None) -> None:
+        """Take back what `allocate` returned, last used on `stream`, whose `owner` is kept until a join.
+
+        If None, nobody knows, and all are waited for with the next request; if `NOBODYS`, when the bytes are needed.
+        """
         try:
             first = self._live.pop(address)
         except (KeyError, TypeError):
@@ -155,22 +159,11 @@ class Served:
             stream = known(stream)
             if first < 0 and stream != first:  # two threads' own: a finalizer cannot tell whose it was
                 stream = None
-        self._freed.append((address, first, stream))
+        if owner is not None and stream is not None:
+            self.streams.keep(stream, owner)
+        self._freed.append((address, first, stream, owner))
         if self._closed and not self._live:
             self._end()
-
-    def meet(self, stream: int) -> None:
-        """Have joins be with a stream that asks for no memory itself, or that is new and has an old one's handle."""
-        with self._lock:
-            self._known.pop(known(stream), None)
-            self._meet(known(stream))
-
-    def recognise(self, stream: int) -> None:
-        """Meet a stream whose handle was another one's before, as the driver says: for handles that may come again."""
-        born = self.streams.born(stream)
-        if self._born.get(stream) != born:
-            self.meet(stream)
-            self._born[stream] = born
 
     def close(self, *, at_once: bool = False) -> None:
         """Serve nothing from now on, and give all bytes back: once no block is live any more, or at once."""
@@ -214,7 +207,7 @@ class Served:
             try:
                 self.backing.grow(offset + size)
             except BaseException:
-                self._freed.append((self._base + offset, stream, stream))
+                self._freed.append((self._base + offset, stream, stream, None))
                 raise
             self.top = offset + size
         return offset
@@ -234,29 +227,14 @@ class Served:
 
     def _drain(self) -> None:
         """Carry out what was freed, in order; what fails stays to be carried out."""
-        base, waited = self._base, 0
+        waited = 0
         while self._freed:
-            address, first, last = self._freed[0]
+            address, first, last, owner = self._freed[0]
             if last is None and not waited:
                 waited = len(self._freed)  # what is noted from here on is not waited for
                 self.synchronize()
-            last = first if last is None else last
-            self._known.setdefault(last, not self._joined)
-            self.allocator.free(address - base, stream=last)
+            if last is not None and last != NOBODYS:
+                self.streams.seen(last, owner)
+            self.allocator.free(address - self._base, stream=first if last is None else last)
             self._freed.popleft()
             waited = max(waited - 1, 0)
-
-    def _meet(self, stream: int) -> None:
-        """Have a stream wait for what earlier joins put before all others; from now on joins are with it."""
-        if self._joined:
-            self._joined_with({*self._known, stream})
-        self._known[stream] = True
-
-    def _join(self) -> None:
-        self._joined_with({*self._known})
-        self._joined = True
-
-    def _joined_with(self, streams: set[int]) -> None:
-        """Join streams, and forget those that are gone."""
-        gone = self.streams.join(streams) if len(streams) > 1 else ()
-        self._known = dict.fromkeys(streams.difference(gone), True)

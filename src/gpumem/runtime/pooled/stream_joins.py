@@ -2,14 +2,19 @@
 
 Streams are the driver's handles, integers. Two of them are one for each thread: 2 always, and 0 where CUDA Python was
 told so. `known` gives those a number below 0 that no other thread ever has.
+
+A handle says nothing of whether its stream is still there, and CUDA leaves it undefined what a call on a destroyed one
+does. So a joiner is told of an owner with each handle, and calls the driver only while that is alive.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
@@ -17,6 +22,8 @@ PER_THREAD = 2  # CU_STREAM_PER_THREAD
 OF_A_THREAD = frozenset(
     {PER_THREAD, *([0] if os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0" else [])}
 )
+LEGACY = frozenset({0, 1}) - OF_A_THREAD  # the default stream of all threads, which is there for good
+ANY_THREADS = -(2**62)  # a thread's own default stream, nobody knows whose: no thread has this number
 _numbers = count(-1, -1)
 
 
@@ -40,14 +47,22 @@ def known(stream: int) -> int:
 
 
 class Joiner(Protocol):
-    """Puts streams in order; the numbers are those that `known` returns."""
+    """Owns what is known of streams, and puts them in order; their numbers are those that `known` returns."""
 
-    def join(self, streams: Collection[int]) -> Collection[int]:
-        """Have each of these wait for what the others were given; return those that are done and can be forgotten."""
+    def seen(self, stream: int, owner: object = None) -> None:
+        """Have joins be with a stream; its `owner` is kept until the next one."""
         ...
 
-    def born(self, stream: int) -> int:
-        """Return what no other stream ever has, unlike its handle, which may come again."""
+    def keep(self, stream: int, owner: object) -> None:
+        """Take an owner in the place of one that was seen and may go; at any moment, in a finalizer too."""
+        ...
+
+    def admit(self, stream: int, owner: object = None) -> None:
+        """Let a stream have memory: see it, and have it come after the last join. `RuntimeError`: it is captured."""
+        ...
+
+    def join(self) -> None:
+        """Have each stream that was seen wait for what the others were given."""
         ...
 
     def wait(self) -> None:
@@ -59,49 +74,154 @@ class Joiner(Protocol):
         ...
 
 
-class Events:
-    """Streams of one device, joined by an event of each, on the device: the host does not wait.
+@dataclass(slots=True)
+class _Stream:
+    """What is known of a stream: who keeps its handle valid, and whether joins may use that."""
 
-    It does wait where a stream was destroyed, where it belongs to another thread alone, and where the driver refuses.
+    owners: list[weakref.ref[Any]] = field(default_factory=list)
+    borrowed: bool = False  # it may be destroyed while its owners live, or has none: only the host can wait for it
+    is_behind: bool = False  # the last join
+
+
+class Events:
+    """Streams of one device, joined on the device by an event: the host does not wait.
+
+    ::
+
+        join: a --record--> b waits; c --record--> b waits; ...; b --record--> a, c, ... wait; later ones when they come
+
+    The host does wait where a stream is gone and may have left work, where it belongs to another thread alone, where
+    nobody keeps its handle valid, and where the driver refuses.
 
     Parameters
     ----------
     device : int
         Which; its primary context is used, whatever is current.
 
+    Attributes
+    ----------
+    joins : int
+        How many there were.
+
     Raises
     ------
     RuntimeError
-        From `join`: a stream is being captured into a graph, so that it cannot wait for others; or the driver says
-        that what was under way has failed.
+        From `admit` and `join`: a stream is being captured into a graph, so that it cannot wait for others; or the
+        driver says that what was under way has failed.
+
+    Notes
+    -----
+    An owner has the handle as `handle` or `ptr`, and the handle is valid while it is alive and has that: a stream of
+    `cuda.core`, Numba or CuPy. Any thread may call.
     """
 
     def __init__(self, device: int = 0) -> None:
         from cuda.bindings import driver
 
-        self._api, self.device = driver, device
-        self._event: dict[int, Any] = {}
+        self._api, self.device, self.joins = driver, device, 0
+        self._lock = threading.RLock()
+        self._streams: dict[int, _Stream] = {}
+        self._kept: dict[int, Any] = {}  # owners of streams that were given memory or freed some since the last join
+        self._event: Any = None
+        self._marks = False  # the event is behind the last join; else the host has waited, or there was none
+        self._lost = False  # a stream is gone, and another one has its handle
         self._context: Any = None
 
-    def join(self, streams: Collection[int]) -> list[int]:
-        """Record an event on each, and have all others wait for it; wait on the host where that does not do."""
-        mine = known(PER_THREAD)
-        handles = {s: PER_THREAD if s == mine else s for s in streams if s >= 0 or s == mine}
-        with self.current():
-            self._refuse_captured(handles)
-            gone, done = self._recorded(handles)
-            left = [s for s in handles if s not in gone]
-            done = done and len(handles) == len(streams)
-            if not (done and all(self._waits(handles[a], b) for a in left for b in left if a != b)):
-                self._synchronise()
-        for stream in gone:
-            self._drop(stream)
-        return [*gone, *(s for s in streams if s not in handles)]
+    @property
+    def several(self) -> bool:
+        """Whether there may be work on more streams than the default one."""
+        return bool(self._streams.keys() - {0})
+
+    def seen(self, stream: int, owner: object = None) -> None:
+        """Have joins be with a stream; its `owner` is kept until the next one, so that the handle is valid then."""
+        if stream in LEGACY and stream in self._streams:
+            return
+        with self._lock:
+            entry = self._entry(stream)
+            if owner is not None:
+                self._kept[stream], entry.borrowed = owner, False
+            elif stream > 1 and self._owner(stream) is None:
+                entry.borrowed = True
+
+    def keep(self, stream: int, owner: object) -> None:
+        """Take an owner in the place of one that was seen and may go.
+
+        The one that `cuda.core` frees with keeps the stream's handle valid even where the program closes its own.
+        """
+        kept = self._kept
+        if (before := kept.get(stream)) is not None and _handle_of(before) == stream:
+            kept[stream] = owner
+
+    def admit(self, stream: int, owner: object = None) -> None:
+        """Let a stream have memory: see it, and have it come after the last join."""
+        entry = self._streams.get(stream)
+        if entry is not None and entry.is_behind and stream in LEGACY:
+            return
+        with self._lock:
+            handle = PER_THREAD if stream < 0 else stream
+            if handle not in LEGACY and self.captures(handle):
+                raise RuntimeError(
+                    f"stream {handle:#x} is being captured into a graph, which uses its memory at every launch: "
+                    "allocate before, and keep it as long as the graph"
+                )
+            if (kept := self._kept.get(stream)) is None or _handle_of(kept) != stream:
+                self.seen(stream, owner)
+            self._follow(stream, handle)
+
+    def meet(self, stream: int, owner: object, *, borrowed: bool = False) -> None:
+        """Know a stream while one of its owners lives, whoever gets memory; it comes after what others were given.
+
+        One that is being captured is passed over: it cannot wait, and it gets no memory before it comes again.
+        """
+        with self._lock:
+            handle = PER_THREAD if stream == ANY_THREADS else stream
+            if stream in self._streams and self._owner(stream) is not None:
+                _add(self._streams[stream], owner)
+                return
+            if handle not in LEGACY and self.captures(handle):
+                return
+            first, entry = not self.several, self._entry(stream)
+            entry.borrowed = borrowed or stream == ANY_THREADS
+            _add(entry, owner)
+            try:
+                if first:  # what a single stream frees is handed out in its order, without joins
+                    self.join()
+                else:
+                    self._follow(stream, handle)
+            except BaseException:
+                del self._streams[stream]
+                raise
+
+    def join(self) -> None:
+        """Have each stream wait for what the others were given; wait on the host where that does not do."""
+        with self._lock:
+            handles, owners, unsure = self._reachable()
+            marks = False
+            if unsure or len(handles) > 1:
+                with self.current():
+                    for handle in handles.values():
+                        if self.captures(handle):
+                            told = f"stream {handle:#x} is being captured into a graph"
+                            raise RuntimeError(f"{told}, and memory changes hands between streams: ask for it before")
+                    marks = not unsure and self._ordered([*handles.values()])
+                    if not marks:
+                        self._synchronise()
+            self._marks, self._lost, self.joins = marks, False, self.joins + 1
+            del owners
+            self._let_go()
+            self._forget(handles)
 
     def wait(self) -> None:
         """Wait for all of the device's context."""
         with self.current():
             self._synchronise()
+
+    def captures(self, handle: int) -> bool:
+        """Whether a stream is being captured, or may not be used since another one is."""
+        status, found = self._api.cuStreamIsCapturing(handle)
+        implicit = self._api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+        idle = self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        return bool(status == implicit or (not status and found != idle))
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -120,56 +240,100 @@ class Events:
         finally:
             api.cuCtxPopCurrent()
 
-    def born(self, stream: int) -> int:
-        """Return the driver's number of a stream; 0 where it does not tell."""
-        status, number = self._api.cuStreamGetId(stream)
-        return 0 if status else int(number)
-
     def close(self) -> None:
-        """Give the events and the hold on the context back."""
-        for stream in [*self._event]:
-            self._drop(stream)
-        if self._context is not None:
-            self._context = None
-            self._api.cuDevicePrimaryCtxRelease(self.device)
+        """Give the event and the hold on the context back; the next join has others."""
+        with self._lock:
+            self._marks = False
+            self._kept.clear()
+            if self._event is not None:
+                self._api.cuEventDestroy(self._event)
+                self._event = None
+            if self._context is not None:
+                self._context = None
+                self._api.cuDevicePrimaryCtxRelease(self.device)
 
-    def _recorded(self, handles: dict[int, int]) -> tuple[list[int], bool]:
-        """Record an event on each; return which streams are gone, and whether all others have one now."""
-        api, done = self._api, True
-        ended = (api.CUresult.CUDA_ERROR_INVALID_HANDLE, api.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        gone = []
-        for stream, handle in handles.items():
-            event = self._event.get(stream)
-            if event is None:
-                status, event = api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-                if status:
-                    done = False
-                    continue
-                self._event[stream] = event
-            (status,) = api.cuEventRecord(event, handle)
-            if status in ended:
-                gone.append(stream)
-            done = done and not status
-        return gone, done
+    def _entry(self, stream: int) -> _Stream:
+        """Return what is known of a stream; one whose owners are gone may be another one by now."""
+        if (entry := self._streams.get(stream)) is None:
+            entry = self._streams[stream] = _Stream()
+        elif stream > 1 and not entry.borrowed and self._owner(stream) is None:
+            entry.is_behind, self._lost = False, True
+        return entry
 
-    def _waits(self, handle: int, other: int) -> bool:
-        """Have a stream wait for another one's event; return whether it will."""
-        return not self._api.cuStreamWaitEvent(handle, self._event[other], 0)[0]
+    def _owner(self, stream: int) -> Any:
+        """Return who keeps a stream's handle valid, None where nobody does."""
+        for owner in (self._kept.get(stream), *(ref() for ref in self._streams[stream].owners)):
+            if owner is not None and _handle_of(owner) == stream:
+                return owner
+        return None
 
-    def _refuse_captured(self, handles: dict[int, int]) -> None:
-        idle = self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        implicit = self._api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-        for handle in handles.values():
-            status, found = self._api.cuStreamIsCapturing(handle)
-            if status == implicit or (not status and found != idle):
-                told = f"stream {handle:#x} is being captured into a graph, and memory changes hands between streams"
-                raise RuntimeError(f"{told}: ask for what a graph needs before, or on that stream alone")
+    def _follow(self, stream: int, handle: int) -> None:
+        """Have a stream come after the last join."""
+        entry = self._streams[stream]
+        if entry.is_behind and not entry.borrowed:  # a borrowed handle may be another stream's by now
+            return
+        if self._marks:
+            with self.current():
+                if self._api.cuStreamWaitEvent(handle, self._event, 0)[0]:
+                    self._synchronise()
+        entry.is_behind = True
+
+    def _reachable(self) -> tuple[dict[int, int], list[Any], bool]:
+        """Return streams that can be joined, who owns them, and whether there are others."""
+        handles, owners, mine = {}, [], known(PER_THREAD)
+        for stream, entry in [*self._streams.items()]:
+            if stream in LEGACY or stream == mine:
+                handles[stream] = PER_THREAD if stream == mine else stream
+            elif stream >= 0 and not entry.borrowed and (owner := self._owner(stream)) is not None:
+                handles[stream] = stream
+                owners.append(owner)
+        return handles, owners, self._lost or len(handles) < len(self._streams)
+
+    def _ordered(self, handles: list[int]) -> bool:
+        """Have one stream wait for all others, and these for that one; return whether they will."""
+        api = self._api
+        if self._event is None:
+            status, event = api.cuEventCreate(api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            if status:
+                return False
+            self._event = event
+        one, *others = handles
+
+        def record(stream: int) -> bool:
+            return not api.cuEventRecord(self._event, stream)[0]
+
+        def waits(stream: int) -> bool:
+            return not api.cuStreamWaitEvent(stream, self._event, 0)[0]  # for the latest record
+
+        return all(record(x) and waits(one) for x in others) and record(one) and all(map(waits, others))
+
+    def _let_go(self) -> None:
+        """Keep owners no longer, whose streams go if nobody else has them."""
+        kept, self._kept = self._kept, {}
+        for stream, owner in kept.items():
+            _add(self._streams[stream], owner)
+
+    def _forget(self, handles: dict[int, int]) -> None:
+        """All are behind the join; strike out those that are gone."""
+        for stream, entry in [*self._streams.items()]:
+            entry.is_behind = True
+            for_good = stream in LEGACY or stream == ANY_THREADS or (entry.borrowed and not entry.owners)
+            here = stream in handles if stream < 0 else self._owner(stream) is not None
+            if not (for_good or here):
+                del self._streams[stream]
 
     def _synchronise(self) -> None:
         (status,) = self._api.cuCtxSynchronize()
         if status:
             raise RuntimeError(f"device {self.device}: what was under way has failed: {status.name}")
 
-    def _drop(self, stream: int) -> None:
-        if (event := self._event.pop(stream, None)) is not None:
-            self._api.cuEventDestroy(event)
+
+def _handle_of(owner: Any) -> int:
+    """Return the handle that a stream of cuda.core, Numba or CuPy has now: 0 once it is closed."""
+    return int(getattr(owner, "handle", None) or getattr(owner, "ptr", None) or 0)
+
+
+def _add(entry: _Stream, owner: object) -> None:
+    """Add an owner, and strike out those that are gone."""
+    alive = [ref for ref in entry.owners if (it := ref()) is not None and it is not owner]
+    entry.owners = [*alive, weakref.ref(owner)]
