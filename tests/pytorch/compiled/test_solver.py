@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from torch._functorch import config, partitioners
 from torch.profiler import ProfilerActivity, profile
 
-from gpumem.torch import Solver, internals as _torch, solver
+from gpumem.torch import Solver, solver
 from gpumem.torch.compiled.joint import Joint
 from gpumem.torch.compiled.mincut import FlowNetwork
 from tests.pytorch.compiling import Ran, compiled, eager
@@ -185,15 +185,6 @@ def test_what_is_asked_for_must_make_sense() -> None:
         solver(budget=0.5, limit="1GiB")
     with pytest.raises(ValueError, match="limit"):
         solver(limit="many")
-
-
-def test_a_torch_that_splits_graphs_another_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(partitioners, "_must_be_in_forward")
-    with pytest.raises(_torch.NoSolver, match=r"PyTorch .* splits graphs another way: .*_must_be_in_forward"):
-        _torch.partitioner()
-    monkeypatch.setattr(_torch, "partitioner", lambda: type("", (), {"solve_min_cut": lambda *_: None}))
-    with pytest.raises(_torch.NoSolver, match="does not split graphs by a minimum cut"):
-        _torch.networks(None, None, None)
 
 
 def test_compiled_graphs_are_cached_by_what_is_asked_for() -> None:

@@ -14,7 +14,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.units import amount, exact, human
 from gpumem.torch.compiled.frontier import Frontier, search
 from gpumem.torch.compiled.splits import Splits
-from gpumem.torch.internals import knapsack_solver, torch
+from gpumem.torch.internals import torch
+from gpumem.torch.internals.partitioner import knapsack_solver
 
 ALWAYS = 1e-9  # a budget at which PyTorch asks its solver; at 0 it does not
 
