@@ -17,7 +17,7 @@ EDGES = [("source", "a", 2.0), ("a", "sink", float("inf"))]
 
 
 def imports_when_it_runs(graph: Any, info: Any, options: Any) -> Any:
-    """As PyTorch up to 2.14: what fails is drawn for the log, by a package that may not be there."""
+    """As PyTorch up to 2.14. Older ones catch all that is raised, to draw it by a package that may not be there."""
     import networkx as nx
 
     network = nx.DiGraph()

@@ -140,8 +140,7 @@ def as_cuda() -> Iterator[None]:
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
-        if hasattr(aten, "_fused_rms_norm_backward"):  # since then a kernel of GPUs, and of no others
-            unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # it should not decompose here
+        unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # elsewhere than on a GPU it decomposes
         for name in FUSED:
             if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")

@@ -34,7 +34,7 @@ try:
     from torch.utils.flop_counter import flop_registry as flop_registry
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
-    raise ImportError(f"gpumem.torch needs PyTorch 2.6 or later: pip install 'gpumem[torch]' ({error})") from error
+    raise ImportError(f"gpumem.torch needs PyTorch 2.11 or later: pip install 'gpumem[torch]' ({error})") from error
 
 C: Any = torch._C
 pytree, device_constructors = _pytree, _device._device_constructors

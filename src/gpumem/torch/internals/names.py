@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpumem.torch.internals import torch
 
-FLOOR, NEWEST = "2.6", "2.15"  # the oldest and the newest version that the tests ran on
+FLOOR, NEWEST = "2.11", "2.15"  # the oldest and the newest version that the tests ran on
 
 
 class Private(NamedTuple):
@@ -33,7 +33,7 @@ class Private(NamedTuple):
 def later(version: str, other: str, strictly: bool = False) -> bool:
     """Whether a version is another one or a later one, by its first two numbers.
 
-    >>> later("2.13.0+cpu", "2.6"), later("2.6.1", "2.6", strictly=True), later("2.15.0a0", "3.0")
+    >>> later("2.13.0+cpu", "2.6"), later("2.13.1", "2.13", strictly=True), later("2.15.0a0", "3.0")
     (True, False, False)
     """
     ours, theirs = ([int(x) for x in re.findall(r"\d+", text)[:2]] for text in (version, other))
@@ -90,7 +90,6 @@ ATTRIBUTES: tuple[Private, ...] = (
     *_of(
         "torch.utils._python_dispatch.TorchDispatchMode",
         {"_should_skip_dynamo": "modes say by it that nothing is compiled under them, which saves a wrapper each op"},
-        "2.8",
     ),
     *_of("torch.autograd.graph.Node", {"_sequence_nr": "which forward op a backward node is of"}),
 )
@@ -110,15 +109,8 @@ OPS: tuple[Private, ...] = (
             "_fused_adagrad_": "likewise",
             "_fused_adam_": "likewise",
             "_fused_adamw_": "likewise",
-        },
-    ),
-    *_of(
-        "torch.ops.aten",
-        {
             "_fused_rms_norm": "one op on a GPU, which keeps a number for each row",
-            "_fused_rms_norm_backward": "whether it is, in this PyTorch",
         },
-        "2.9",
     ),
 )
 

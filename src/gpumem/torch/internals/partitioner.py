@@ -18,14 +18,11 @@ def functorch_config() -> Any:
     """Return `torch._functorch.config`, where the solver's place is."""
     import torch._functorch.config as config
 
-    if not hasattr(config, "activation_memory_budget_solver"):
-        raise NoSolver(f"PyTorch {torch.__version__} has no activation_memory_budget_solver; 2.6 and later have")
     return config
 
 
 def partitioner() -> Any:
     """Return `torch._functorch.partitioners`, of which the solver needs what is private."""
-    functorch_config()
     import torch._functorch.partitioners as partitioners
 
     needed = ("solve_min_cut", "MinCutOptions", "estimate_runtime", "_must_be_in_forward", "_must_be_in_backward")
@@ -42,12 +39,9 @@ def halves_of(node: Any) -> tuple[bool, bool]:
 
 
 def knapsack_solver() -> Any:
-    """Return the class whose instances PyTorch takes for solvers; earlier ones take any callable, and have none."""
-    functorch_config()
-    try:
-        from torch._inductor.custom_graph_pass import CustomKnapsackSolver
-    except ImportError:
-        from abc import ABC as CustomKnapsackSolver
+    """Return the class whose instances PyTorch takes for solvers."""
+    from torch._inductor.custom_graph_pass import CustomKnapsackSolver
+
     return CustomKnapsackSolver
 
 
@@ -55,10 +49,7 @@ def impure(node: Any) -> bool:
     """Whether a node stays although nobody asks for it, as where PyTorch splits a graph."""
     from torch._guards import TracingContext
 
-    try:
-        return bool(node.is_impure(not TracingContext.try_get() or torch._inductor.config.fallback_random))
-    except TypeError:  # before 2.8 or so, random ops are not told apart
-        return bool(node.is_impure())
+    return bool(node.is_impure(not TracingContext.try_get() or torch._inductor.config.fallback_random))
 
 
 def dp_knapsack(memory: list[float], runtime: list[float], most: float) -> tuple[float, list[int], list[int]]:

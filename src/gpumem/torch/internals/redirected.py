@@ -35,11 +35,12 @@ _CUDA = (
 )
 _ACCELERATOR = (
     *("current_stream", "is_available", "device_count", "current_accelerator", "current_device_idx", "synchronize"),
-    *("set_stream", "set_device_idx"),
+    *("set_stream", "set_device_idx", "current_device_index", "set_device_index", "device_index"),
+    "get_device_capability",
 )
 _MEMORY = (
     *("memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-    *("empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+    *("get_memory_info", "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
 )
 
 
@@ -50,20 +51,15 @@ def _all(why: str, names: Iterable[str], since: str = FLOOR, until: str = NEWEST
 ONE_GPU: tuple[Private, ...] = (
     *_all(GPU, (f"cuda.{name}" for name in _CUDA)),
     *_all(GPU, (f"accelerator.{name}" for name in _ACCELERATOR)),
-    *_all(GPU, ("accelerator.current_device_index", "accelerator.set_device_index"), "2.8"),
-    *_all(GPU, ("accelerator.device_index",), "2.8"),
-    *_all(GPU, (f"accelerator.{name}" for name in _MEMORY), "2.9"),
-    *_all(GPU, (f"accelerator.memory.{name}" for name in _MEMORY), "2.9"),
-    *_all(GPU, ("accelerator.get_memory_info", "accelerator.memory.get_memory_info"), "2.10"),
+    *_all(GPU, (f"accelerator.{name}" for name in _MEMORY)),
+    *_all(GPU, (f"accelerator.memory.{name}" for name in _MEMORY)),
     *_all(GPU, ("accelerator.empty_host_cache", "accelerator.memory.empty_host_cache"), "2.12"),
-    *_all(GPU, ("accelerator.get_device_capability",), "2.10"),
     *_all(GPU, ("Stream", "Event", "get_device_module")),
     Private(PROFILED, "a binding, of which builds without CUDA have none"),
     *(Private(name, SEEDS) for name in ("torch.cuda.default_generators", INITIALIZED, CALLED)),
-    *_all(SEEDS, ("cuda.random.is_initialized",), "2.8"),
-    *_all(SEEDS, ("cuda.random.current_device", "cuda.random.device_count")),
-    *_all(SEEDS, (f"accelerator.random.{name}" for name in ("initial_seed", "get_rng_state")), "2.15"),
-    *_all(SEEDS, ("accelerator.random.get_rng_state_all",), "2.15"),
+    *_all(SEEDS, ("cuda.random.is_initialized", "cuda.random.current_device", "cuda.random.device_count")),
+    *_all(SEEDS, (f"accelerator.random.{name}" for name in ("initial_seed", "get_rng_state")), "2.14"),
+    *_all(SEEDS, ("accelerator.random.get_rng_state_all",), "2.14"),
 )
 AS_CUDA: tuple[Private, ...] = (
     *(Private(name, "optimizers work on all parameters at once on a GPU") for name in BY_DEVICE),
