@@ -43,9 +43,15 @@ FULL = _these(
 FULL_BESIDE = frozenset({"linalg_matrix_sqrth"})  # in full, too, by PyTorch's kernel; it stands in none of its lists
 FULL_RESULT = _these(  # they take the dtype of the result as an argument
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
-    "linalg_matrix_norm.str_ord sum sum.dim_IntList"
+    "linalg_matrix_norm.str_ord sum sum.dim_IntList "
+    # up to PyTorch 2.12, whose tensors have names for their dimensions
+    "prod.dim_Dimname softmax.Dimname log_softmax.Dimname cumprod.dimname cumsum.dimname sum.dim_DimnameList"
 )
-OTHER_RESULT = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
+OTHER_RESULT = {
+    "norm.Scalar": "ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype",
+    "norm.names_ScalarOpt_dim": "names_ScalarOpt_dim_dtype",  # up to PyTorch 2.12
+}
 WIDEST = _these("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
 BEGINS = "torch.amp.autocast_mode.autocast.__init__"
 ASKED = (  # what a device's type is handed to
