@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -50,8 +49,6 @@ def a_gpu() -> Iterator[None]:
             world.enter_context(patch.object(torch.Tensor, name, lambda self, *args, **kwargs: self))
         world.enter_context(patch.object(torch.Tensor, "contiguous", _whole))  # its binding wants one, too
         world.enter_context(torch.backends.cudnn.flags(enabled=False))  # builds for GPUs choose it; see `fake_cuda.py`
-        if hasattr(fake_tensor, "init_gpu_context"):  # builds for GPUs want a driver there, up to 2.11
-            world.enter_context(patch.object(fake_tensor, "init_gpu_context", lambda device: None))
         world.enter_context(FakeTensorMode())
         world.enter_context(torch.device("cuda"))
         yield

@@ -21,7 +21,7 @@ from tests.pytorch.compiling import Ran, compiled, eager
 from tests.pytorch.nets import NETS, data
 
 # The graphs are the same before, but what calls them holds some of the values saved for longer.
-counted = pytest.mark.skipif(not later(VERSION, "2.13"), reason="PyTorch before 2.13 holds more than its graphs do")
+counted = pytest.mark.skipif(not later(VERSION, "2.13"), reason="PyTorch 2.12 holds more than its graphs do")
 BUDGETS = [step / 20 for step in range(1, 21)]
 
 

@@ -149,8 +149,8 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     The search knows of no budget, so the peak never rises as the budget falls. It starts from what PyTorch's own
     knapsack chooses for 21 budgets, so that at the peak of one of these no more runs again. It looks at 400,000 nodes
     of splits, some seconds, and is deterministic. Ops that draw random numbers, and those that read what the forward
-    graph overwrites, never run again. Kernels' workspaces and what a compiler fuses away are not known. Before
-    PyTorch 2.13 what calls the graphs holds some saved values for longer than they do: up to 10 % more in our nets.
+    graph overwrites, never run again. Kernels' workspaces and what a compiler fuses away are not known. On
+    PyTorch 2.12 what calls the graphs holds some saved values for longer than they do: up to 10 % more in our nets.
 
     Examples
     --------

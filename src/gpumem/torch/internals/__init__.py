@@ -34,7 +34,7 @@ try:
     from torch.utils.flop_counter import flop_registry as flop_registry
     from torch.utils.weak import WeakIdKeyDictionary as WeakIdKeyDictionary
 except ImportError as error:
-    raise ImportError(f"gpumem.torch needs PyTorch 2.11 or later: pip install 'gpumem[torch]' ({error})") from error
+    raise ImportError(f"gpumem.torch needs PyTorch 2.12 or later: pip install 'gpumem[torch]' ({error})") from error
 
 C: Any = torch._C
 pytree, device_constructors = _pytree, _device._device_constructors
@@ -48,7 +48,7 @@ _get_current_dispatch_mode_stack, _pop_mode, _push_mode = (
     push_mode,
 )  # as `step/op_mode.py` has them
 
-# Methods of storages that nobody has patched. Pointers can be swapped since PyTorch 2.12 (else None).
+# Methods of storages that nobody has patched. Pointers can be swapped since PyTorch 2.12; 2.11 stands in no range.
 pointer, resize, copy = C.StorageBase.data_ptr, C.StorageBase.resize_, C.StorageBase.copy_
 swap: Any = getattr(C.StorageBase, "_swap_data_ptr_", None)
 SWAPS = swap is not None

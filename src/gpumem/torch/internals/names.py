@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpumem.torch.internals import torch
 
-FLOOR, NEWEST = "2.11", "2.15"  # the oldest and the newest version that the tests ran on
+FLOOR, NEWEST = "2.12", "2.15"  # the oldest and the newest version that the tests ran on
 
 
 class Private(NamedTuple):
@@ -120,6 +120,7 @@ INSIDE: tuple[Private, ...] = (
         "torch._C",
         {
             "StorageBase.data_ptr": "an address without what stands in for `data_ptr` meanwhile",
+            "StorageBase._swap_data_ptr_": "a storage gives back its memory and keeps its size",
             "StorageBase.resize_": "a storage gives back its memory, where pointers cannot be swapped",
             "StorageBase.copy_": "a storage's bytes from another one, past what stands in for `copy_`",
             "_construct_storage_from_data_pointer": "a storage of a size, without memory",
@@ -147,7 +148,6 @@ INSIDE: tuple[Private, ...] = (
             "PyTorchFileWriter": "writes the storages of a checkpoint",
         },
     ),
-    *_of("torch._C.StorageBase", {"_swap_data_ptr_": "a storage gives back its memory and keeps its size"}, "2.12"),
     *_of(
         "torch",
         {

@@ -40,7 +40,13 @@ _ACCELERATOR = (
 )
 _MEMORY = (
     *("memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-    *("get_memory_info", "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+    *(
+        "get_memory_info",
+        "empty_cache",
+        "empty_host_cache",
+        "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+    ),
 )
 
 
@@ -53,7 +59,6 @@ ONE_GPU: tuple[Private, ...] = (
     *_all(GPU, (f"accelerator.{name}" for name in _ACCELERATOR)),
     *_all(GPU, (f"accelerator.{name}" for name in _MEMORY)),
     *_all(GPU, (f"accelerator.memory.{name}" for name in _MEMORY)),
-    *_all(GPU, ("accelerator.empty_host_cache", "accelerator.memory.empty_host_cache"), "2.12"),
     *_all(GPU, ("Stream", "Event", "get_device_module")),
     Private(PROFILED, "a binding, of which builds without CUDA have none"),
     *(Private(name, SEEDS) for name in ("torch.cuda.default_generators", INITIALIZED, CALLED)),

@@ -111,7 +111,11 @@ class Swapped:
 
 
 class Resized:
-    """Where pointers cannot be swapped: a storage without memory has no size, and so no views."""
+    """Where pointers cannot be swapped, as before PyTorch 2.12: a storage without memory has no size, and so no views.
+
+    No supported version needs it. Ops come out right, but whoever asks a storage for its size is told 0 while it is
+    away: `torch.save` writes a wrong file then.
+    """
 
     views: ClassVar[bool] = False
 
