@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpumem.torch.compiled.solver import Solver as Solver, solver as solver
     from gpumem.torch.fit import fit as fit
     from gpumem.torch.fit_report import Fit as Fit, Largest as Largest
-    from gpumem.torch.internals import NoSolver as NoSolver
+    from gpumem.torch.internals.partitioner import NoSolver as NoSolver
     from gpumem.torch.run.managed import Managed as Managed, managed as managed
     from gpumem.torch.step.workload import WorkloadError as WorkloadError
 

@@ -144,7 +144,7 @@ def accelerated_memory() -> None:
 
 
 def accelerated_seeds() -> None:
-    random = getattr(accelerator, "random", None)  # since 2.15
+    random = getattr(accelerator, "random", None)  # since 2.14
     if random is not None:
         torch.manual_seed(13)
         assert random.initial_seed() == 13 == seed_of(random.get_rng_state(CUDA))

@@ -13,12 +13,15 @@ from hypothesis import given, settings, strategies as st
 from torch._functorch import config, partitioners
 from torch.profiler import ProfilerActivity, profile
 
-from gpumem.torch import Solver, internals as _torch, solver
+from gpumem.torch import Solver, solver
 from gpumem.torch.compiled.joint import Joint
 from gpumem.torch.compiled.mincut import FlowNetwork
+from gpumem.torch.internals.names import VERSION, later
 from tests.pytorch.compiling import Ran, compiled, eager
 from tests.pytorch.nets import NETS, data
 
+# The graphs are the same before, but what calls them holds some of the values saved for longer.
+counted = pytest.mark.skipif(not later(VERSION, "2.13"), reason="PyTorch 2.12 holds more than its graphs do")
 BUDGETS = [step / 20 for step in range(1, 21)]
 
 
@@ -56,12 +59,14 @@ def check(name: str, budgets: list[float]) -> None:
     assert before is not None and before.peak == chosen.full
 
 
+@counted
 @pytest.mark.parametrize("name", ["gpt", "resnet", "unet", "mlp"])
 def test_what_is_held_is_what_was_said_and_within_the_budget(name: str) -> None:
     """The GPT drops at random, the ResNet overwrites its statistics: gradients are those of the eager step."""
     check(name, [0.05, 1.0])
 
 
+@counted
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "resnet", "unet", "mlp"])
 def test_peaks_fall_with_the_budget(name: str) -> None:
@@ -78,16 +83,19 @@ def no_more_than_torchs(name: str, budgets: list[float]) -> None:
         assert ours.peak <= theirs.peak and ours.again <= theirs.again, budget
 
 
+@counted
 def test_no_more_runs_again_than_by_torchs_own_solver() -> None:
     no_more_than_torchs("mlp", [0.1, 0.4])
 
 
+@counted
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["unet", "mlp"])
 def test_no_more_runs_again_at_any_budget(name: str) -> None:
     no_more_than_torchs(name, BUDGETS)
 
 
+@counted
 def test_the_allocator_counts_the_same() -> None:
     """In a net whose kernels take nothing for themselves; 8 bytes are the loss, summed up outside of the graph."""
     net, x = net_of("mlp")
@@ -169,6 +177,7 @@ def test_the_cut_is_the_one_that_networkx_finds(drawn: st.DataObject) -> None:
     assert found is not None and sorted(found) == sorted(cut)
 
 
+@counted
 def test_a_limit_that_nothing_reaches_is_told() -> None:
     net, x = net_of("unet", 2)
     asked = solver(limit="10%")
@@ -185,15 +194,6 @@ def test_what_is_asked_for_must_make_sense() -> None:
         solver(budget=0.5, limit="1GiB")
     with pytest.raises(ValueError, match="limit"):
         solver(limit="many")
-
-
-def test_a_torch_that_splits_graphs_another_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(partitioners, "_must_be_in_forward")
-    with pytest.raises(_torch.NoSolver, match=r"PyTorch .* splits graphs another way: .*_must_be_in_forward"):
-        _torch.partitioner()
-    monkeypatch.setattr(_torch, "partitioner", lambda: type("", (), {"solve_min_cut": lambda *_: None}))
-    with pytest.raises(_torch.NoSolver, match="does not split graphs by a minimum cut"):
-        _torch.networks(None, None, None)
 
 
 def test_compiled_graphs_are_cached_by_what_is_asked_for() -> None:

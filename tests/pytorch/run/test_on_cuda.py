@@ -21,6 +21,8 @@ from gpumem.swap.plan import Decision, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
 from gpumem.torch import WorkloadError, internals, managed, record
 from gpumem.torch.internals import SWAPS
+from gpumem.torch.run import on_cuda
+from gpumem.torch.run.engines import Resized, Swapped
 from gpumem.torch.run.managed import Managed
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.run.on_cuda import Gpu, OnCuda, machine_of
@@ -29,8 +31,14 @@ from tests.pytorch.card import FakeCard, Kernels, Stream, Touch
 from tests.pytorch.order import Unordered, check_order
 from tests.pytorch.programs import OPTIMIZERS, WHAT, Step
 
-pytestmark = [pytest.mark.skipif(not SWAPS, reason="PyTorch cannot swap pointers here")]
 ROOM = 2**30
+SWAPPED = pytest.param(Swapped, marks=pytest.mark.skipif(not SWAPS, reason="PyTorch cannot swap pointers here"))
+
+
+@pytest.fixture(params=[SWAPPED, Resized], autouse=True)
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storages lose their memory in each way that there is, whichever the PyTorch that is installed would take."""
+    monkeypatch.setattr(FakeCard, "way", request.param)
 
 
 @contextmanager
@@ -44,7 +52,7 @@ def beside(card: FakeCard, run: Managed, engine: type[OnCuda] = OnCuda) -> Itera
         with no_modes(), kernels:
             yield
 
-    with kernels, patch.object(internals, "_disable_current_modes", but_kernels), run:
+    with kernels, patch.object(internals, "no_modes", but_kernels), run:
         yield
 
 
@@ -329,7 +337,7 @@ def test_a_machine_by_the_name_of_the_card(name: str) -> None:
             "get_device_properties": lambda place: SimpleNamespace(total_memory=10 * 2**30),
         }.items():
             world.enter_context(patch.object(torch.cuda, what, answer))
-        world.enter_context(patch.object(torch._C, "_cuda_getCurrentStream", lambda index: (1, 0, 1), create=True))
+        world.enter_context(patch.object(on_cuda, "cuda_stream_key", lambda index: (1, 0, 1)))
         world.enter_context(patch.object(torch, "UntypedStorage", lambda size, device: size))
         world.enter_context(patch.object(Gpu, "pinned", lambda self, size: size))
         gpu = Gpu()

@@ -11,18 +11,25 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
-from gpumem.torch.internals import Library, WeakIdKeyDictionary, torch
+from gpumem.torch.internals import (
+    AUTOCAST,
+    DispatchKeySet,
+    WeakIdKeyDictionary,
+    kernels,
+    kernels_of,
+    torch,
+    with_key,
+    without_key,
+)
+from gpumem.torch.internals.redirected import CAST, original, redirected
 
 
 def _these(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-KEY = torch._C.DispatchKey.AutocastCUDA
 FULL = _these(
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
     "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim "
@@ -36,10 +43,21 @@ FULL = _these(
 FULL_BESIDE = frozenset({"linalg_matrix_sqrth"})  # in full, too, by PyTorch's kernel; it stands in none of its lists
 FULL_RESULT = _these(  # they take the dtype of the result as an argument
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
-    "linalg_matrix_norm.str_ord sum sum.dim_IntList"
+    "linalg_matrix_norm.str_ord sum sum.dim_IntList "
+    # up to PyTorch 2.12, whose tensors have names for their dimensions
+    "prod.dim_Dimname softmax.Dimname log_softmax.Dimname cumprod.dimname cumsum.dimname sum.dim_DimnameList"
 )
-OTHER_RESULT = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
+OTHER_RESULT = {
+    "norm.Scalar": "ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype",
+    "norm.names_ScalarOpt_dim": "names_ScalarOpt_dim_dtype",  # up to PyTorch 2.12
+}
 WIDEST = _these("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
+BEGINS = "torch.amp.autocast_mode.autocast.__init__"
+ASKED = (  # what a device's type is handed to
+    *(BEGINS, "torch.is_autocast_enabled", "torch.get_autocast_dtype"),
+    *("torch.amp.is_autocast_available", "torch.amp.autocast_mode.is_autocast_available"),
+)
 LEFT = frozenset({"binary_cross_entropy"})  # refused by PyTorch, with a sentence
 
 
@@ -52,31 +70,26 @@ class Autocast:
     @contextmanager
     def on_meta(self) -> Iterator[None]:
         """Let `torch.autocast("cuda")` cast tensors without a device."""
-        modes = import_module("torch.amp.autocast_mode")
-        clear, cast = torch.clear_autocast_cache, modes._cast
-        library = Library("aten", "IMPL")
         with ExitStack() as world:
-            world.callback(library._destroy)
+            library = world.enter_context(kernels())
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a kernel is replaced
-                for name in torch._C._dispatch_get_registrations_for_dispatch_key(KEY.name):
+                for name in kernels_of(AUTOCAST.name):
                     name = name.removeprefix("aten::")
                     if name not in LEFT and "::" not in name:
-                        library.impl(name, self._kernel(name), KEY.name)
+                        library.impl(name, self._kernel(name), AUTOCAST.name)
             # autocast leaves the key out again where it is off, so ops cost nothing there
-            world.enter_context(torch._C._IncludeDispatchKeyGuard(KEY))
-            world.enter_context(patch.object(torch, "clear_autocast_cache", lambda: (self.kept.clear(), clear())))
-            world.enter_context(patch.object(modes, "_cast", lambda x, on, to: cast(x, _there(on), to)))
-            for where, name in (
-                (modes.autocast, "__init__"),
-                (torch, "is_autocast_enabled"),
-                (torch, "get_autocast_dtype"),
-                (torch.amp, "is_autocast_available"),
-                (modes, "is_autocast_available"),
-            ):
-                world.enter_context(patch.object(where, name, _of_cuda(getattr(where, name))))
+            world.enter_context(with_key(AUTOCAST))
+            world.enter_context(redirected(self._stand_ins()))
             world.callback(self.kept.clear)
             yield
+
+    def _stand_ins(self) -> Iterator[tuple[str, Any]]:
+        clear, cast = torch.clear_autocast_cache, original(CAST)
+        yield "torch.clear_autocast_cache", lambda: (self.kept.clear(), clear())
+        yield CAST, lambda x, on, to: cast(x, _there(on), to)
+        for name in ASKED:
+            yield name, _of_cuda(original(name))
 
     def _kernel(self, name: str) -> Callable[..., Any]:
         packet, _, overload = name.partition(".")
@@ -112,15 +125,17 @@ class Autocast:
 def left_enabled() -> Iterator[None]:
     """Let `torch.autocast("cuda")` not switch itself off where there is no GPU; tensors of a host it leaves alone."""
     begin = torch.autocast.__init__
+    as_if_there = [
+        ("torch.cuda.is_bf16_supported", lambda *args, **kwargs: True),
+        ("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
+    ]
 
     @wraps(begin)
     def enabled(*args: Any, **kwargs: Any) -> None:
-        common = import_module("torch.cuda.amp.common")
-        halves = patch.object(torch.cuda, "is_bf16_supported", lambda *args, **kwargs: True)
-        with patch.object(common, "amp_definitely_not_available", lambda: False), halves:
+        with redirected(as_if_there):
             begin(*args, **kwargs)
 
-    with patch.object(torch.autocast, "__init__", enabled):
+    with redirected([(BEGINS, enabled)]):
         yield
 
 
@@ -142,7 +157,7 @@ def _other_result(op: Any, with_dtype: Any, *args: Any) -> Any:
 
 
 def _off() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY))
+    return without_key(DispatchKeySet(AUTOCAST))
 
 
 def _of_cuda(asked: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,13 +14,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, partialmethod
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from gpumem.torch.capture.autocast import Autocast
-from gpumem.torch.internals import Library, torch
+from gpumem.torch.internals import has_kernel, import_dynamo, kernels, torch, unguarded
+from gpumem.torch.internals.redirected import (
+    BY_DEVICE,
+    CALLED,
+    CHECKPOINTED,
+    INITIALIZED,
+    PROFILED,
+    TABLE,
+    original,
+    redirected,
+)
 
 HALVES = (torch.float16, torch.bfloat16)
 WIDEST = 256  # head that flash takes
@@ -77,7 +85,11 @@ def _efficient(
 
 
 aten = torch.ops.aten
-FUSED = [f"_fused_{name}_{of}" for name in ("sgd", "adagrad", "adam", "adamw") for of in ("", ".tensor_lr")]
+FUSED = [
+    f"{name}{of}"
+    for name in ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
+    for of in ("", ".tensor_lr")
+]
 MEMORY = 80 * 2**30
 THERE: dict[str, Any] = {  # what `torch.cuda` answers
     "is_available": True,
@@ -123,21 +135,17 @@ UNTRACED = SimpleNamespace(  # what NVTX answers where no profiler listens
 def as_cuda() -> Iterator[None]:
     """Let what runs inside dispatch on `meta` as it would on a GPU."""
     with ExitStack() as world:
-        library = Library("aten", "IMPL")
-        world.callback(library._destroy)
+        library = world.enter_context(kernels())
         library.impl("dropout", _dropout, "AutogradMeta")
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
         library.impl("softmax.int", partial(_softmax, aten._softmax, aten.softmax.int), "AutogradMeta")
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax, aten.log_softmax.int), "AutogradMeta")
-        if hasattr(aten, "_fused_rms_norm_backward"):  # since then a kernel of GPUs, and of no others
-            # past `Library.impl`: it guards what decomposes without such a kernel, and with one should not here
-            library.m.impl("_fused_rms_norm", "Meta", _rms_norm, False)
+        unguarded(library, "_fused_rms_norm", "Meta", _rms_norm)  # elsewhere than on a GPU it decomposes
         for name in FUSED:
-            if _known(name) and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            if _known(name) and not has_kernel(f"aten::{name}", "Meta"):
                 library.impl(name, lambda *args, **kwargs: None, "Meta")
         world.enter_context(there())
-        for where, name, stand_in in _stand_ins():
-            world.enter_context(patch.object(where, name, stand_in))
+        world.enter_context(redirected(_stand_ins()))
         world.enter_context(Autocast().on_meta())
         world.enter_context(warnings.catch_warnings())
         warnings.filterwarnings(
@@ -149,54 +157,47 @@ def as_cuda() -> Iterator[None]:
 @contextmanager
 def there() -> Iterator[None]:
     """Let there seem to be one GPU."""
-    import_module("torch._dynamo.device_interface")  # imported in here it would keep what stands in, for good
-    with ExitStack() as world:
-        for where, name, stand_in in _one_gpu():
-            if hasattr(where, name):  # not in all versions
-                world.enter_context(patch.object(where, name, stand_in))
+    import_dynamo()  # imported in here it would keep what stands in, for good
+    with redirected(_one_gpu()):
         yield
 
 
-def _one_gpu() -> Iterator[tuple[Any, str, Any]]:
-    """What asks for a GPU: where, name, what to put there.
+def _one_gpu() -> Iterator[tuple[str, Any]]:
+    """What asks for a GPU, and what stands in.
 
     Not `torch.cuda._lazy_init`: C++ calls it for a tensor on a GPU, and takes CUDA to be initialized ever after.
     """
-    cuda, accelerator, random = torch.cuda, torch.accelerator, torch.cuda.random
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
-        yield cuda, name, Still
+        yield f"torch.cuda.{name}", Still
     for name, answer in THERE.items():
-        yield cuda, name, _answering(answer)
-    for name in ("current_stream", "device_index"):
-        yield accelerator, name, Still
+        yield f"torch.cuda.{name}", _answering(answer)
+    for name in ("accelerator.current_stream", "accelerator.device_index", "Stream", "Event"):
+        yield f"torch.{name}", Still
     for name, answer in ACCELERATOR.items():
-        for where in (accelerator, getattr(accelerator, "memory", None)):
-            yield where, name, _answering(answer)
+        for where in (f"torch.accelerator.{name}", f"torch.accelerator.memory.{name}"):
+            if where in TABLE:
+                yield where, _answering(answer)
     types = {x for x in vars(torch).values() if isinstance(x, torch.dtype)}
-    yield accelerator, "get_device_capability", _answering({"supported_dtypes": types})
-    for name in ("Stream", "Event"):
-        yield torch, name, Still
-    yield torch, "get_device_module", partial(_module_of, torch.get_device_module)
-    yield cuda.nvtx, "_nvtx", UNTRACED
+    yield "torch.accelerator.get_device_capability", _answering({"supported_dtypes": types})
+    yield "torch.get_device_module", partial(_module_of, torch.get_device_module)
+    yield PROFILED, UNTRACED
     # the functions for seeds and states are PyTorch's own, with a generator that is there
-    yield cuda, "default_generators", (Hosted("cuda"),)
-    yield random, "_lazy_init", _answering(None)
-    yield random, "_lazy_call", lambda call, **kwargs: call()
+    yield "torch.cuda.default_generators", (Hosted("cuda"),)
+    yield INITIALIZED, _answering(None)
+    yield CALLED, lambda call, **kwargs: call()
     for name in ("is_initialized", "current_device", "device_count"):
-        yield random, name, _answering(THERE[name])
+        yield f"torch.cuda.random.{name}", _answering(THERE[name])
     for name in ("initial_seed", "get_rng_state", "get_rng_state_all"):
-        yield getattr(accelerator, "random", None), name, getattr(random, name)
+        yield f"torch.accelerator.random.{name}", getattr(torch.cuda.random, name)
 
 
-def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
-    """What asks for the type of a device, or for the device itself: where, name, what to put there."""
-    optimizers = import_module("torch.optim.optimizer")  # the package hides its module
-    for name in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
-        yield optimizers, name, partial(_and_meta, getattr(optimizers, name))
-    checkpoints = import_module("torch.utils.checkpoint")
-    yield checkpoints, "_infer_device_type", partial(_or_cuda, checkpoints._infer_device_type)
-    yield torch, "Generator", Hosted
-    yield torch.Tensor, "__format__", partialmethod(_format, torch.Tensor.__format__)
+def _stand_ins() -> Iterator[tuple[str, Any]]:
+    """What asks for the type of a device, or for the device itself, and what stands in."""
+    for name in BY_DEVICE:
+        yield name, partial(_and_meta, original(name))
+    yield CHECKPOINTED, partial(_or_cuda, original(CHECKPOINTED))
+    yield "torch.Generator", Hosted
+    yield "torch.Tensor.__format__", partialmethod(_format, torch.Tensor.__format__)
 
 
 class Hosted(torch.Generator):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
-from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
-from gpumem.torch.internals import TorchFunctionMode, _device_constructors, torch
+from gpumem.torch.internals import TorchFunctionMode, device_constructors, torch
+from gpumem.torch.internals.redirected import BACKWARD, DRAWN, LOADED, original, redirected
 from gpumem.torch.step.step_context import Scene
 from gpumem.torch.step.workload import WorkloadError
 
@@ -18,17 +17,14 @@ from gpumem.torch.step.workload import WorkloadError
 def elsewhere(device: str, scene: Scene) -> Iterator[None]:
     """Let a step run on a device; what loaders draw by chance, indices and seeds, stays on the host as always."""
     mode = Elsewhere(device, scene)
-    loaders = import_module("torch.utils.data.dataloader")
-    indices, loader = loaders._BaseDataLoaderIter, loaders.DataLoader
-    with ExitStack() as world:
-        for name in ("__init__", "_next_index"):
-            world.enter_context(patch.object(indices, name, mode.hosted(getattr(indices, name))))
-        if device == "meta":  # tensors without values cannot be sent from process to process
-            world.enter_context(patch.object(loader, "_get_iterator", _in_this_process(loader._get_iterator)))
-        world.enter_context(patch.object(torch, "set_default_device", lambda device: None))
-        run = torch.autograd._engine_run_backward
-        world.enter_context(patch.object(torch.autograd, "_engine_run_backward", mode.kept(run)))
-        world.enter_context(mode)
+    stand_ins = {
+        **{name: mode.hosted(original(name)) for name in DRAWN},
+        "torch.set_default_device": lambda device: None,
+        BACKWARD: mode.kept(original(BACKWARD)),
+    }
+    if device == "meta":
+        stand_ins[LOADED] = _in_this_process(original(LOADED))
+    with redirected(stand_ins.items()), mode:
         yield
 
 
@@ -75,7 +71,7 @@ class Elsewhere(TorchFunctionMode):
             if func is torch.Tensor.record_stream:
                 return None
             kwargs.pop("pin_memory", None)
-        if kwargs.get("device") is None and func in _device_constructors():
+        if kwargs.get("device") is None and func in device_constructors():
             kwargs["device"] = self.device
         return func(*args, **kwargs)
 

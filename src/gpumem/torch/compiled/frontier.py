@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumem.torch.compiled.splits import Splits
-from gpumem.torch.internals import dp_knapsack
+from gpumem.torch.internals.partitioner import dp_knapsack
 
 Ops = frozenset[int]
 WORK = 400_000  # nodes of graphs that are looked at: some seconds

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from gpumem.torch.internals import flop_registry, functorch_config, impure, partitioner, torch
+from gpumem.torch.internals import flop_registry, has_storage, pytree, torch
+from gpumem.torch.internals.partitioner import functorch_config, halves_of, impure, partitioner
 
 
 def storages_of(node: Any) -> Iterator[tuple[int, int]]:
     """Yield a key and the bytes of each storage that a node's value has. Fake tensors share them as real ones will."""
-    for x in torch.utils._pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(x, torch.Tensor) and torch._C._has_storage(x):
+    for x in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(x, torch.Tensor) and has_storage(x):
             storage = x.untyped_storage()
             size = storage.nbytes()
             yield storage._cdata, size if isinstance(size, int) else _hint(size)
@@ -36,9 +37,7 @@ def runtime_of(node: Any) -> float:
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 1.0
-    args, kwargs = torch.utils._pytree.tree_map_only(
-        torch.fx.Node, lambda x: x.meta.get("val"), (node.args, node.kwargs)
-    )
+    args, kwargs = pytree.tree_map_only(torch.fx.Node, lambda x: x.meta.get("val"), (node.args, node.kwargs))
     return max(float(formula(*args, **kwargs, out_val=node.meta.get("val"))), 1.0)
 
 
@@ -68,9 +67,8 @@ class Joint:
         self.called = [node.op == "call_function" for node in nodes]
         self.getitem = [node.target is operator.getitem for node in nodes]
         self.impure = [called and impure(node) for node, called in zip(nodes, self.called)]
-        torchs = partitioner()
-        self.only_forward = [torchs._must_be_in_forward(node) for node in nodes]
-        self.only_backward = [torchs._must_be_in_backward(node) for node in nodes]
+        halves = [halves_of(node) for node in nodes]
+        self.only_forward, self.only_backward = ([half[k] for half in halves] for k in (0, 1))
         self.arguments = [self.of[node] for node in info.inputs]
         self.tangents = [i for i, node in enumerate(nodes) if node.op == "placeholder" and "tangents" in node.target]
         self._storages(nodes)
@@ -104,7 +102,7 @@ class Joint:
         What an argument becomes is returned, and copied into it after the forward half, or the forward half does so.
         """
         output = next(iter(graph.find_nodes(op="output")))
-        returned = torch.utils._pytree.arg_tree_leaves(*output.args)
+        returned = pytree.arg_tree_leaves(*output.args)
         told = output.meta.get("desc") or [None] * len(returned)
         kinds = [type(d).__name__ for d in told]
         first = kinds.index("GradAOTOutput") if "GradAOTOutput" in kinds else len(returned) - len(self.arguments)

@@ -14,7 +14,8 @@ from gpumem.base.arguments import strict
 from gpumem.base.units import amount, exact, human
 from gpumem.torch.compiled.frontier import Frontier, search
 from gpumem.torch.compiled.splits import Splits
-from gpumem.torch.internals import knapsack_solver, torch
+from gpumem.torch.internals import torch
+from gpumem.torch.internals.partitioner import knapsack_solver
 
 ALWAYS = 1e-9  # a budget at which PyTorch asks its solver; at 0 it does not
 
@@ -148,7 +149,8 @@ def solver(budget: float | None = None, limit: int | str | None = None) -> Solve
     The search knows of no budget, so the peak never rises as the budget falls. It starts from what PyTorch's own
     knapsack chooses for 21 budgets, so that at the peak of one of these no more runs again. It looks at 400,000 nodes
     of splits, some seconds, and is deterministic. Ops that draw random numbers, and those that read what the forward
-    graph overwrites, never run again. Kernels' workspaces and what a compiler fuses away are not known.
+    graph overwrites, never run again. Kernels' workspaces and what a compiler fuses away are not known. On
+    PyTorch 2.12 what calls the graphs holds some saved values for longer than they do: up to 10 % more in our nets.
 
     Examples
     --------

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpumem.torch.compiled.joint import Joint, Split
 from gpumem.torch.compiled.mincut import FlowNetwork
-from gpumem.torch.internals import functorch_config, networks, partitioner, torch
+from gpumem.torch.internals import torch
+from gpumem.torch.internals.partitioner import functorch_config, networks, partitioner
 
 
 class Splits:

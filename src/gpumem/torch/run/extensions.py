@@ -15,7 +15,7 @@ from importlib.machinery import ExtensionFileLoader
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from gpumem.torch.internals import torch
+from gpumem.torch.internals import to_dlpack
 
 TENSORS = ("torch.Tensor", "at::Tensor")  # as pybind11 has them in a signature
 PYTORCH = "torch."  # its own are ops, or known by name
@@ -36,7 +36,7 @@ def extensions() -> tuple[tuple[ModuleType, str], ...]:
 def _found(modules: int, made: int) -> tuple[tuple[ModuleType, str], ...]:
     beside = [x for x in gc.get_objects() if _is_extension(x)] if made else []
     places = {id(module): module for module in (*beside, *[*sys.modules.values()])}
-    functions = {id(f) for module in places.values() for f in _functions(module)} | {id(torch._C._to_dlpack)}
+    functions = {id(f) for module in places.values() for f in _functions(module)} | {id(to_dlpack)}
     named = ((module, item) for module in places.values() for item in [*_names(module).items()])
     return tuple((module, name) for module, (name, value) in named if id(value) in functions)
 

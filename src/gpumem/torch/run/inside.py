@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
-from gpumem.torch.internals import TorchDispatchMode, _disable_current_modes, _python_dispatch, python_kernels, torch
+from gpumem.torch.internals import BACKENDS, DispatchKeySet, TorchDispatchMode, no_modes, python_kernels
+from gpumem.torch.internals.redirected import WITHOUT_MODES, redirected
 from gpumem.torch.run.memory import Memory
 from gpumem.torch.step.ops import OURS, call_of, tensors
 from gpumem.torch.step.storages import Cell
@@ -37,9 +37,8 @@ class Inside(TorchDispatchMode):
 
     def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel of an op under this mode, past all that comes before kernels."""
-        key = torch._C.DispatchKey.CUDA if self.memory.device == "cuda" else torch._C.DispatchKey.CPU
         with self:  # whichever kernel serves for the device, also one that was given for all
-            return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+            return func.redispatch(DispatchKeySet(BACKENDS[self.memory.device]), *args, **kwargs)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -67,8 +66,8 @@ def without_modes(memory: Memory) -> Iterator[None]:
 
     @contextmanager
     def disabled() -> Iterator[Any]:
-        with _disable_current_modes() as modes, Inside(memory, ()):
+        with no_modes() as modes, Inside(memory, ()):
             yield modes
 
-    with patch.object(_python_dispatch, "_disable_current_modes", disabled):
+    with redirected([(WITHOUT_MODES, disabled)]):
         yield

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpumem.runtime.residency.copy_engine import Beside, Card, Slab
 from gpumem.simulator.machine import PRESETS, Link, Machine
-from gpumem.torch.internals import quietly, torch
+from gpumem.torch.internals import cuda_stream_key, quietly, torch
 
 LIKE = "rtx4090"  # what a card without a preset is taken for, but for its memory and its link
 SMALL, LARGE, TIMES = 2**16, 2**25, 3  # bytes of the copies that measure a link, and how often
@@ -36,7 +36,7 @@ class Gpu:
 
     def current(self) -> Any:
         """Ask with every op, so without making an object each time."""
-        key = torch._C._cuda_getCurrentStream(self.place.index)
+        key = cuda_stream_key(self.place.index)
         if key != self._key:
             self._key, self._stream = key, torch.cuda.current_stream(self.place)
         return self._stream

@@ -4,9 +4,8 @@ Stand-ins are made for methods of storages, of tensors and of scripted modules, 
 those of extensions. (A mode of `torch.overrides` would see functions, too; but where one is on, `nn.TransformerEncoder`
 takes another path.)
 
-Of a storage's methods those are listed that touch no bytes (`LOOKS`), that read them and are done (`READS`), and that
-write them and are done (`WRITES`). Any other may keep the address, and write there at any time: such a storage stays on
-the device for good. So a method that a new PyTorch adds costs memory, and never a bit.
+`internals/byte_access.py` lists which they are. A method of storages that stands in no list may keep the address: such
+a storage stays on the device for good.
 """
 
 from __future__ import annotations
@@ -20,10 +19,22 @@ from inspect import getattr_static
 from types import FrameType
 from typing import Any
 
-from gpumem.torch.internals import scripted_as, torch
+from gpumem.torch.internals import scripted_as, to_dlpack, torch, unwrapped
+from gpumem.torch.internals.byte_access import (
+    EXCHANGE,
+    FILES,
+    FUNCTIONS,
+    LOOKS,
+    NAMED_BY_ADDRESS,
+    READS,
+    TENSOR_KEEPS,
+    TENSOR_READS,
+    TENSOR_WRITES,
+    WRITERS,
+    WRITES,
+)
 from gpumem.torch.run.extensions import extensions
 from gpumem.torch.step.ops import tensors
-from gpumem.torch.step.step_context import unwrapped
 
 
 class Reach(Enum):
@@ -33,45 +44,6 @@ class Reach(Enum):
     WRITES = "writes"
     KEEPS = "keeps"
 
-
-LOOKS = frozenset(dir(object)) - {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"} | {
-    *("__len__", "_expired", "_fix_weakref", "_free_weak_ref", "_get_filename", "_get_shared_fd", "_new_shared"),
-    *("_release_ipc_counter", "_release_ipc_counter_cuda", "_shared_decref", "_shared_incref", "_weak_ref"),
-    *("element_size", "get_device", "is_pinned", "is_shared", "nbytes", "new", "resizable", "size", "untyped"),
-}
-TYPES = {"bfloat16", "bool", "byte", "char", "complex_double", "complex_float", "double", "float", "half", "int"} | {
-    *("long", "short", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-}
-READS = (
-    TYPES
-    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__copy__", "__deepcopy__"}
-    | {
-        *("__getitem__", "__iter__", "_to", "_write_file", "clone", "cpu", "cuda", "hpu", "mps", "pin_memory", "to"),
-        *("tolist", "type"),
-    }
-)
-WRITES = {"__setitem__", "__delitem__", "_byteswap", "byteswap", "copy_", "fill_", "_set_from_file", "resize_"}
-# of tensors: what goes past the dispatcher; whatever else they do, a mode sees
-TENSOR_READS = ("__repr__", "tolist", "__deepcopy__", "__reduce_ex__")
-TENSOR_KEEPS = ("numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "share_memory_")
-TENSOR_WRITES = ("apply_", "map_", "map2_")  # they read the others that they are given
-# they write files from C++, of parameters, attributes and constants that nobody can list
-SAVES = ("save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile")
-WRITERS = (torch._C.ScriptModule, SAVES), (torch._C.ScriptFunction, SAVES), (torch.onnx, ("export",))
-# in C++; they read tensors before they call an op, or where no mode sees it: scalars that a tensor is made of, lengths
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (torch, ("tensor", "as_tensor", "asarray", "tensor_split", "sparse_coo_tensor", "set_rng_state", *RECURRENT)),
-    (torch.random, ("set_rng_state",)),
-    (torch._VF, (*RECURRENT, "_pad_packed_sequence")),
-    (torch.Tensor, ("tensor_split", "new_tensor", "new")),
-)
-EXCHANGE = "__dlpack_c_exchange_api__"  # a table of C functions: who finds none asks `__dlpack__`
-NAMED_BY_ADDRESS = {  # functions of PyTorch that take an address for a name, or look whether there is one
-    "torch.serialization": ("persistent_id",),
-    "torch.storage": ("_to",),
-    "torch._tensor": ("__deepcopy__", "_reduce_ex_internal"),
-}
 
 Reached = Callable[[Sequence[torch.UntypedStorage], Reach], None]
 Changed = Callable[[torch.UntypedStorage], None]
@@ -131,15 +103,15 @@ class Outside:
             *((torch.Tensor, x, partial(_of_tensors, Reach.WRITES, reach, named)) for x in TENSOR_WRITES),
             *((torch.Tensor, x, partial(_of_tensors, Reach.KEEPS, reach, named)) for x in TENSOR_KEEPS),
             (torch.Tensor, EXCHANGE, lambda original: None),
-            (torch._C.PyTorchFileWriter, "write_record", partial(_of_records, reach)),
+            (*FILES, partial(_of_records, reach)),
         ]
         self.stand_ins = [_Standing(owner, x, make) for owner, x, make in makers if hasattr(owner, x)]
         self._world = ExitStack()
 
     def __enter__(self) -> None:
-        capsule, found = torch._C._to_dlpack, []
+        found = []
         for module, name in extensions():
-            make = self._of_functions[getattr(module, name) is capsule]
+            make = self._of_functions[getattr(module, name) is to_dlpack]
             found.append(_Standing(module, name, make))
         with ExitStack() as world:
             for one in (*self.stand_ins, *found):

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumem.torch.internals import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode, torch
+from gpumem.torch.internals import COMPOSITE, TorchDispatchMode, mode_stack, pop_mode, push_mode, torch
 from gpumem.torch.step.foreach_chunks import joined, pieces
 from gpumem.torch.step.ops import Call, Kind, call_of, kind_of
 from gpumem.torch.step.refusals import check_types
 
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 WHOLE = frozenset({"linalg_svdvals.default", "linalg_eigvalsh.default"})  # under a mode they take another algorithm
 
 
@@ -32,13 +31,13 @@ class OpMode(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         """Leave, also where modes that were entered later are left later, or where it was left already."""
-        stack = _get_current_dispatch_mode_stack()
+        stack = mode_stack()
         if self not in stack:
             return
-        above = [_pop_mode() for _ in stack[stack.index(self) + 1 :]]
+        above = [pop_mode() for _ in stack[stack.index(self) + 1 :]]
         super().__exit__(*error)
         for mode in reversed(above):
-            _push_mode(mode)
+            push_mode(mode)
 
     def unmanaged(self) -> None:
         """Leave for good, in a process that was forked; what is called where it cannot be left runs as it is."""

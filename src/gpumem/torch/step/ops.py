@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumem.torch.internals import flop_registry, torch
+from gpumem.torch.internals import flop_registry, has_kernel, torch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 THERE = {device: f"is_{device}" for device in ("meta", "cpu", "cuda")}  # sooner told than the name of the device
@@ -173,7 +173,7 @@ def _keeps(name: str, schema: Any) -> bool:
 def _is_composite(func: Any) -> bool:
     """Whether an op is made of others; some questions, as `sym_size.default`, are known to Python alone."""
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+        return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
     except RuntimeError:
         return False
 

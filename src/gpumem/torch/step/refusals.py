@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
-from unittest.mock import patch
 
-from gpumem.torch.internals import FakeTensorMode, _get_current_dispatch_mode_stack, torch
+from gpumem.torch.internals import PLAIN_DISPATCH, FakeTensorMode, is_compiled, mode_stack, torch, uses_dynamo
+from gpumem.torch.internals.redirected import redirected
 from gpumem.torch.step.workload import WorkloadError
 
 Tensor, Parameter = torch.Tensor, torch.nn.Parameter
@@ -31,7 +30,7 @@ WRAPPERS = {
 @contextmanager
 def alone(what: str) -> Iterator[None]:
     """Refuse to begin inside of a mode that has the whole process, or beside one, or where tensors are fake."""
-    for mode in _get_current_dispatch_mode_stack():
+    for mode in mode_stack():
         if outer := getattr(mode, "alone", ""):
             raise WorkloadError(f"{what} within {outer}: leave the outer one first, or do without the inner one")
         if isinstance(mode, FakeTensorMode):
@@ -48,13 +47,16 @@ def alone(what: str) -> Iterator[None]:
 def refusing() -> Iterator[None]:
     """Refuse what is compiled, or a graph, when a step comes to it."""
     with ExitStack() as world:
-        if "torch._dynamo" in sys.modules:  # something may be compiled already
+        if uses_dynamo():  # something may be compiled already
             world.enter_context(torch.compiler.set_stance("fail_on_recompile"))
-        world.enter_context(patch.object(torch, "compile", _compile))
-        for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-            stand_in = type(name, (), {"__new__": _refuse(GRAPHED)})  # a class, as libraries name it in annotations
-            world.enter_context(patch.object(torch.cuda, name, stand_in))
+        world.enter_context(redirected(_refusals()))
         yield
+
+
+def _refusals() -> Iterator[tuple[str, Any]]:
+    yield "torch.compile", _compile
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):  # classes, as libraries name them in annotations
+        yield f"torch.cuda.{name}", type(name, (), {"__new__": _refuse(GRAPHED)})
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
     for kind in type(module).__mro__:
         if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
             raise WorkloadError(f"{name or 'the model'} is a {kind.__name__}: {WRAPPERS[kind.__name__]}")
-    if getattr(module, "_compiled_call_impl", None) is not None:
+    if is_compiled(module):
         raise WorkloadError(f"{name or 'the model'} was compiled: {COMPILED}")
 
 
@@ -97,7 +99,7 @@ def check_types(func: Any, types: Sequence[type]) -> None:
         if kind is Tensor or kind is Parameter:  # mostly; the rest takes a microsecond
             continue
         own = getattr(kind, "__torch_dispatch__", None)
-        if own not in (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__):
+        if own not in (None, PLAIN_DISPATCH, torch.Tensor.__torch_dispatch__):
             raise WorkloadError(
                 f"{func} of a {kind.__name__}: what a tensor subclass runs inside is not recorded; use plain tensors"
             )

@@ -13,14 +13,20 @@ from typing import Any
 
 from gpumem.runtime.residency.observing import forgets
 from gpumem.torch.internals import (
+    FIRST_GRADIENTS,
     BackwardCFunction,
     TorchDispatchMode,
     WeakIdKeyDictionary,
+    backward_node,
+    graph_task,
+    next_sequence_number,
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
+    storage_references,
     torch,
+    unwrapped,
 )
 from gpumem.torch.step.ops import IN_PLACE
 from gpumem.torch.step.refusals import check_module
@@ -80,9 +86,9 @@ class Scene:
     @property
     def node(self) -> int:
         """The backward node that is evaluated, by its number; -1 outside of a backward pass."""
-        if torch._C._current_graph_task_id() < 0:
+        if graph_task() < 0:
             return NONE
-        node = torch._C._current_autograd_node()
+        node = backward_node()
         return NONE if node is None else int(node._sequence_nr())
 
     def here(self) -> tuple[int, str, str]:
@@ -90,11 +96,11 @@ class Scene:
 
         The module of a backward op is that of the forward op whose gradient it is for.
         """
-        if torch._C._current_graph_task_id() < 0:
+        if graph_task() < 0:
             return NONE, self._before_or_after(), self._forward()
         self.returned = True
         phase = OPTIMIZER if self.optimizing else AGAIN if torch.is_grad_enabled() else BACKWARD
-        node = torch._C._current_autograd_node()
+        node = backward_node()
         if node is None:
             return NONE, phase, self._forward() if self.stack else ""
         number = node._sequence_nr()
@@ -114,7 +120,7 @@ class Scene:
         """The module under way; the backward node of its op, made before the op runs, is told to be of it."""
         module = self.stack[-1] if self.stack else ""
         if not self.optimizing:
-            self.by_node.setdefault(torch.autograd._get_sequence_nr() - 1, module)
+            self.by_node.setdefault(next_sequence_number() - 1, module)
         return module
 
     def roles(self) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -144,7 +150,7 @@ class Scene:
         here, adds = self.node, func is aten.add.Tensor
         if NONE in (here, last) or last is None or (torch.is_grad_enabled() and (adds or self.stack)):
             return ""
-        node = torch._C._current_autograd_node()
+        node = backward_node()
         if adds:
             return "add_.Tensor" if (last != here or _meets_itself(node)) and _adds_up(args, kwargs) else ""
         name = IN_PLACE[func.overloadpacket]
@@ -198,21 +204,14 @@ class Scene:
         self.optimizing = False
 
 
-def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """What a transform of `torch.func` wraps for a while, as the tensor that has the storage."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
 def seeds_gradients() -> bool:
     """Whether `backward` makes the first gradient, of ones, just now."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(8):
-        if frame is None or frame.f_code.co_name == "_make_grads":
+        if frame is None or frame.f_code.co_name == FIRST_GRADIENTS:
             break
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == "_make_grads"
+    return frame is not None and frame.f_code.co_name == FIRST_GRADIENTS
 
 
 def _adds_up(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -237,7 +236,7 @@ def _meets_itself(node: Any) -> bool:
 def references(tensor: torch.Tensor) -> tuple[int, int]:
     """How many hold the tensor, and its storage, ourselves included."""
     storage = tensor.untyped_storage()
-    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    return tensor._use_count(), storage_references(storage._cdata)
 
 
 @cache
