@@ -119,6 +119,8 @@ class Events:
         from cuda.bindings import driver
 
         self._api, self.device, self.joins = driver, device, 0
+        self._idle = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        self._implicit = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
         self._lock = threading.RLock()
         self._streams: dict[int, _Stream] = {}
         self._kept: dict[int, Any] = {}  # owners of streams that were given memory or freed some since the last join
@@ -130,11 +132,12 @@ class Events:
     @property
     def several(self) -> bool:
         """Whether there may be work on more streams than the default one."""
-        return bool(self._streams.keys() - {0})
+        return len(self._streams) > 1 or 0 not in self._streams
 
     def seen(self, stream: int, owner: object = None) -> None:
         """Have joins be with a stream; its `owner` is kept until the next one, so that the handle is valid then."""
-        if stream in LEGACY and stream in self._streams:
+        kept = self._kept.get(stream)
+        if stream in self._streams and (stream in LEGACY or (kept is not None and _handle_of(kept) == stream)):
             return
         with self._lock:
             entry = self._entry(stream)
@@ -149,7 +152,8 @@ class Events:
         The one that `cuda.core` frees with keeps the stream's handle valid even where the program closes its own.
         """
         kept = self._kept
-        if (before := kept.get(stream)) is not None and _handle_of(before) == stream:
+        before = kept.get(stream)
+        if before is not None and before is not owner and _handle_of(before) == stream:
             kept[stream] = owner
 
     def admit(self, stream: int, owner: object = None) -> None:
@@ -164,8 +168,7 @@ class Events:
                     f"stream {handle:#x} is being captured into a graph, which uses its memory at every launch: "
                     "allocate before, and keep it as long as the graph"
                 )
-            if (kept := self._kept.get(stream)) is None or _handle_of(kept) != stream:
-                self.seen(stream, owner)
+            self.seen(stream, owner)
             self._follow(stream, handle)
 
     def meet(self, stream: int, owner: object, *, borrowed: bool = False) -> None:
@@ -219,9 +222,7 @@ class Events:
     def captures(self, handle: int) -> bool:
         """Whether a stream is being captured, or may not be used since another one is."""
         status, found = self._api.cuStreamIsCapturing(handle)
-        implicit = self._api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-        idle = self._api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        return bool(status == implicit or (not status and found != idle))
+        return bool(status == self._implicit if status else found is not self._idle)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -262,10 +263,10 @@ class Events:
 
     def _owner(self, stream: int) -> Any:
         """Return who keeps a stream's handle valid, None where nobody does."""
-        for owner in (self._kept.get(stream), *(ref() for ref in self._streams[stream].owners)):
-            if owner is not None and _handle_of(owner) == stream:
-                return owner
-        return None
+        if (kept := self._kept.get(stream)) is not None and _handle_of(kept) == stream:
+            return kept
+        owners = (ref() for ref in self._streams[stream].owners)
+        return next((owner for owner in owners if owner is not None and _handle_of(owner) == stream), None)
 
     def _follow(self, stream: int, handle: int) -> None:
         """Have a stream come after the last join."""
