@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpumem.runtime.residency.environment import Call, LiveBlock
-from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.runtime.residency.environment import LiveBlock, RunOp
+from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.trace import UNKNOWN, Trace
 from gpumem.trace.lifetimes import without_idle
 from gpumem.trace.record.input_writes import PatternStream
@@ -99,14 +99,14 @@ class BlockBook(Book[LiveBlock]):
         if block.number in self._ids:
             self.recorder.free(self._ids.pop(block.number))
 
-    def before(self, call: Call[LiveBlock]) -> Found | None:
+    def before(self, call: RunOp[LiveBlock]) -> Alike | None:
         """Look for two iterations that end where the program is about to write an input."""
         assert isinstance(call, BlockCall)
         found = self._writes.at_write() if self._writes is not None and call.is_input else None
         if found is None:
             return None
         middle = found.start + found.length
-        return Found([(found.start, middle), (middle, middle + found.length)])
+        return Alike([(found.start, middle), (middle, middle + found.length)])
 
     def record(self, call: BlockCall, timer: Any) -> None:
         """Write down an op that was begun, and what it is timed by."""
@@ -120,7 +120,7 @@ class BlockBook(Book[LiveBlock]):
         if self._writes is not None:
             self._writes.push((op.name, tuple(op.reads), tuple(op.writes)), call.is_input)
 
-    def trace(self, found: Found) -> Trace:
+    def trace(self, found: Alike) -> Trace:
         """Return the last of two iterations, whose ops take as long as those that were timed did."""
         lo, hi = found.bounds[-1]
         trace, times = self.recorder.trace(lo, hi, name="program"), self.times.read()

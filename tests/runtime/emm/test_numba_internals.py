@@ -76,7 +76,7 @@ def test_only_one_module_reaches_into_numba_and_one_more_into_its_compiler() -> 
 def test_no_private_name_stands_outside() -> None:
     tree = ast.parse((SOURCE / HERE).read_text())
     calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Private"
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NumbaPrivate"
     ]
     names = {call.args[1].value.split(".")[-1] for call in calls if isinstance(call.args[1], ast.Constant)}
     assert {"_dev", "_to_core_stream", "_stream_handle", "_SizeNotSet"} <= names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpumem.runtime.residency import iteration_recorder
-from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.trace.record.recorder import Recorder
 
 
@@ -27,7 +27,7 @@ class Call:
 def by_boundaries(codes: str) -> list[tuple[int, int]] | None:
     """What is found at the last boundary, where each letter is an op between two."""
     book: Book[Any] = Book(Recorder(), repeats=True, min_length=1)
-    found: Found | None = None
+    found: Alike | None = None
     for letter in codes:
         book.note(Call(letter))
         found = book.boundary()
@@ -49,11 +49,11 @@ def test_boundaries_within_an_iteration_are_its_marks() -> None:
         for letter in part:
             book.note(Call(letter))
         found = book.boundary()
-    assert found == Found([(0, 3), (3, 6)], frozenset({2}))
+    assert found == Alike([(0, 3), (3, 6)], frozenset({2}))
     assert book.boundary() is None  # nothing ran since
 
 
-def repeating(names: str, free_late: bool) -> list[Found]:
+def repeating(names: str, free_late: bool) -> list[Alike]:
     """What is found in ops that make a block each, of which the one before is freed, before or after the next op."""
     recorder = Recorder()
     book: Book[Any] = Book(recorder, repeats=True, min_length=1)

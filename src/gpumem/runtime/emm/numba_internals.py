@@ -21,7 +21,7 @@ VERSIONS = "0.30"  # of numba-cuda, in which all of these names are
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
+class NumbaPrivate:
     """A name of numba-cuda that it promises nobody, and why gpumem needs it; `of_limit`: within a limit alone."""
 
     module: Any
@@ -37,23 +37,23 @@ class Private:
 
 COPIES = ("cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD", "cuMemsetD8")
 PRIVATE = (
-    Private(driver, "MemoryPointer", "what `memalloc` returns; ours has no finalizer each"),
-    Private(driver, "CudaAPIError", "what programs expect where there is no room"),
-    Private(driver, "binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY", "that error's code"),
-    Private(driver, "_SizeNotSet", "whether `deallocations` knows how much it may keep back"),
-    Private(driver, "driver.cuMemGetInfo", "how much memory there is"),
-    Private(driver, "Stream.__init__", "tells of the streams that Numba makes"),
-    Private(driver, "_to_core_stream", "tells of each stream that a kernel is launched on"),
-    Private(driver, "_stream_handle", "tells of each stream that is copied on"),
-    Private(devices, "get_context", "whose streams those are"),
-    Private(dispatcher, "launch", "tells of each launch and of the addresses that it has", of_limit=True),
-    *(Private(driver, f"driver.{name}", "tells of each copy and set", of_limit=True) for name in COPIES),
-    *(Private(driver, f"driver.{name}Async", "as the one without a stream", of_limit=True) for name in COPIES),
-    Private(
+    NumbaPrivate(driver, "MemoryPointer", "what `memalloc` returns; ours has no finalizer each"),
+    NumbaPrivate(driver, "CudaAPIError", "what programs expect where there is no room"),
+    NumbaPrivate(driver, "binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY", "that error's code"),
+    NumbaPrivate(driver, "_SizeNotSet", "whether `deallocations` knows how much it may keep back"),
+    NumbaPrivate(driver, "driver.cuMemGetInfo", "how much memory there is"),
+    NumbaPrivate(driver, "Stream.__init__", "tells of the streams that Numba makes"),
+    NumbaPrivate(driver, "_to_core_stream", "tells of each stream that a kernel is launched on"),
+    NumbaPrivate(driver, "_stream_handle", "tells of each stream that is copied on"),
+    NumbaPrivate(devices, "get_context", "whose streams those are"),
+    NumbaPrivate(dispatcher, "launch", "tells of each launch and of the addresses that it has", of_limit=True),
+    *(NumbaPrivate(driver, f"driver.{name}", "tells of each copy and set", of_limit=True) for name in COPIES),
+    *(NumbaPrivate(driver, f"driver.{name}Async", "as the one without a stream", of_limit=True) for name in COPIES),
+    NumbaPrivate(
         driver, "Device._dev", "Numba's device of cuda.core, which gives a launch's arguments memory", of_limit=True
     ),
-    Private(driver, "device_ctypes_pointer", "by which Numba itself asks for what it copies at", of_limit=True),
-    Private(
+    NumbaPrivate(driver, "device_ctypes_pointer", "by which Numba itself asks for what it copies at", of_limit=True),
+    NumbaPrivate(
         devicearray,
         "DeviceNDArrayBase._strided_memory_view_shim",
         "by which Numba itself asks for an address that it launches with",
@@ -79,7 +79,7 @@ def required(*, limit: bool = False) -> None:
         raise RuntimeError(f"{here}, which gpumem needs: use numba-cuda {VERSIONS}")
 
 
-def _is_there(name: Private) -> bool:
+def _is_there(name: NumbaPrivate) -> bool:
     if name.name == "Device._dev":  # an attribute of instances
         code = getattr(driver.Device.__init__, "__code__", None)
         return code is not None and "_dev" in code.co_names

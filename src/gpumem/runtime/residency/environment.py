@@ -39,7 +39,7 @@ class Where(Enum):
 
 
 @dataclass(slots=True)
-class Copy:
+class HostCopy:
     """The host's copy of something, `data` as an engine keeps it.
 
     `in_flight`: bytes may be on their way into it, or out of it. `drop_on_return`: nobody needs it once they are back.
@@ -59,7 +59,7 @@ class Movable:
     """
 
     where = Where.DEVICE
-    copy: Copy | None = None
+    copy: HostCopy | None = None
     recipe: Any = None
     feeds: Sequence[Any] = ()  # what can only be made again while this has the bytes it has
     version = 1
@@ -77,7 +77,7 @@ class Movable:
 C = TypeVar("C", bound=Movable)
 
 
-class Call(Protocol[C]):
+class RunOp(Protocol[C]):
     """An op that runs: `key` is what it looks like (`hints.looks`), `touched` its operands and results, each once."""
 
     key: int

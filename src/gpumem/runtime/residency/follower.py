@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic
 
-from gpumem.runtime.residency.environment import Call
+from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.hints import At, Hints
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, LimitedMemory, R
 from gpumem.swap.plan import Hold, Recompute, Swap
@@ -43,7 +43,7 @@ class Follower(Generic[R]):
 
     # where it stands
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Do what is due before an op; return which one of the plan's it looks like, or `LOST`."""
         i, keys, key = self.i, self.keys, call.key
         if i != LOST and keys[i] == key:
@@ -64,7 +64,7 @@ class Follower(Generic[R]):
         """Whether an op that looks so is the next one."""
         return self.i != LOST and self.keys[self.i] == key
 
-    def after(self, call: Call[R]) -> bool:
+    def after(self, call: RunOp[R]) -> bool:
         """Do what is due after the op, which has run; return whether the iteration is at its end."""
         touched = call.touched
         if self.i == LOST:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Generic, NamedTuple
 
-from gpumem.runtime.residency.environment import Call
+from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.limited_memory import R
 from gpumem.trace import Trace
 from gpumem.trace.record.period import BlockEvent, Detector
@@ -20,7 +20,7 @@ TRIES = 24  # boundaries in a row without two alike iterations, before the book 
 HORIZON = 2**17  # ops of a book at most: two iterations of twice the largest trace that we have seen (32,263 ops)
 
 
-class Found(NamedTuple):
+class Alike(NamedTuple):
     """Two iterations that are alike, each as its ops `[lo, hi)`; and the boundaries within the last one."""
 
     bounds: list[tuple[int, int]]
@@ -48,7 +48,7 @@ class _Repeats:
         self._marked: list[int] = []  # of each op: the detector's event that its mark is
         self._events = 0  # of the detector
 
-    def look(self, keys: list[int]) -> Found | None:
+    def look(self, keys: list[int]) -> Alike | None:
         """Look for two iterations in what happened since the last time."""
         events = self._recorder.events_since(self._pushed)
         begins = self._recorder.begins_since(len(self._marked))
@@ -62,19 +62,19 @@ class _Repeats:
         self._pushed += len(events)
         return None
 
-    def _mark(self, keys: list[int]) -> Found | None:
+    def _mark(self, keys: list[int]) -> Alike | None:
         op, mark = len(self._marked), -2 - len(self._marked)
         self._marked.append(self._events)
         look = keys[op] % 2**40  # no sum of it overflows
         return self._push(BlockEvent("malloc", mark, look)) or self._push(BlockEvent("free", mark, look))
 
-    def _push(self, event: BlockEvent) -> Found | None:
+    def _push(self, event: BlockEvent) -> Alike | None:
         self._events += 1
         found = self._detector.push(event)
         if found is None:
             return None
         lo, middle, hi = (bisect_left(self._marked, at) for at in (found.start, found.start + found.length, found.end))
-        return Found([(lo, middle), (middle, hi)])
+        return Alike([(lo, middle), (middle, hi)])
 
 
 class Book(Generic[R]):
@@ -106,11 +106,11 @@ class Book(Generic[R]):
     def close(self) -> None:
         """Nothing is recorded any more."""
 
-    def before(self, call: Call[R]) -> Found | None:
+    def before(self, call: RunOp[R]) -> Alike | None:
         """Look at an op that is about to run; return two iterations that end before it."""
         return None
 
-    def note(self, call: Call[R]) -> Found | None:
+    def note(self, call: RunOp[R]) -> Alike | None:
         """Note an op that was recorded; return two iterations that are alike once there are any."""
         self.keys.append(call.key)
         self.trail.append(call.touched)
@@ -122,10 +122,10 @@ class Book(Generic[R]):
         self._repeats = None  # a detector reports a period once
         lo, hi = found.bounds[-1]
         if hi == len(self.keys) - 1 and self.keys[hi] == self.keys[lo]:  # it ends with a release before this op
-            return Found([(begin + 1, end + 1) for begin, end in found.bounds])
+            return Alike([(begin + 1, end + 1) for begin, end in found.bounds])
         return found
 
-    def boundary(self) -> Found | None:
+    def boundary(self) -> Alike | None:
         """An iteration may end after the last op; return two that are alike, of which the second ends so."""
         segments, hi = self._segments, len(self.keys)
         lo = segments[-1].hi if segments else 0
@@ -136,7 +136,7 @@ class Book(Generic[R]):
         for p in range(1, SEGMENTS + 1):
             if len(codes) >= 2 * p and codes[-p:] == codes[-2 * p : -p]:
                 bounds = [(segments[k].lo, segments[k + p - 1].hi) for k in (-2 * p, -p)]
-                return Found(bounds, frozenset(s.hi - bounds[1][0] for s in segments[-p:-1]))
+                return Alike(bounds, frozenset(s.hi - bounds[1][0] for s in segments[-p:-1]))
         return None
 
     @property
@@ -149,6 +149,6 @@ class Book(Generic[R]):
         """Whether boundaries were told."""
         return bool(self._segments)
 
-    def trace(self, found: Found) -> Trace:
+    def trace(self, found: Alike) -> Trace:
         """Return the last of two iterations; ValueError where they are none."""
         raise NotImplementedError

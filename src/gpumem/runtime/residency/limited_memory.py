@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from gpumem.base.units import exact, human
-from gpumem.runtime.residency.environment import Copy, Counts, Emptier, Movable, Mover, Where
+from gpumem.runtime.residency.environment import Counts, Emptier, HostCopy, Movable, Mover, Where
 
 UNLIMITED = 2**62
 DEVICE, HOST, RECIPE, NOTHING = Where
@@ -195,7 +195,7 @@ class LimitedMemory(Generic[R]):
         """Begin to copy a cell to the host, unless the host has it."""
         storage = cell.storage
         if cell.copy is None and cell.where is DEVICE and not cell.pinned and cell.version and storage is not None:
-            cell.copy = Copy(self.engine.out(storage))
+            cell.copy = HostCopy(self.engine.out(storage))
             self.counts.out += cell.size
 
     def release(self, cell: R) -> None:

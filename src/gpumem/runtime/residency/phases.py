@@ -17,19 +17,17 @@ whoever leaves one drops its recorder, its book and its planner.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic
+from typing import Generic, Protocol
 
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.runtime.residency.environment import Call
+from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.follower import LOST, Follower
-from gpumem.runtime.residency.iteration_recorder import TRIES, Book, Found
-from gpumem.runtime.residency.limited_memory import R
+from gpumem.runtime.residency.iteration_recorder import TRIES, Alike, Book
+from gpumem.runtime.residency.ledger import Ledger
+from gpumem.runtime.residency.limited_memory import LimitedMemory, R
 from gpumem.runtime.residency.observing import tolerable
 from gpumem.runtime.residency.report import IDLE, ON_DEMAND, PLANNED, RECORDED
 from gpumem.trace import Trace
-
-if TYPE_CHECKING:
-    from gpumem.runtime.residency.run_loop import RunLoop
 
 PATIENCE = 3  # iterations in a row not as planned, before another plan: a last batch, an evaluation; not tuned
 CALM = 2  # iterations in a row as planned, and what is recorded beside them is given up: as many as would be alike
@@ -55,13 +53,54 @@ class Course(Generic[R]):
             self.job.give_up()
 
 
+class Loop(Protocol[R]):
+    """What a phase asks of its run loop (`RunLoop`)."""
+
+    memory: LimitedMemory[R]
+    ledger: Ledger
+    eager: bool
+    told: bool  # whether boundaries are
+    failed: int  # periods in a row that were none
+    phase: Phase[R]
+
+    def lasts(self, size: int) -> None:
+        """So many bytes were alive all the time of a recorded iteration."""
+
+    def tell(self, kind: str, why: str = "") -> None:
+        """Tell a log."""
+
+    def go(self, phase: Phase[R]) -> None:
+        """Let another phase begin."""
+
+    def enter(self, phase: FollowingPhase[R] | OnDemandPhase[R]) -> None:
+        """Let another phase begin; what is recorded goes on being so."""
+
+    def record(self) -> None:
+        """Record, and forget the plan there was."""
+
+    def record_beside(self) -> None:
+        """Record beside the plan there is."""
+
+    def new_book(self) -> Book[R]:
+        """Return a book that begins here."""
+
+    def give_up(self, why: str) -> None:
+        """Record no more."""
+
+    def found(self, trace: Trace, found: Alike, book: Book[R], inner: Phase[R]) -> None:
+        """Have an iteration planned for."""
+
+    def switch(self, course: Course[R], trail: list[list[R]]) -> None:
+        """Go over to a better plan, if it is there."""
+
+
 class Phase(Generic[R]):
     """Around each op `before` and `after`; `boundary` where an iteration may end, `sure` if it does."""
 
     book: Book[R] | None = None  # of the op that is under way, if it is recorded
     course: Course[R] | None = None
 
-    def __init__(self, loop: RunLoop[R]) -> None:
+    def __init__(self, loop: Loop[R]) -> None:
         self.loop = loop
 
     @property
@@ -69,11 +108,11 @@ class Phase(Generic[R]):
         """Of the plan there is, followed or not."""
         return None if self.course is None else self.course.follower
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Do what is due before an op; return which one of the plan's it is, or `LOST`."""
         raise NotImplementedError
 
-    def after(self, call: Call[R]) -> None:
+    def after(self, call: RunOp[R]) -> None:
         """Do what is due after it."""
         raise NotImplementedError
 
@@ -87,14 +126,14 @@ class Phase(Generic[R]):
             self.course.drop()
 
 
-class OnDemand(Phase[R]):
+class OnDemandPhase(Phase[R]):
     """Ops get what they touch. The plan that was left, if there is one, goes on where its first ops come by."""
 
-    def __init__(self, loop: RunLoop[R], course: Course[R] | None = None) -> None:
+    def __init__(self, loop: Loop[R], course: Course[R] | None = None) -> None:
         super().__init__(loop)
         self.course = course
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Look whether the plan's first ops came by."""
         course = self.course
         if course is None or (i := course.follower.before(call)) == LOST:
@@ -102,10 +141,10 @@ class OnDemand(Phase[R]):
         self.loop.tell("resumed")
         self.loop.ledger.close(ON_DEMAND, course.follower.deviation, but=i)
         course.follower.deviation = ""
-        self.loop.enter(Following(self.loop, course))
+        self.loop.enter(FollowingPhase(self.loop, course))
         return i
 
-    def after(self, call: Call[R]) -> None:
+    def after(self, call: RunOp[R]) -> None:
         """Count the op; where no boundaries are told, an iteration is as long as the one that was planned."""
         ledger, course = self.loop.ledger, self.course
         ledger.ops += 1
@@ -126,7 +165,7 @@ class OnDemand(Phase[R]):
         if self.loop.phase is self:
             course.follower.restart()
             course.follower.deviation = ""
-            self.loop.enter(Following(self.loop, course))
+            self.loop.enter(FollowingPhase(self.loop, course))
 
     def _ended(self, course: Course[R]) -> None:
         self.loop.ledger.close(ON_DEMAND, course.follower.deviation)
@@ -135,16 +174,16 @@ class OnDemand(Phase[R]):
             self.loop.record()
 
 
-class Following(Phase[R]):
+class FollowingPhase(Phase[R]):
     """Ops go along with a plan, for which a better one may come at the end of an iteration."""
 
     course: Course[R]
 
-    def __init__(self, loop: RunLoop[R], course: Course[R]) -> None:
+    def __init__(self, loop: Loop[R], course: Course[R]) -> None:
         super().__init__(loop)
         self.course = course
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Do what the plan has before the op, or leave the plan."""
         follower = self.course.follower
         i = follower.before(call)
@@ -152,12 +191,12 @@ class Following(Phase[R]):
             self.course.calm = 0
             self.loop.tell("deviated", follower.deviation)
             self.loop.ledger.step()
-            self.loop.enter(OnDemand(self.loop, self.course))
+            self.loop.enter(OnDemandPhase(self.loop, self.course))
             if self.loop.eager:
                 self.loop.record_beside()
         return i
 
-    def after(self, call: Call[R]) -> None:
+    def after(self, call: RunOp[R]) -> None:
         """Do what the plan has after the op."""
         self.loop.ledger.ops += 1
         if self.course.follower.after(call):
@@ -192,12 +231,12 @@ class Following(Phase[R]):
             self.loop.record()
 
 
-class Recording(Phase[R]):
+class RecordingPhase(Phase[R]):
     """Ops are written down around another phase, until two iterations are alike."""
 
     book: Book[R]
 
-    def __init__(self, loop: RunLoop[R], book: Book[R], inner: Following[R] | OnDemand[R]) -> None:
+    def __init__(self, loop: Loop[R], book: Book[R], inner: FollowingPhase[R] | OnDemandPhase[R]) -> None:
         super().__init__(loop)
         self.book, self.inner = book, inner
 
@@ -206,7 +245,7 @@ class Recording(Phase[R]):
         """Of the plan there is, followed or not."""
         return self.inner.course
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Do what the inner phase does; an input that is about to be written may end an iteration."""
         found = self.book.before(call)
         if found is not None:
@@ -214,7 +253,7 @@ class Recording(Phase[R]):
             return self.loop.phase.before(call)
         return self.inner.before(call)
 
-    def after(self, call: Call[R]) -> None:
+    def after(self, call: RunOp[R]) -> None:
         """Note the op, and see whether that ends an iteration which was there before."""
         self.inner.after(call)
         self.loop.ledger.step()
@@ -236,7 +275,7 @@ class Recording(Phase[R]):
         loop.ledger.step()
         least = loop.ledger.least()
         loop.ledger.close(RECORDED)
-        loop.environment.lasts(least)
+        loop.lasts(least)
         found = book.boundary()
         if found is not None:
             self._alike(found)
@@ -250,11 +289,11 @@ class Recording(Phase[R]):
         self.loop.ledger.close("" if self.loop.eager else RECORDED)
         self.book = self.loop.new_book()
 
-    def _alike(self, found: Found) -> None:
+    def _alike(self, found: Alike) -> None:
         """Two iterations are alike: have them planned for, unless they are what is followed already."""
         loop, book = self.loop, self.book
         try:
-            if isinstance(self.inner, Following) and self._followed(self.inner.course, found):
+            if isinstance(self.inner, FollowingPhase) and self._followed(self.inner.course, found):
                 self.loop.go(self.inner)
                 return
             trace = book.trace(found)
@@ -266,7 +305,7 @@ class Recording(Phase[R]):
         loop.failed = 0
         loop.found(trace, found, book, self.inner)
 
-    def _followed(self, course: Course[R], found: Found) -> bool:
+    def _followed(self, course: Course[R], found: Alike) -> bool:
         """Whether what was found is what is followed; where that misses blocks, ops must touch what was planned."""
         (lo, hi), i = found.bounds[-1], course.follower.i
         if course.follower.hints.n != hi - lo:

@@ -16,14 +16,14 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol
 
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.runtime.residency.environment import Call
+from gpumem.runtime.residency.environment import RunOp
 from gpumem.runtime.residency.follower import LOST, Follower
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.runtime.residency.ledger import Ledger
 from gpumem.runtime.residency.limited_memory import LimitedMemory, LimitError, R
 from gpumem.runtime.residency.observing import Refusal, tolerable
-from gpumem.runtime.residency.phases import Course, Following, OnDemand, Phase, Recording
+from gpumem.runtime.residency.phases import Course, FollowingPhase, OnDemandPhase, Phase, RecordingPhase
 from gpumem.runtime.residency.report import ON_DEMAND, RECORDED, ManagedReport
 from gpumem.swap.plan import Plan
 from gpumem.trace import Trace
@@ -89,7 +89,7 @@ class RunLoop(Generic[R]):
         self.given_up = False  # to record
         self.hints: Hints | None = None  # those that were followed last
         self._job: Planning | None = None  # that was started last
-        self.phase: Phase[R] = OnDemand(self)
+        self.phase: Phase[R] = OnDemandPhase(self)
 
     def go(self, phase: Phase[R]) -> None:
         """Let another phase begin; a book that is not taken along is closed."""
@@ -104,7 +104,7 @@ class RunLoop(Generic[R]):
 
     # around an op
 
-    def before(self, call: Call[R]) -> int:
+    def before(self, call: RunOp[R]) -> int:
         """Do what is due before an op; return which one of the plan's it is, or `LOST`."""
         try:
             return self.phase.before(call)
@@ -112,7 +112,7 @@ class RunLoop(Generic[R]):
             self._failed(error)
             return LOST
 
-    def after(self, call: Call[R]) -> None:
+    def after(self, call: RunOp[R]) -> None:
         """Do what is due after an op."""
         try:
             self.phase.after(call)
@@ -130,7 +130,7 @@ class RunLoop(Generic[R]):
             self._failed(error)
 
     def observed(self, look: Callable[..., Any], *what: Any) -> Any:
-        """Call what only observes, and return what it does; None, and no recording any more, where it fails."""
+        """RunOp what only observes, and return what it does; None, and no recording any more, where it fails."""
         try:
             return look(*what)
         except Exception as error:
@@ -161,20 +161,20 @@ class RunLoop(Generic[R]):
         elif (course := self.phase.course) is not None:
             if course.follower.i:
                 course.follower.restart()
-            self.go(Following(self, course))
+            self.go(FollowingPhase(self, course))
 
     def close(self) -> None:
         """Close the last row, and want no plan any more; who makes one ends at its next step."""
-        phase = self.phase.inner if isinstance(self.phase, Recording) else self.phase
+        phase = self.phase.inner if isinstance(self.phase, RecordingPhase) else self.phase
         self.ledger.close(*self._state(phase))
         self.phase.drop()
-        self.go(OnDemand(self))
+        self.go(OnDemandPhase(self))
 
     # what is entered and left
 
-    def enter(self, phase: Following[R] | OnDemand[R]) -> None:
+    def enter(self, phase: FollowingPhase[R] | OnDemandPhase[R]) -> None:
         """Let another phase begin; what is recorded goes on being so."""
-        if isinstance(self.phase, Recording):
+        if isinstance(self.phase, RecordingPhase):
             self.phase.inner = phase
         else:
             self.go(phase)
@@ -182,12 +182,12 @@ class RunLoop(Generic[R]):
     def record(self) -> None:
         """Begin to record, and forget the plan there was."""
         self.phase.drop()
-        self.go(Recording(self, self.new_book(), OnDemand(self)))
+        self.go(RecordingPhase(self, self.new_book(), OnDemandPhase(self)))
 
     def record_beside(self) -> None:
         """Begin to record beside the plan there is."""
-        if isinstance(self.phase, Following | OnDemand):
-            self.go(Recording(self, self.environment.book(), self.phase))
+        if isinstance(self.phase, FollowingPhase | OnDemandPhase):
+            self.go(RecordingPhase(self, self.environment.book(), self.phase))
 
     def new_book(self) -> Book[R]:
         """Return a book that begins here."""
@@ -199,13 +199,13 @@ class RunLoop(Generic[R]):
         """Go on without a recorder, and so without a plan."""
         self.phase.drop()
         self.given_up = True
-        self.go(OnDemand(self))
+        self.go(OnDemandPhase(self))
         self.note(f"runs on demand, as it cannot be recorded: {why}")
 
     def follow(self, trace: Trace, plan: Plan) -> None:
         """Follow a plan from the next op on, which is taken for the first."""
         self.phase.drop()
-        self.go(Following(self, self._course(trace, plan)))
+        self.go(FollowingPhase(self, self._course(trace, plan)))
 
     def _course(self, trace: Trace, plan: Plan) -> Course[R]:
         self.hints = Hints.of(trace, plan)
@@ -213,7 +213,7 @@ class RunLoop(Generic[R]):
 
     # an iteration that was there twice
 
-    def found(self, trace: Trace, found: Found, book: Book[R], inner: Phase[R]) -> None:
+    def found(self, trace: Trace, found: Alike, book: Book[R], inner: Phase[R]) -> None:
         """Go along with an iteration, and have it planned for."""
         self._rows(found, len(book.keys), inner)
         self.tell("found", f"{trace.n} ops")
@@ -229,10 +229,10 @@ class RunLoop(Generic[R]):
         course = self._course(trace, Plan.of(trace))
         course.marks, course.job = found.marks, job
         if now:
-            self.go(Following(self, course))
+            self.go(FollowingPhase(self, course))
         else:  # it ended some ops ago, and the next one is to be found
             course.follower.i = LOST
-            self.go(OnDemand(self, course))
+            self.go(OnDemandPhase(self, course))
         self._fit()
         if job is not None:
             job.start(self._job)
@@ -242,7 +242,7 @@ class RunLoop(Generic[R]):
                 self.switch(course, trail if now else [])
                 self.ledger.began = self.environment.now()  # no iteration's time
 
-    def _rows(self, found: Found, count: int, inner: Phase[R]) -> None:
+    def _rows(self, found: Alike, count: int, inner: Phase[R]) -> None:
         """Close the rows before, between and after the iterations found, of so many recorded ops."""
         deviation = "" if inner.follower is None else inner.follower.deviation
         state = "" if self.eager else RECORDED
@@ -276,6 +276,10 @@ class RunLoop(Generic[R]):
 
     # what came of it
 
+    def lasts(self, size: int) -> None:
+        """So many bytes were alive all the time of a recorded iteration."""
+        self.environment.lasts(size)
+
     def tell(self, kind: str, why: str = "") -> None:
         """Tell a log."""
         self.environment.told(kind, why)
@@ -288,7 +292,7 @@ class RunLoop(Generic[R]):
     def _state(self, phase: Phase[R]) -> tuple[str, str]:
         """What the iteration under way is called, and where it left the plan."""
         deviation = "" if phase.follower is None else phase.follower.deviation
-        return (ON_DEMAND if deviation else phase.state() if isinstance(phase, Following) else ""), deviation
+        return (ON_DEMAND if deviation else phase.state() if isinstance(phase, FollowingPhase) else ""), deviation
 
     def report(self, *, open_row: bool) -> ManagedReport:
         """Return what came of the run so far; with the row under way, where that is asked for."""
@@ -298,6 +302,6 @@ class RunLoop(Generic[R]):
         peak = plan.apply(trace).peak_load if plan is not None and trace is not None else 0
         rows: Sequence[Any] = self.ledger.rows
         if open_row:
-            phase = self.phase.inner if isinstance(self.phase, Recording) else self.phase
+            phase = self.phase.inner if isinstance(self.phase, RecordingPhase) else self.phase
             rows = [*rows, *self.ledger.open_row(*self._state(phase))]
         return ManagedReport(memory.limit, memory.held, trace, plan, peak, tuple(rows), tuple(self.notes))

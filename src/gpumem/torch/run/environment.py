@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.hints import Hints
-from gpumem.runtime.residency.iteration_recorder import Book, Found
+from gpumem.runtime.residency.iteration_recorder import Alike, Book
 from gpumem.torch.capture.captured import cut
 from gpumem.torch.capture.op_recorder import OpRecorder
 from gpumem.torch.run.memory import Memory
@@ -57,7 +57,7 @@ class StepBook(Book[Cell]):
         """Nothing is recorded any more."""
         self._memory.buried = None
 
-    def trace(self, found: Found) -> Trace:
+    def trace(self, found: Alike) -> Trace:
         """Return the last of two iterations; WorkloadError where they are none."""
         return cut(self.ops, found.bounds, "step").trace
 

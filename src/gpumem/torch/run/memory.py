@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpumem.base.units import human
-from gpumem.runtime.residency.environment import Copy
+from gpumem.runtime.residency.environment import HostCopy
 from gpumem.runtime.residency.limited_memory import DEVICE, HOST, RECIPE, UNLIMITED, LimitedMemory
 from gpumem.torch.internals import pointer, quietly, torch
 from gpumem.torch.run.engines import Engine, Pointers, has_memory
@@ -91,7 +91,7 @@ class Memory(LimitedMemory[Cell], Storages):
             )
         self.arrive(cell)
 
-    def dying(self, copy: Copy) -> None:
+    def dying(self, copy: HostCopy) -> None:
         """Let what computes next, perhaps in this memory, wait for the copy."""
         self.engine.settle(copy.data)
 

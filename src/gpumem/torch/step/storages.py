@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpumem.runtime.residency.environment import Copy, Movable
+from gpumem.runtime.residency.environment import HostCopy, Movable
 from gpumem.torch.internals import torch
 
 FEW = 2**14  # bytes of numbers; a generator's state has 5,056
@@ -110,7 +110,7 @@ class Storages:
     def arrived(self, cell: Cell, place: torch.device) -> None:
         """Take note of a new cell, or refuse it."""
 
-    def dying(self, copy: Copy) -> None:
+    def dying(self, copy: HostCopy) -> None:
         """Somebody else gets a cell's memory next, and a copy of it may be under way."""
 
 
