@@ -289,6 +289,7 @@ QUESTIONS = {
         "runtime/long",
         "runtime/page",
         "runtime/programs",
+        "runtime/residency/state_machine",
         "simulator/overhead",
         "swap/search/brute_force",
         "trace/kept",
