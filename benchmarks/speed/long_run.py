@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.long_run [iterations]
 
-A device of blocks and, where PyTorch is there, a training step, each over iterations of sizes drawn from a growing range, so
-that most are new: what Python holds (tracemalloc) after a thousand of them and at the end, and how many threads plan.
-The device's log and the rows of the report are kept out of it by being full before: they are bounded.
+A device of blocks and, where PyTorch is there, a training step, each over iterations of sizes that are drawn, one to
+four of each: what Python holds (tracemalloc) after a thousand changes of shape and at the end, and how many threads
+plan at once. The device's log is short here; it, the rows and the notes of a report are bounded.
 """
 
 from __future__ import annotations
