@@ -134,13 +134,13 @@ def retried(world: Full, device: Any, name: str, reads: list[int], writes: list[
 
 
 class Torn(InMemory):
-    """A device whose n-th copy back fails."""
+    """A device whose n-th copy back fails, and fails again."""
 
     left = 3
 
     def back(self, storage: LiveBlock, copy: Any) -> None:
         self.left -= 1
-        if not self.left:
+        if self.left in (0, -1):
             raise RuntimeError("a copy was torn")
         super().back(storage, copy)
 

@@ -53,6 +53,7 @@ class LimitedMemory(Generic[R]):
         self.counts = Counts()
         self.pressed = False  # whether what is asked for makes room as well: bytes would be lost else
         self.recover: Callable[[R], None] = lambda cell: None  # makes what has a recipe only
+        self.stumbled: Callable[[str, Exception], None] = lambda what, error: None  # told what was tried again, and why
 
     def begin(self) -> None:
         """Count anew, from now on."""
@@ -195,7 +196,7 @@ class LimitedMemory(Generic[R]):
         """Begin to copy a cell to the host, unless the host has it."""
         storage = cell.storage
         if cell.copy is None and cell.where is DEVICE and not cell.pinned and cell.version and storage is not None:
-            cell.copy = HostCopy(self.engine.out(storage))
+            cell.copy = HostCopy(self._again("a copy to the host", self.engine.out, storage))
             self.counts.out += cell.size
 
     def release(self, cell: R) -> None:
@@ -243,7 +244,7 @@ class LimitedMemory(Generic[R]):
         self._fill(cell, storage, keep)
         if cell.copy is not None:
             try:
-                self.engine.back(storage, cell.copy.data)
+                self._again("a copy to the device", self.engine.back, storage, cell.copy.data)
             except BaseException:
                 self.pointers.empty(storage)
                 raise
@@ -255,11 +256,19 @@ class LimitedMemory(Generic[R]):
         """Give a storage memory; where that is refused, within the limit or not, after others have lost theirs."""
         while True:
             try:
-                self.pointers.fill(storage, cell.size)
+                self._again("memory for what comes back", self.pointers.fill, storage, cell.size)
                 return
             except self.no_memory:
                 if not self.squeeze(keep):
                     raise
+
+    def _again(self, what: str, move: Callable[..., Any], *operands: Any) -> Any:
+        """Move, and once more where that failed: nothing is lost by it, and a failure that stays comes out."""
+        try:
+            return move(*operands)
+        except Exception as error:
+            self.stumbled(what, error)
+            return move(*operands)
 
     def squeeze(self, keep: Sequence[R] = ()) -> bool:
         """Send away what was not used for longest, as the device has no memory left; return whether there was any."""

@@ -81,6 +81,7 @@ class RunLoop(Generic[R]):
     def __init__(self, environment: Environment[R], *, wait: bool, eager: bool) -> None:
         self.environment, self.wait, self.eager = environment, wait, eager
         self.memory = environment.memory
+        self.memory.stumbled = lambda what, error: self.note(f"{what} was tried twice: {type(error).__name__}: {error}")
         self.ledger = Ledger(self.memory, environment.now)
         self.notes: deque[str] = deque(maxlen=NOTES)
         self.noted = 0  # notes so far

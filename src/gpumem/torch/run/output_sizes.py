@@ -30,12 +30,15 @@ class Predicted:
         if not kind_of(func).makes:  # as optimizers' calls on lists, whose arguments take long to look at
             return 0
         try:
-            shape = (func, _shape(args), _shape([*kwargs.items()]))
-            found = self.fresh.get(shape)
+            return self._found(func, args, kwargs)
         except Exception as error:  # an argument that cannot be looked at
             if not tolerable(error):
                 raise
             return self._operands(args, kwargs)
+
+    def _found(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        shape = (func, _shape(args), _shape([*kwargs.items()]))
+        found = self.fresh.get(shape)
         if found is None:
             found = self.fresh[shape] = self._ask(func, args, kwargs)
             if len(self.fresh) > KNOWN:
