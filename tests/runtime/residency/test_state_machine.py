@@ -1,14 +1,14 @@
 """Any program on a residency within a limit, beside a dict that keeps all bytes (`limited_memory`, `environment`).
 
-Copies land late, memory that was given back is poisoned and used again, and any move may fail (`late_copies`). After each
-step the books are what the cells say, each cell is in one state of the picture's, and nothing is held past the limit.
+Copies land late, memory that was given back is poisoned and used again, and any move may fail (`late_copies`). After
+each step the books are what the cells say, each cell is in one state of the picture's, and nothing is held past the limit.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpumem.runtime.residency.environment import Movable, Where
@@ -72,7 +72,7 @@ class Programs(RuleBasedStateMachine):
         self.bytes: dict[int, bytes] = {}
         self.beside = self.number = 0
 
-    @initialize(limit=st.integers(60, 160))
+    @initialize(limit=st.integers(40, 120))
     def limited(self, limit: int) -> None:
         self.memory.limit = limit
 
@@ -110,7 +110,16 @@ class Programs(RuleBasedStateMachine):
     @rule(data=st.data(), pure=st.booleans())
     def op(self, data: st.DataObject, pure: bool) -> None:
         """Operands are read, and then cells are written, some of them in place. A pure one may be made again."""
-        reads, writes = self.some(data, 3), self.some(data, 2)
+        self.done(self.some(data, 3), self.some(data, 2), pure)
+
+    @precondition(lambda self: len(self.cells) > 1)
+    @rule(data=st.data())
+    def make(self, data: st.DataObject) -> None:
+        """A cell is made of others, which can be done again."""
+        one, *others = data.draw(st.permutations(self.cells))
+        self.done(others[: data.draw(st.integers(1, 2))], [one], True)
+
+    def done(self, reads: list[Cell], writes: list[Cell], pure: bool) -> None:
         memory, touched = self.memory, [*dict.fromkeys([*reads, *writes])]
         before = {cell: cell.version for cell in self.cells}
         with raising(*ERRORS) as failed:
@@ -221,27 +230,52 @@ class Programs(RuleBasedStateMachine):
     # what a plan does, or one that is not followed any more
 
     @precondition(lambda self: self.handles)
-    @rule(data=st.data(), move=st.sampled_from(["out", "release", "bring", "drop"]), once=st.booleans())
-    def hint(self, data: st.DataObject, move: str, once: bool) -> None:
+    @rule(
+        data=st.data(),
+        moves=st.lists(
+            st.sampled_from(["out", "release", "bring", "bring", "back once", "look"]), min_size=1, max_size=4
+        ),
+    )
+    def hints(self, data: st.DataObject, moves: list[str]) -> None:
+        """A cell is moved, whoever needs it."""
         cell, memory = self.one(data), self.memory
-        with raising(*ERRORS):
-            if move == "out":
-                memory.out(cell)
-            elif move == "release":
-                memory.release(cell)
-                assert cell.where is not DEVICE or cell.pinned
-            elif move == "bring" and cell.where is HOST and memory.held + cell.size <= memory.limit:
-                assert cell.copy is not None
-                cell.copy.drop_on_return = once
-                memory.bring(cell)
-            elif move == "drop" and self.droppable(cell):
-                recipe = Recipe(cell)
-                with raising(Exception) as failed:
-                    memory.drop(cell, recipe)
-                if failed:
-                    assert cell.recipe is None and cell.where is DEVICE
-                    cell.recipe = recipe
-                    recipe.done()
+        for move in moves:
+            with raising(*ERRORS):
+                if move == "out":
+                    memory.out(cell)
+                elif move == "release":
+                    memory.release(cell)
+                    assert cell.where is not DEVICE or cell.pinned
+                elif move == "look":
+                    memory.ready([cell], 0, "look")
+                    self.holds(cell)
+                elif cell.where is HOST and memory.held + cell.size <= memory.limit:
+                    assert cell.copy is not None
+                    cell.copy.drop_on_return = move == "back once"
+                    memory.bring(cell)
+            self.bury()
+            self.books()
+            self.bytes_are_somewhere()
+
+    @rule(data=st.data(), then=st.sampled_from(["", "write a source", "recover"]))
+    def drop(self, data: st.DataObject, then: str) -> None:
+        """What can be made again is given up; perhaps somebody writes what that reads."""
+        found = [cell for cell in self.cells if self.droppable(cell)]
+        if not found:
+            return
+        cell = data.draw(st.sampled_from(found))
+        recipe = Recipe(cell)
+        with raising(*ERRORS) as failed:
+            self.memory.drop(cell, recipe)
+        if failed:
+            assert cell.recipe is None and cell.where is DEVICE
+            recipe.done()
+        elif then == "recover":
+            with raising(*ERRORS):
+                self.memory.bring(cell)
+                self.holds(cell)
+        elif then:
+            self.done([], [data.draw(st.sampled_from(recipe.sources))], False)
         self.bury()
 
     def droppable(self, cell: Cell) -> bool:
@@ -276,7 +310,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(
         move=st.sampled_from(["out", "back", "settle", "fill", "empty"]),
-        n=st.integers(1, 4),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
         error=st.sampled_from(ERRORS),
     )
     def fault(self, move: str, n: int, error: type[Exception]) -> None:
@@ -348,3 +382,4 @@ class Programs(RuleBasedStateMachine):
 
 
 TestPrograms = Programs.TestCase
+TestPrograms.settings = settings(max_examples=4 * settings.default.max_examples)
