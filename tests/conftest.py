@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from gpumem.base.errors import CheckError
 from gpumem.check import RULES
@@ -30,6 +30,7 @@ from gpumem.simulator.machine import Link, Machine
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_slow_is_fine)
 settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=20)
+settings.register_profile("mutants", parent=settings.get_profile("quick"), phases=[Phase.explicit, Phase.generate])
 settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=_slow_is_fine)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -17,6 +17,8 @@ from tests.runtime.residency.late_copies import Late, check, raising
 
 DEVICE, HOST, RECIPE, NOTHING = Where
 ERRORS = (MemoryError, OSError)
+MOVES = ["out", "release", "bring", "back once", "look"]
+LIKELY = [["release", "back once", "release", "look"], ["out", "release", "bring", "look", "release"]]
 
 
 class Cell(Movable):
@@ -72,13 +74,13 @@ class Programs(RuleBasedStateMachine):
         self.bytes: dict[int, bytes] = {}
         self.beside = self.number = 0
 
-    @initialize(limit=st.integers(40, 120))
+    @initialize(limit=st.integers(5, 14))
     def limited(self, limit: int) -> None:
         self.memory.limit = limit
 
     # what a program does
 
-    @rule(size=st.sampled_from([0, 8, 8, 16, 16, 32]), late=st.booleans())
+    @rule(size=st.sampled_from([0, 1, 1, 2, 3, 4]), late=st.booleans())
     def allocate(self, size: int, late: bool) -> None:
         """A block that has no memory before it is touched, or one that an op made."""
         cell = Cell(self.number, size, NOTHING if late else DEVICE)
@@ -168,32 +170,40 @@ class Programs(RuleBasedStateMachine):
     @rule(data=st.data(), told=st.booleans())
     def free(self, data: st.DataObject, told: bool) -> None:
         """A handle goes; with the last one the bytes: freed by the program, or dead from one moment to the next."""
-        k = data.draw(st.sampled_from(range(len(self.handles))))
-        cell = self.handles[k]
+        cell = self.one(data)
         if self.handles.count(cell) == 1:
-            if cell.feeds:  # whoever makes something again of it keeps it
-                return
-            with raising(*ERRORS) as failed:
-                if cell.where is DEVICE:
-                    self.memory.settle(cell)
-                    self.engine.empty(cell)
-            if failed:
-                return
-            cell.dead = True
-            self.cells.remove(cell)
-            self.lost.append(cell)
-            self.memory.dead.append(cell)
-            for other in self.cells:
-                if other.made and cell in other.made[0]:
-                    other.made = None
-            if told:
-                self.memory.bury()
-            self.bury()
-        del self.handles[k]
+            self.freed(cell, told)
+        else:
+            self.handles.remove(cell)
+
+    def freed(self, cell: Cell, told: bool) -> None:
+        if cell.feeds:  # whoever makes something again of it keeps it
+            return
+        with raising(*ERRORS) as failed:
+            if cell.where is DEVICE:
+                self.memory.settle(cell)
+                self.engine.empty(cell)
+        if failed:
+            return
+        cell.dead = True
+        self.cells.remove(cell)
+        self.lost.append(cell)
+        self.memory.dead.append(cell)
+        self.handles = [other for other in self.handles if other is not cell]
+        self.fresh_no_more(cell)
+        if told:
+            self.memory.bury()
+        self.bury()
+
+    def fresh_no_more(self, cell: Cell) -> None:
+        """Nothing can be made of a cell again."""
+        for other in self.cells:
+            if other.made and cell in other.made[0]:
+                other.made = None
 
     @precondition(lambda self: self.handles)
-    @rule(data=st.data())
-    def pin(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), then=st.booleans())
+    def pin(self, data: st.DataObject, then: bool) -> None:
         """Somebody has the address, and may write there unseen from now on."""
         cell = self.one(data)
         with raising(*ERRORS):
@@ -202,10 +212,10 @@ class Programs(RuleBasedStateMachine):
             self.memory.pin(cell, "a test")
             self.memory.wrote([cell])
             self.bytes[cell.number] = bytes(cell.memory or b"")
-            for other in self.cells:
-                if other.made and cell in other.made[0]:
-                    other.made = None
+            self.fresh_no_more(cell)
         self.bury()
+        if then and self.handles.count(cell) == 1:
+            self.freed(cell, told=False)
 
     @rule(value=st.integers(0, 255))
     def poke(self, value: int) -> None:
@@ -215,7 +225,7 @@ class Programs(RuleBasedStateMachine):
                 cell.memory[0] = value
                 self.bytes[cell.number] = bytes(cell.memory)
 
-    @rule(size=st.sampled_from([-16, 8, 16]))
+    @rule(size=st.sampled_from([-2, -1, 1, 2]))
     def charge(self, size: int) -> None:
         """Memory beside the cells."""
         if self.beside + size < 0:
@@ -232,9 +242,7 @@ class Programs(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(
         data=st.data(),
-        moves=st.lists(
-            st.sampled_from(["out", "release", "bring", "bring", "back once", "look"]), min_size=1, max_size=4
-        ),
+        moves=st.lists(st.sampled_from(MOVES), min_size=1, max_size=4) | st.sampled_from(LIKELY),
     )
     def hints(self, data: st.DataObject, moves: list[str]) -> None:
         """A cell is moved, whoever needs it."""
@@ -257,14 +265,16 @@ class Programs(RuleBasedStateMachine):
             self.books()
             self.bytes_are_somewhere()
 
-    @rule(data=st.data(), then=st.sampled_from(["", "write a source", "recover"]))
-    def drop(self, data: st.DataObject, then: str) -> None:
+    @rule(data=st.data(), then=st.sampled_from(["", "", "write a source", "recover", "free"]), fails=st.booleans())
+    def drop(self, data: st.DataObject, then: str, fails: bool) -> None:
         """What can be made again is given up; perhaps somebody writes what that reads."""
         found = [cell for cell in self.cells if self.droppable(cell)]
         if not found:
             return
         cell = data.draw(st.sampled_from(found))
         recipe = Recipe(cell)
+        if fails:
+            self.fault("empty", 1, OSError)
         with raising(*ERRORS) as failed:
             self.memory.drop(cell, recipe)
         if failed:
@@ -274,6 +284,8 @@ class Programs(RuleBasedStateMachine):
             with raising(*ERRORS):
                 self.memory.bring(cell)
                 self.holds(cell)
+        elif then == "free":
+            self.freed(cell, told=True)
         elif then:
             self.done([], [data.draw(st.sampled_from(recipe.sources))], False)
         self.bury()
@@ -351,6 +363,8 @@ class Programs(RuleBasedStateMachine):
         check(self.memory, [*self.cells, *self.lost], self.beside, self.engine)
         least = self.memory.least
         assert 0 <= least <= self.memory.alive or self.lost
+        for cell in self.cells:
+            assert {*cell.feeds} == {x for x in (*self.cells, *self.lost) if x.recipe and cell in x.recipe.sources}
 
     @invariant()
     def bytes_are_somewhere(self) -> None:
