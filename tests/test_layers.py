@@ -301,6 +301,7 @@ QUESTIONS = {
         "torch/run/bits",
         "torch/run/leaving",
         "torch/run/observing",
+        "torch/run/faults",
         "torch/run/op_samples",
     ),
     *(
