@@ -90,9 +90,7 @@ def main() -> None:
         late = held()
         tracemalloc.stop()
         close()
-        print(
-            f"{name}: {early:.2f} MiB after {EARLY} changes of shape, {late:.2f} after {iterations}; {most} plan at once"
-        )
+        print(f"{name}: {early:.2f} MiB after {EARLY} changes of shape, {late:.2f} after {iterations}; {most} plan")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Any program on a residency within a limit, beside a dict that keeps all bytes (`limited_memory`, `environment`).
 
 Copies land late, memory that was given back is poisoned and used again, and any move may fail (`late_copies`).
-After each step the books are what the cells say, each cell is in one state of the picture, no more is held than the limit.
+After each step the books are what the cells say, each cell is in one state of the picture, within the limit.
 """
 
 from __future__ import annotations
