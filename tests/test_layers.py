@@ -121,7 +121,8 @@ def home(name: str) -> str:
     for path in (SOURCE.parent / Path(*name.split(".")), SOURCE.parent / Path(*room.split("."))):
         if path.with_suffix(".py").exists():
             return ".".join(path.relative_to(SOURCE.parent).parts)
-    face = importlib.import_module(room) if (SOURCE.parent / Path(*room.split("."))).is_dir() else None
+    door = SOURCE.parent / Path(*room.split("."), "__init__.py")
+    face = importlib.import_module(room) if door.exists() and hands_on(door) else None  # others may need PyTorch
     if isinstance(face, Face) and last in face._home and face._home[last][0] != room:
         return home(".".join(face._home[last]))
     whole = SOURCE.parent / Path(*name.split("."))
@@ -133,9 +134,14 @@ def ours(path: Path) -> set[str]:
     return {home(name) for name in imports(path) if name.startswith("gpumem.")}
 
 
+def hands_on(path: Path) -> bool:
+    """Whether an `__init__` file only hands names on."""
+    return "face(__name__)" in text(path)
+
+
 def faces() -> list[Path]:
     """`__init__` files that only hand names on."""
-    return [path for path in modules() if path.name == "__init__.py" and "face(__name__)" in text(path)]
+    return [path for path in modules() if path.name == "__init__.py" and hands_on(path)]
 
 
 def part(name: str, level: int) -> str:

@@ -33,6 +33,16 @@ def test_ops_that_differ_by_name_alone_are_no_iteration() -> None:
     assert {row.ops for row in rows[1:-1]} == {18}
 
 
+def test_a_book_that_ends_leaves_another_one_told_of_deaths() -> None:
+    """A run that records anew has the next book before the last one is closed."""
+    run = managed("64KiB", **HOW)
+    first, second = run.steps.book(), run.steps.book()
+    first.close()
+    assert run.memory.buried is not None
+    second.close()
+    assert run.memory.buried is None
+
+
 def test_a_run_that_strays_is_planned_for_anew() -> None:
     net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(6)])
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -287,6 +287,11 @@ class RecordingPhase(Phase[R]):
     def _afresh(self) -> None:
         """Go on with an empty book."""
         self.loop.ledger.close("" if self.loop.eager else RECORDED)
+        self._empty()
+
+    def _empty(self) -> None:
+        """Begin another book."""
+        self.book.close()
         self.book = self.loop.new_book()
 
     def _alike(self, found: Alike) -> None:
@@ -324,7 +329,7 @@ class RecordingPhase(Phase[R]):
         elif self.book.told:
             self.book.begin()
         else:
-            self.book = self.loop.new_book()
+            self._empty()
 
 
 def _touched(trace: Trace) -> list[list[int]]:

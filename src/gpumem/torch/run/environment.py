@@ -42,8 +42,8 @@ class StepBook(Book[Cell]):
     ) -> None:
         self.ops = OpRecorder(memory, memory.device, scene, timed, as_bare=False)
         super().__init__(self.ops.recorder, repeats, MIN_LENGTH)
-        self._memory = memory
-        memory.buried = lambda cell: observed(self.ops.buried, cell)
+        self._memory, self._buried = memory, lambda cell: observed(self.ops.buried, cell)
+        memory.buried = self._buried
 
     def begin(self) -> None:
         """An iteration may begin here."""
@@ -54,8 +54,9 @@ class StepBook(Book[Cell]):
         self.ops.end()
 
     def close(self) -> None:
-        """Nothing is recorded any more."""
-        self._memory.buried = None
+        """Nothing is recorded any more; another book may be told of deaths by now."""
+        if self._memory.buried is self._buried:
+            self._memory.buried = None
 
     def trace(self, found: Alike) -> Trace:
         """Return the last of two iterations; WorkloadError where they are none."""
