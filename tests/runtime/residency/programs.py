@@ -171,7 +171,7 @@ class Letters:
         self.log.append((kind, why))
 
     def run(self, text: str) -> None:
-        """Run a letter an op; `|` is a boundary, `.` one that may be none, and `aB` is an op `a` that reads B's cell."""
+        """Run a letter an op; `|` is a boundary, `.` one that may be none, `aB` an op `a` that reads B's cell."""
         for letter in re.findall("[a-z][A-Z]?|[|.]", text):
             if letter in "|.":
                 self.loop.boundary(letter == "|")

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from gpumem.runtime import Adaptive, InMemory, LimitError, LiveBlock, OnClock
+from gpumem.runtime.residency.environment import Where
+from gpumem.runtime.residency.limited_memory import ResidencyError
 from gpumem.testing import Unmanaged
 from tests.runtime.programs import CLOCK, Small, begin, short, step, told
+from tests.runtime.residency.programs import Cell, Told
 
 
 def test_native_until_the_limit_then_the_least_recently_used_goes() -> None:
@@ -155,3 +158,109 @@ def test_a_copy_that_fails_leaves_the_block_on_the_host() -> None:
     assert [device.read(b)[0] for b in blocks] == [1, 2, 3]
     device.close()
     assert len(told(device, "fill")) == len(told(device, "empty"))
+
+
+def cold(limit: int, *sizes: int) -> tuple[Told, list[Cell]]:
+    """A memory with cells on the device, the one that was not used for longest first."""
+    memory = Told(limit)
+    cells = [Cell(chr(97 + k), size) for k, size in enumerate(sizes)]
+    for cell in cells:
+        memory.arrive(cell)
+    return memory, cells
+
+
+def gone(memory: Told) -> str:
+    return "".join(name for _, move, name in memory.moves if move == "release")
+
+
+@pytest.mark.parametrize(
+    ("fresh", "goes"), [(0, ""), (10, ""), (11, "a"), (20, "a"), (21, "ab"), (50, "abcd"), (51, None)]
+)
+def test_no_more_goes_than_must(fresh: int, goes: str | None) -> None:
+    memory, cells = cold(60, 10, 10, 10, 10, 10)
+    kept = cells[-1:]
+    if goes is None:
+        with pytest.raises(LimitError, match=r"an op holds 61 B at once, the limit is 60 B; .* 61 bytes"):
+            memory.ready(kept, fresh, "an op")
+        return
+    memory.ready(kept, fresh, "an op")
+    assert gone(memory) == goes and memory.counts.evictions == len(goes) and memory.held == 50 - 10 * len(goes)
+
+
+def test_who_is_used_last_goes_last() -> None:
+    memory, (a, b, c, d) = cold(40, 10, 10, 10, 10)
+    memory.ready([b, a], 0, "an op")
+    memory.room(30)
+    assert gone(memory) == "cdb"
+    memory.ready([a, c], 0, "an op")  # who was away is used as it is named
+    assert [*memory.here] == [a, c] and memory.counts.misses == 1
+    memory.ready([d, a], 0, "an op")
+    assert [*memory.here] == [c, d, a] and memory.counts.misses == 2
+    assert memory.counts.back == 20 and memory.counts.out == 30
+
+
+def test_who_is_pinned_asked_for_or_without_bytes_makes_no_room() -> None:
+    memory, (a, b, c, d) = cold(30, 10, 0, 10, 10)
+    memory.pin(a, "a graph")
+    c.asked = True
+    memory.room(10)
+    assert gone(memory) == "d" and memory.held == 20
+    with pytest.raises(LimitError, match=r"holds 40 B at once, 20 B of it in storages that cannot move \(a graph\)"):
+        memory.room(20, what="an op")
+    memory.pressed = True  # bytes would be lost else
+    memory.room(20)
+    assert gone(memory) == "dc"
+    memory.charge(5)
+    with pytest.raises(LimitError, match=r"holds 36 B at once, 15 B of it in storages that cannot move \(a graph\)"):
+        memory.room(21)
+
+
+def test_books_of_what_is_held() -> None:
+    memory, (a, b) = cold(2**62, 10, 20)
+    assert (memory.held, memory.alive, memory.pinned, memory.peak, memory.least) == (30, 30, 0, 0, 0)
+    memory.begin()
+    assert (memory.peak, memory.least) == (30, 30)
+    memory.pin(b, "somebody")
+    memory.pin(b, "somebody else")
+    assert memory.pinned == 20 and b.pinned == "somebody"
+    memory.charge(7)
+    memory.charge(-7)
+    assert (memory.held, memory.peak) == (30, 37)
+    memory.dead += [a, b]
+    memory.bury()
+    assert (memory.held, memory.alive, memory.pinned, memory.least, memory.peak) == (0, 0, 0, 0, 37)
+    assert not memory.here
+
+
+def test_where_the_device_has_no_memory_others_make_room_one_by_one() -> None:
+    memory, (a, b, c) = cold(2**62, 10, 10, 10)
+    memory.release(c)
+    refused = iter([MemoryError(), MemoryError(), MemoryError(), MemoryError(), None])
+
+    def fill(storage: object, size: int) -> None:
+        error = next(refused)
+        if error is not None:
+            raise error
+
+    memory.pointers.fill = fill  # type: ignore[method-assign]
+    told: list[str] = []
+    memory.stumbled = lambda what, error: told.append(what)
+    memory.bring(c)  # each try is made twice
+    assert [*memory.here] == [c] and memory.held == 10
+    assert told == ["memory for what comes back"] * 2 and memory.counts.evictions == 2
+    assert not memory.squeeze([c])
+    assert memory.squeeze() and not memory.here
+
+
+def test_moves_that_are_none_of_the_picture() -> None:
+    memory, (a, b) = cold(2**62, 10, 10)
+    memory.release(a)
+    with pytest.raises(ResidencyError, match=r"Cell\(a\) is not on the device, and so cannot be pinned by a test"):
+        memory.pin(a, "a test")
+    with pytest.raises(ResidencyError, match=r"Cell\(b\) is on the device already"):
+        memory.landed(b)
+    memory.out(b)
+    with pytest.raises(ResidencyError, match=r"Cell\(b\) cannot be dropped"):
+        memory.drop(b, object())
+    with pytest.raises(ResidencyError, match=r"Cell\(a\) went from host to nothing"):
+        memory._gone(a, Where.NOTHING)

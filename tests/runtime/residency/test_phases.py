@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.iteration_recorder import TRIES
 from gpumem.runtime.residency.phases import CALM, PATIENCE, FollowingPhase, OnDemandPhase, Phase, RecordingPhase

@@ -93,11 +93,14 @@ class Beside:
         return True
 
     def rest(self) -> None:
-        """All streams that computed go on from here, whichever of them comes first."""
+        """All streams that computed go on from here, whichever of them comes first.
+
+        Those of an earlier stretch too: what they made may have been away since, and come back.
+        """
         self.follow()
         self.joint.record(self.compute)
-        while self.others:
-            self.others.pop().wait_event(self.joint)
+        for stream in self.others - {self.compute}:
+            stream.wait_event(self.joint)
 
     def out(self, storage: Any) -> Slab:
         """Copy, once what was computed so far is there."""
