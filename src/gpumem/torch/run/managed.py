@@ -24,8 +24,8 @@ from gpumem.runtime.residency.run_loop import RunLoop
 from gpumem.simulator.machine import Machine
 from gpumem.swap.plan import Plan
 from gpumem.swap.planners import planner_of
-from gpumem.torch.internals import SWAPS, register_optimizer_step_post_hook, torch
-from gpumem.torch.run.engines import Engine, OnHost, Pointers, Resized, Swapped
+from gpumem.torch.internals import register_optimizer_step_post_hook, torch
+from gpumem.torch.run.engines import POINTERS, Engine, OnHost, Pointers
 from gpumem.torch.run.environment import StepEnvironment
 from gpumem.torch.run.foreign_threads import refused
 from gpumem.torch.run.forks import Forks
@@ -44,6 +44,10 @@ from gpumem.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOLD, DEVICE, HOST = "told", "device", "host"
+SIZELESS = (
+    f"PyTorch {torch.__version__}: what is on the host has no size here, so torch.save within the run writes a wrong "
+    "file, and limits may be passed; 2.12 is the oldest version that is supported"
+)
 PIECES = 8  # of the limit: into such parts calls on lists of tensors are split
 
 
@@ -372,7 +376,7 @@ def managed(
     run = Managed(
         limit,
         engine,
-        Swapped if SWAPS else Resized,
+        POINTERS,
         device,
         boundary=boundary,
         on_exit=on_exit,
@@ -382,6 +386,8 @@ def managed(
     )
     for note in advice() if device == "cuda" else ():
         run.loop.note(note)
+    if not POINTERS.views:
+        warnings.warn(SIZELESS, stacklevel=2)
     if plan is not None:
         run.follow(*given(plan))
     return run
