@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
+from time import perf_counter
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gpumem"
@@ -31,7 +33,7 @@ TESTS = {
 }
 OTHER = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OTHER |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
-SECONDS = 600  # of the tests of one mutant; one that hangs is killed by that
+PATIENCE = 3  # times as long as without a mutant the tests may take; one that hangs is killed by that
 
 
 def mutants(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -66,8 +68,8 @@ def changed(text: str, node: ast.AST, new: str) -> tuple[str, str]:
     return "".join(lines), lines[k].strip()
 
 
-def survives(checkout: Path, package: str) -> bool:
-    """Whether the tests of the package pass in a checkout."""
+def survives(checkout: Path, package: str, seconds: float) -> bool:
+    """Whether the tests of the package pass in a checkout, within so many seconds."""
     environment = os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "HYPOTHESIS_PROFILE": "quick"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     try:
@@ -76,12 +78,21 @@ def survives(checkout: Path, package: str) -> bool:
             cwd=checkout,
             env=environment,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=None if seconds == inf else seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
+
+
+def unchanged(checkout: Path, package: str) -> float:
+    """How many seconds the tests take without a mutant; they pass twice, first with all to be compiled."""
+    for _ in range(2):
+        begin = perf_counter()
+        if not survives(checkout, package, inf):
+            sys.exit(f"the tests of {package} fail without a mutant")
+    return perf_counter() - begin
 
 
 def main() -> None:
@@ -100,6 +111,7 @@ def main() -> None:
         if shared.is_dir():
             (Path(folder) / "shared").symlink_to(shared)
         all_of = {package: places(package) for package in asked.package}
+        seconds = {package: unchanged(checkout, package) for package in asked.package}
         for k in range(asked.count):
             package = asked.package[k % len(asked.package)]
             path, node, new = draw.choice(all_of[package])
@@ -107,7 +119,7 @@ def main() -> None:
             text = target.read_text()
             mutant, line = changed(text, node, new)
             target.write_text(mutant)
-            alive = survives(checkout, package)
+            alive = survives(checkout, package, PATIENCE * seconds[package])
             target.write_text(text)
             survivors += alive
             where = f"{path.relative_to(SOURCE)}:{node.lineno}"  # type: ignore[attr-defined]

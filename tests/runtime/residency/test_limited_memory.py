@@ -200,7 +200,7 @@ def test_who_is_used_last_goes_last() -> None:
 
 
 def test_who_is_pinned_asked_for_or_without_bytes_makes_no_room() -> None:
-    memory, (a, b, c, d) = cold(30, 10, 0, 10, 10)
+    memory, (a, _, c, _) = cold(30, 10, 0, 10, 10)
     memory.pin(a, "a graph")
     c.asked = True
     memory.room(10)
@@ -233,7 +233,7 @@ def test_books_of_what_is_held() -> None:
 
 
 def test_where_the_device_has_no_memory_others_make_room_one_by_one() -> None:
-    memory, (a, b, c) = cold(2**62, 10, 10, 10)
+    memory, (*_, c) = cold(2**62, 10, 10, 10)
     memory.release(c)
     refused = iter([MemoryError(), MemoryError(), MemoryError(), MemoryError(), None])
 
