@@ -70,7 +70,7 @@ def changed(text: str, node: ast.AST, new: str) -> tuple[str, str]:
 
 def survives(checkout: Path, package: str, seconds: float) -> bool:
     """Whether the tests of the package pass in a checkout, within so many seconds."""
-    environment = os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "HYPOTHESIS_PROFILE": "quick"}
+    environment = os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "HYPOTHESIS_PROFILE": "mutants"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     try:
         done = subprocess.run(
