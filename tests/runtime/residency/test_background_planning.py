@@ -15,7 +15,7 @@ from gpumem.pipeline import Among
 from gpumem.pipeline.compare_planners import asking
 from gpumem.runtime import InMemory
 from gpumem.runtime.residency.background_planning import Planning
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 from tests.runtime.programs import begin, short, step
 
 
@@ -169,3 +169,83 @@ def test_one_plan_at_a_time() -> None:
     for job in kept:
         job.stop(30)
     assert all(job.done for job in kept) and most == [1]
+
+
+def scripted(*answers: tuple[bool, str]) -> tuple[Planning, list[float | None]]:
+    """A planning whose planners offer the plan of that answer's length, and say whether they are through."""
+    asked: list[float | None] = []
+    trace = steady()
+
+    def ask(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        over, note = answers[len(asked)]
+        asked.append(seconds)
+        if over:
+            offer(Plan.of(trace))
+        return over, [note]
+
+    return Planning(trace, 1000, ask, 2.5), asked
+
+
+def steady() -> Trace:
+    return Trace(Buffers.make([8], [0], [2]), Ops.make([[], [0]], [[0], []]))
+
+
+def test_a_plan_that_is_found_in_its_time() -> None:
+    job, asked = scripted((True, "found"))
+    assert job.news() is None and job.done
+    job.start()
+    job.stop()
+    assert job.done and asked == [2.5] and job.notes == ["found"]
+    news = job.news()
+    assert news is not None and news[0] is job.trace and job.news() is None
+
+
+def test_a_plan_for_which_the_time_was_too_short() -> None:
+    job, asked = scripted((False, "too short"), (True, "found"))
+    job.run()
+    assert asked == [2.5, None] and job.notes == ["found"] and job.best is not None
+
+
+def test_a_plan_for_buffers_that_live_shorter() -> None:
+    job, asked = scripted((False, ""), (False, "none"), (True, "of shorter ones"))
+    job.shorter = steady()
+    job.run()
+    assert asked == [2.5, None, 2.5] and job.notes == ["none", "of shorter ones"]
+    assert job.best is not None and job.best[0] is job.shorter
+    other, asked = scripted((True, "found"))
+    other.shorter = steady()
+    other.run()
+    assert asked == [2.5] and other.best is not None and other.best[0] is other.trace
+
+
+def test_a_plan_that_nobody_wants() -> None:
+    job, asked = scripted((True, "found"))
+    job.give_up()
+    job.run()
+    assert job.unwanted and asked == [] and job.best is None and job.notes == []
+
+
+def test_a_plan_waits_for_the_one_before_it() -> None:
+    go, order = threading.Event(), []
+
+    def slow(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        go.wait(30)
+        order.append("first")
+        return True, []
+
+    def quick(trace: Trace, seconds: float | None, offer: Callable[[Plan], object]) -> tuple[bool, list[str]]:
+        order.append("second")
+        return True, []
+
+    first, second, third = (Planning(steady(), 1000, ask) for ask in (slow, quick, quick))
+    first.start()
+    second.start(first)
+    assert second.before is first and not first.done
+    second.stop(0.05)
+    assert not second.done and order == []
+    go.set()
+    second.stop(30)
+    assert order == ["first", "second"] and second.before is None and first.done
+    third.start(first)  # which is over
+    assert third.before is None
+    third.stop(30)

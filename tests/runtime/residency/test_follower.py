@@ -11,7 +11,7 @@ from gpumem import Recorder
 from gpumem.runtime.residency.follower import DOZEN, LOST, Follower
 from gpumem.runtime.residency.hints import LEAVE, Hints, looks
 from gpumem.runtime.residency.limited_memory import HOST
-from gpumem.swap.plan import Hold, Plan, Swap
+from gpumem.swap.plan import Hold, Plan, Recompute, Swap
 from gpumem.testing import plans, steps
 from gpumem.trace import Trace
 from tests.runtime.residency.programs import Cell, Cells, Op, Told
@@ -50,6 +50,25 @@ def test_swaps_move_what_they_are_about_when_they_say(data: st.DataObject) -> No
     for turn in range(TURNS):
         run(trace, follower, memory, cells, turn)
     assert sorted(memory.moves) == sorted(x for x in due(trace, plan) if x[0] < 2 * TURNS * trace.n)
+
+
+@given(st.data())
+def test_what_is_to_be_made_again_goes_to_the_host_where_nothing_can_make_it(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=4))
+    plan = data.draw(plans(trace, kinds=(Recompute,)))
+    memory = Told()
+    follower, cells = Follower(memory, Hints.of(trace, plan)), Cells(trace, memory)
+    for turn in range(TURNS):
+        run(trace, follower, memory, cells, turn)
+    expected = []
+    for d in plan.decisions:
+        assert isinstance(d, Recompute)
+        for turn in range(TURNS):
+            lasts = trace.buffers.persistent[d.buffer]
+            name = (d.buffer, 0 if lasts else turn - int(d.after < trace.buffers.start[d.buffer]))
+            expected.append((2 * (turn * trace.n + d.after + 1), "release", name))
+            expected.append((2 * (turn * trace.n + d.at), "bring", name))
+    assert sorted(memory.moves) == sorted(x for x in expected if x[0] < 2 * TURNS * trace.n)
 
 
 COUNT = 16

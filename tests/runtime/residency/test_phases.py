@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gpumem.runtime.residency import observing
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.iteration_recorder import TRIES
 from gpumem.runtime.residency.phases import CALM, PATIENCE, FollowingPhase, OnDemandPhase, Phase, RecordingPhase
+from gpumem.runtime.residency.run_loop import NOTES
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
 from tests.runtime.residency.programs import Cell, Letters
@@ -207,6 +211,89 @@ def test_a_plan_is_gone_over_to_where_an_iteration_ends() -> None:
     assert program.rows[2:] == [("planned", 4)] * 2 and program.loop.job is None
     moves = [move for _, move, _ in program.memory.moves]
     assert moves == ["out"] + 2 * ["out", "release", "bring"]  # it is copied when the plan begins
+
+
+def test_a_report_has_the_plan_and_the_row_under_way() -> None:
+    program = Letters(limit=5)
+    program.sizes = dict.fromkeys("abcd", 2)
+    before = program.loop.report(open_row=True)
+    assert (before.plan, before.trace, before.planned_peak, before.iterations) == (None, None, 0, ())
+    program.plan = planned
+    program.run("abcd|abcd|ab")
+    report = program.loop.report(open_row=True)
+    assert report.plan is not None and report.trace is not None and report.trace.n == 4
+    assert report.planned_peak == report.plan.apply(report.trace).peak_load == 8
+    assert (report.limit, report.held) == (5, program.memory.held)
+    assert [(row.number, row.state, row.ops) for row in report.iterations] == [
+        (0, "recorded", 4),
+        (1, "recorded", 4),
+        (2, "planned", 2),
+    ]
+    assert [row.ops for row in program.loop.report(open_row=False).iterations] == [4, 4]
+    program.run("x")
+    assert program.loop.report(open_row=True).iterations[-1].state == "on demand"
+    program.loop.close()
+    assert program.loop.report(open_row=False).iterations[-1].deviation == "op 2: x came for c"
+
+
+def test_a_program_that_pauses_goes_on_where_its_iteration_begins() -> None:
+    program = Letters()
+    program.run("ab|a")
+    program.loop.pause()
+    program.loop.start()  # what was begun and left is no iteration
+    program.run("ab|ab|")
+    assert program.rows == [("recorded", 2)] * 3 and phase(program) == "RD"  # the second began with the one left
+    program.run("ab|")
+    assert phase(program) == "F"
+    program.run("a")
+    program.loop.pause()
+    program.loop.start()
+    assert phases(program, "a", "b") == ["F", "F"] and program.log == [("found", "2 ops")]
+    program.run("x")
+    program.loop.pause()
+    assert phase(program) == "F"
+
+
+def test_what_observes_and_fails_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "STRICT", False)
+    program = Letters()
+
+    def fails() -> None:
+        raise KeyError("a defect")
+
+    assert program.loop.observed(lambda x: x + 1, 2) == 3 and not program.loop.given_up
+    assert program.loop.observed(fails) is None
+    assert program.loop.given_up and phase(program) == "D" and program.books[0].closed
+    assert [*program.loop.notes] == ["runs on demand, as it cannot be recorded: KeyError: 'a defect'"]
+    program.run("ab|ab|ab|")
+    program.loop.pause()
+    program.loop.start()
+    assert phase(program) == "D" and {state for state, _ in program.rows} == {"on demand"}
+
+
+def test_an_iteration_that_is_to_be_recorded_anew() -> None:
+    program = Letters()
+    program.plan = lambda trace: "the optimizer has made its state"
+    program.run("ab|ab|")
+    assert phase(program) == "RD" and [book.closed for book in program.books] == [True, False]
+    assert [*program.loop.notes] == ["recorded anew: the optimizer has made its state"]
+    program.plan = lambda trace: None
+    program.run("ab|ab|")
+    assert phase(program) == "F"
+
+
+def test_boundaries_without_ops_between_them() -> None:
+    program = Letters()
+    program.run("||ab||ab||")
+    assert program.rows == [("recorded", 2), ("recorded", 2)] and phase(program) == "F"
+
+
+def test_notes_are_bounded() -> None:
+    program = Letters()
+    for k in range(NOTES + 5):
+        program.loop.note(str(k))
+    assert len(program.loop.notes) == NOTES == 1000 and program.loop.notes[0] == "5"
+    assert program.loop.noted == NOTES + 5
 
 
 def missing(program: Letters) -> list[bool]:

@@ -20,7 +20,7 @@ from gpumem.torch.run.output_sizes import Predicted
 from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import THERE, Call, Kind, tensors
-from gpumem.torch.step.storages import Cell
+from gpumem.torch.step.storages import KEPT, Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
@@ -89,7 +89,9 @@ class Within(OpMode):
         if kind.overwrites:
             operands = [*dict.fromkeys([*memory.of(call.read), *written])]
         call.reads = operands if kind.reads else []
-        call.key = looks(kind.looks, [cell.size for cell in call.reads])
+        phase = self.loop.phase
+        if phase.book is not None or phase.course is not None:  # else nobody looks
+            call.key = looks(kind.looks, [cell.size for cell in call.reads])
 
     def _expected(self, i: int, call: Call) -> int:
         """The bytes that an op will make."""
@@ -139,9 +141,9 @@ class Within(OpMode):
         call.touched = touched
         if kind.resizes:
             memory.resized(call.written)
-        if call.keeps:  # sizes, scales, packed weights: read by ops that do not name them
+        if kind.keeps:  # sizes, scales, packed weights: read by ops that do not name them
             for cell in [*touched, *call.writes]:
-                memory.pin(cell, "a nested or quantized tensor")
+                memory.pin(cell, KEPT)
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):

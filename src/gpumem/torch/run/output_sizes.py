@@ -12,7 +12,7 @@ from gpumem.torch.internals import quietly, torch
 from gpumem.torch.step.ops import OURS, amount, kind_of, results, tensors
 from gpumem.torch.step.storages import parts
 
-PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 KNOWN = 4096  # calls that are remembered, the latest; not tuned: some thousand shapes are those of many nets
 
 

@@ -110,6 +110,8 @@ def pieces(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], chunk: int
     whole = {key: given[key] for key in lists.tensors if given.get(key)}
     if len({len(tensors) for tensors in whole.values()}) != 1:
         return None
+    if (1 + lists.makes) * sum([x.nbytes for tensors in whole.values() for x in tensors]) <= chunk:
+        return None  # by far the most calls; what it makes is at most as much as it is given, list by list
     rows = [*zip(*whole.values())]
     cuts = _cuts([_touched(row, lists.makes) for row in rows], chunk)
     if len(cuts) == 2 or (lists.several_ways and not _one_way(rows)):

@@ -86,7 +86,8 @@ class Kind:
     """What the schema of an op says: whether it may count, what it writes, what its arguments are called.
 
     `looks`: its name, the same for the forms in which it is written down; `makes`: it returns tensors; `keeps`: it may
-    keep operands where no later op names them; `unsaid`: arguments that it writes all the same; `again`: it may be
+    keep operands where no later op names them; `given`: the arguments that are tensors, or lists of them, where they
+    are; `unsaid`: arguments that it writes all the same; `again`: it may be
     called again, and does the same; `grows`: unwatched, a backward pass may do it in place; `resizes`: what it writes
     may get another storage.
     """
@@ -97,6 +98,7 @@ class Kind:
     makes: bool
     keeps: bool
     composite: bool
+    given: tuple[int, ...]
     reads: bool
     overwrites: bool
     empty: bool
@@ -141,6 +143,7 @@ def _kind_of(func: Any) -> Kind:
         makes=any("Tensor" in str(r.type) for r in schema.returns),
         keeps=_keeps(name, schema),
         composite=_is_composite(func),
+        given=tuple(i for i, a in enumerate(arguments) if "Tensor" in str(a.type)),
         reads=name not in LOOKS_AT_SHAPES,
         overwrites=name in OVERWRITES,
         gathers=short in GATHERS,
@@ -219,16 +222,6 @@ class Call:
             return self.operands
         return [x for x in self.operands if not any(x is y for y in self.written)]
 
-    @property
-    def keeps(self) -> bool:
-        """Whether it may keep operands where no later op names them."""
-        if self.kind.keeps:
-            return True
-        for x in self.operands:  # noqa: SIM110 - a generator takes a microsecond, and this is asked with every op
-            if x.is_nested or x.is_quantized:
-                return True
-        return False
-
 
 def out_of_place(name: str) -> str:
     """Return the name of the op that runs where a recorder may have written down its form in place.
@@ -261,7 +254,7 @@ def call_of(
     kind = kind or kind_of(func)
     if not kind.counts:
         return None
-    operands = tensors(args, device)
+    operands = tensors([args[i] for i in kind.given if i < len(args)], device)  # to look at numbers takes longer
     if kwargs:
         operands += tensors(kwargs.values(), device)
     if not operands and (not kind.makes or _made_on(args, kwargs) != device or _nothing(kind, args)):
