@@ -79,6 +79,8 @@ class Adaptive:
         blocks are about to be brought, `after` when it was begun. Append yours.
     log : sequence of LogEntry
         What was done, the last 2^18 entries.
+    beside : int
+        Bytes within the limit that are no block's, as `charge` was told.
 
     Raises
     ------
@@ -154,7 +156,7 @@ class Adaptive:
         self._moves = Logged(world, self.log)
         self._memory: LimitedMemory[LiveBlock] = LimitedMemory(self._moves, self._moves)
         self._blocks: dict[int, LiveBlock] = {}
-        self._made = self._beside = 0
+        self._made = self.beside = 0
         self._closed = False
         self._times, self._detect = OpTimes(world.lasted), (detect, min_length)
         self._loop: RunLoop[LiveBlock] = RunLoop(_Blocks(self), wait=wait, eager=True)
@@ -272,7 +274,7 @@ class Adaptive:
         if size > 0:
             self._memory.ready([], size, "memory beside the blocks")
         self._memory.charge(size)
-        self._beside += size
+        self.beside += size
 
     # what becomes of them
 
@@ -389,7 +391,7 @@ class _Blocks:
         device, memory = self._device, self.memory
         if memory.limit == UNLIMITED:
             memory.limit = amount(device.limit, trace.peak_load, "limit")
-        limit = memory.limit - device._beside
+        limit = memory.limit - device.beside
         if trace.peak_load <= limit or device.planners == [NEVER_PLANNED]:
             return None
         less = used(trace)

@@ -122,7 +122,6 @@ class LimitedArrays:
         self._starts: list[int] = []
         self._arrays: dict[int, ManagedArray] = {}
         self._freed: deque[int] = deque()
-        self._beside = 0
 
     def allocate(self, size: int) -> int:
         """Return the address of a new array, without bytes."""
@@ -231,8 +230,7 @@ class LimitedArrays:
             try:
                 self._drain()
                 self.device.charge(size)
-                self._beside += size
-                self.world.restrict(self.limit - self._beside)
+                self.world.restrict(self.limit - self.device.beside)
             finally:
                 self._inside = False
 
