@@ -114,7 +114,10 @@ class Written(Book[Cell]):
     def __init__(self, environment: Letters) -> None:
         super().__init__(Recorder(), environment.repeats, min_length=1)
         self.environment, self.blocks = environment, dict[Any, int]()
-        self.closed = False
+        self.begun = self.closed = False
+
+    def begin(self) -> None:
+        self.begun = True
 
     def record(self, call: Op) -> None:
         """Write an op down, which reads what it touches."""

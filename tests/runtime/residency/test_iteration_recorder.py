@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from gpumem.runtime.residency import iteration_recorder
 from gpumem.runtime.residency.iteration_recorder import Alike, Book
@@ -77,6 +78,16 @@ def test_what_differs_by_name_alone_does_not_repeat(free_late: bool) -> None:
     (found, *_) = repeating("xyabcabcabcabc", free_late)
     (lo, middle), (again, hi) = found.bounds
     assert middle == again and middle - lo == hi - middle == 3 and lo >= 2
+
+
+@given(st.text("abc", max_size=6), st.text("abcd", min_size=1, max_size=5), st.booleans())
+def test_what_is_found_is_there_twice(prefix: str, period: str, free_late: bool) -> None:
+    names = prefix + 6 * period
+    found = repeating(names, free_late)
+    assert found or len({*period}) < len(period)  # what repeats within a period may be found, and be none of two
+    for one in found[:1]:
+        (lo, middle), (again, hi) = one.bounds
+        assert 0 <= lo < middle == again < hi <= len(names) and names[lo:middle] == names[middle:hi]
 
 
 def test_a_book_is_full_some_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,7 @@ def test_where_recording_is_cheap_it_begins_with_the_first_op_not_as_planned() -
     program = cheap()
     assert phases(program, "abcd", "x", "abc", "d", "abc", "d") == ["F", "RD", "RD", "RF", "RF", "F"]
     assert [book.closed for book in program.books] == [True, True]
+    assert [book.begun for book in program.books] == [True, False]  # within an iteration there is no beginning
     assert program.rows[-4:] == [("idle", 4), ("on demand", 4), ("idle", 1), ("idle", 4)]
 
 
@@ -276,6 +277,7 @@ def test_an_iteration_that_is_to_be_recorded_anew() -> None:
     program.plan = lambda trace: "the optimizer has made its state"
     program.run("ab|ab|")
     assert phase(program) == "RD" and [book.closed for book in program.books] == [True, False]
+    assert all(book.begun for book in program.books)
     assert [*program.loop.notes] == ["recorded anew: the optimizer has made its state"]
     program.plan = lambda trace: None
     program.run("ab|ab|")
