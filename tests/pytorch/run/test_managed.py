@@ -15,13 +15,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpumem.runtime.residency.background_planning import Planning
 from gpumem.swap import Plan, Swap, Variant
 from gpumem.torch import LimitError, WorkloadError, fit, managed
 from gpumem.torch.run import managed as managed_module
 from gpumem.torch.run.engines import Resized
 from gpumem.torch.run.on_cuda import advice
 from tests.pytorch.managing import HOW, Lesson, differences, least, scalars, taught, trace_of, world
-from tests.pytorch.small_runs import QUICK, pair
+from tests.pytorch.small_runs import KIB, QUICK, pair
 
 Steps = Callable[[Any], object]
 RUNS = 5  # steps, of which the last is planned
@@ -440,6 +441,30 @@ def test_a_pytorch_whose_storages_lose_their_size_is_told_of(monkeypatch: pytest
     monkeypatch.setattr(managed_module, "POINTERS", Resized)
     with pytest.warns(UserWarning, match=r"PyTorch \S+: .* torch.save .* writes a wrong file"):
         assert managed("1GiB", **HOW).memory.pointers is Resized
+
+
+def test_an_iteration_that_is_as_large_as_the_limit_needs_no_plan() -> None:
+    trace, _ = pair()
+    peak = trace.peak_load
+    whole = managed("100%", **QUICK)
+    assert whole.mode.chunk is None and whole._settled(trace) is None and whole.memory.limit == peak
+    assert managed(peak, **QUICK)._settled(trace) is None
+    job = managed(peak - 1, **QUICK)._settled(trace)
+    assert isinstance(job, Planning) and (job.trace, job.limit, job.seconds) == (trace, peak - 1, QUICK["seconds"])
+
+
+@pytest.mark.parametrize(("limit", "chunk"), [(8 * KIB, KIB), (17, 2), (16, 2), (15, 1), (7, 1)])
+def test_calls_on_lists_are_split_by_an_eighth_of_the_limit(limit: int, chunk: int) -> None:
+    assert managed(limit, **QUICK).mode.chunk == chunk
+    assert managed(limit, chunk=5, **QUICK).mode.chunk == 5
+
+
+def test_what_lasts_is_as_much_as_the_limit() -> None:
+    run = managed(100, **QUICK)
+    run._lasts(100)
+    with pytest.raises(LimitError, match=r"101 B last .* the limit is 100 B, .* is 101 bytes"):
+        run._lasts(101)
+    managed(100, on_exit="host", **QUICK)._lasts(101)
 
 
 def test_boundary_that_is_told() -> None:
