@@ -183,9 +183,9 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none
     (array([3]), array([5]))
     """
-    n, g = trace.n, gaps(trace)
+    g = gaps(trace)
     size, value, after = trace.buffers.size[g.buffer], g.value, g.unrolled(trace)
-    opens = np.full(len(g), 3 * n)
+    opens = np.full(len(g), np.iinfo(np.int64).max)
     np.minimum.at(opens, value, after)
     w = Windows(
         g.buffer,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
-from gpumem.swap.plan.decisions import Decision, Swap, Variant
+from gpumem.swap.plan.decisions import Decision, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
 from gpumem.trace import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops, Trace
@@ -144,7 +144,8 @@ class _Rewrite:
         """What is inserted gets new index `at`: tell the cuts."""
         if isinstance(what, Replay):
             for value in what.wanted:
-                (cut,) = (c for c in self.cuts[value.buffer] if c.replayed_at == what.place)
+                mine = ((c, c.decision) for c in self.cuts[value.buffer])
+                (cut,) = (c for c, d in mine if isinstance(d, Recompute) and d.at == what.place)
                 cut.back, cut.ready = at + what.spans[value].write, at + what.spans[value].last_write
         elif what.role == COPY_OUT:
             what.cut.out = at
