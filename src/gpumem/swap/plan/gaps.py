@@ -130,8 +130,8 @@ def lasts(found: Gaps, line: Timeline) -> I64:
 
 def straddle(found: Gaps, ops: Bool) -> Bool:
     """Return which gaps have one of `ops`, bool[n], between their accesses."""
-    seen = np.concatenate([[0], np.cumsum(np.tile(ops, 2))])
-    inside: Bool = seen[found.before] > seen[found.after + 1]
+    seen = np.cumsum(np.concatenate([ops, ops]))
+    inside: Bool = seen[found.before - 1] > seen[found.after]
     return inside
 
 
@@ -141,15 +141,17 @@ def without(load: I64, found: Gaps, size: I64) -> I64:
 
 
 def around(start: I64, end: I64, size: I64, n: int) -> I64:
-    """Add up `size` over the ops `[start, end)` of the circle of `n`; no arc is longer than that.
+    """Add up `size` over the ops `[start, end)` of the circle of `n`.
 
     >>> around(np.array([1, 3]), np.array([3, 6]), np.array([1, 10]), 4)
     array([10, 11,  1, 10])
     """
-    change = np.zeros(2 * n + 1, np.int64)
+    change = np.zeros(n, np.int64)
     np.add.at(change, start % n, size)
-    np.add.at(change, start % n + end - start, -size)
-    total: I64 = np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    np.add.at(change, end % n, -size)
+    total: I64 = (
+        np.cumsum(change) + (size * (end // n - start // n)).sum()
+    )  # what goes on over a boundary is there at 0
     return total
 
 
