@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given, settings, strategies as st
 
 import gpumem.simulator._iteration as module
 from gpumem.base.errors import CheckError
@@ -15,7 +16,9 @@ from gpumem.simulator._iteration import Clock, Reservations, Steps
 from gpumem.simulator.host_threads import Hosts
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
+from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
+from tests.plain import plain
 from tests.simulator.host_cases import Case, cases, chain, with_copy
 
 
@@ -46,6 +49,51 @@ def test_a_host_only_ever_delays(case: Case) -> None:
         clock = Clock(steps, Reservations.make(one.trace, one.capacity), Hosts.make(one.trace, one.machine, one.sync))
         starts.append([(clock.advance(), steps.start.copy())[1] for _ in range(4)])
     assert (np.array(starts[0]) >= np.array(starts[1])).all()
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 6), st.integers(1, 9))), max_size=40))
+def test_the_heap_gives_back_the_earliest_bytes_first(steps: list[tuple[int, int] | None]) -> None:
+    loops, there, free = plain(module), Counter[tuple[int, int]](), 0
+    (time, size), state = np.zeros((2, len(steps)), np.int64), np.zeros(3, np.int64)
+    for step in steps:
+        if step is not None:
+            loops._push(time, size, state, *step)
+            there[step] += 1
+        elif there:
+            first = min(there)[0]
+            assert loops._pop(time, size, state) == first
+            ((gone, count),) = (there - Counter(zip(time[: state[2]].tolist(), size[: state[2]].tolist()))).items()
+            assert gone[0] == first and count == 1
+            there -= Counter([gone])
+            free += gone[1]
+        used = int(state[2])
+        assert Counter(zip(time[:used].tolist(), size[:used].tolist())) == there
+        assert (state[0], state[1]) == (free, 0)
+
+
+def test_what_came_back_by_now_is_free_before_anything_starts() -> None:
+    trace = Trace(Buffers.make([8] * 4, [0] * 4, [2] * 4), Ops.make([[], []], [[], []]))
+    memory = Reservations.make(trace, 40)
+    heap = [(5, 1), (9, 2), (5, 4), (6, 8)]
+    memory.time[:4], memory.bytes[:4] = zip(*heap)
+    memory.state[:] = 10, 3, 4
+    later = memory.settled(5)
+    assert later.state.tolist() == [15, 3, 2]
+    assert list(zip(later.time[:2].tolist(), later.bytes[:2].tolist())) == [(6, 8), (9, 2)]
+    assert len(later.time) == len(later.bytes) >= 2 + 4  # room for all that an iteration gives back
+    assert later.settled(4).state.tolist() == [15, 3, 2] and later.settled(9).state.tolist() == [25, 3, 0]
+
+
+def test_what_is_there_before_the_first_iteration_is_reserved() -> None:
+    # W lives for ever, A over the boundary; B ends with the iteration; H is on the host
+    keep, host = [True, False, False, False], [False, False, False, True]
+    buffers = Buffers.make([1, 2, 4, 8], [0, 1, 1, 1], [2, 3, 2, 3], persistent=keep, host=host)
+    memory = Reservations.make(Trace(buffers, Ops.make([[], []], [[], []])), 100)
+    assert memory.live.tolist() == [False, True, False, False] and memory.state.tolist() == [100 - 3, 0, 0]
+    assert (memory.start_ptr.tolist(), memory.starts.tolist()) == ([0, 0, 2], [1, 2])
+    assert (memory.end_ptr.tolist(), memory.ends.tolist()) == ([0, 1, 2], [2, 1])
+    off = Reservations.make(Trace(buffers, Ops.make([[], []], [[], []])), None)
+    assert not off.live.any() and not len(off.starts) and not len(off.ends)
 
 
 FAULTS = {

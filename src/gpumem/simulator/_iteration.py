@@ -42,7 +42,7 @@ class Reservations(NamedTuple):
         free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
         starts, ends = (Csr.grouped(step[mine], np.flatnonzero(mine), n) for step in (b.start, b.end % n))
         back, reserved = np.zeros((2, len(b)), np.int64)
-        time, size = np.zeros((2, len(b) + 1), np.int64)
+        time, size = np.zeros((2, len(b)), np.int64)
         state = np.array([free, 0, 0], np.int64)
         return cls(b.size, starts.ptr, starts.idx, ends.ptr, ends.idx, live, back, reserved, state, time, size)
 
@@ -54,7 +54,7 @@ class Reservations(NamedTuple):
         due = int(np.searchsorted(time, now, side="right"))
         self.state[_FREE] += size[:due].sum()
         self.state[_HEAP] = used - due
-        room = np.zeros(len(self.size) + 1, np.int64)  # what is left is sorted, hence a heap
+        room = np.zeros(len(self.size), np.int64)  # what is left is sorted, hence a heap
         return self._replace(time=np.concatenate([time[due:], room]), bytes=np.concatenate([size[due:], room]))
 
 

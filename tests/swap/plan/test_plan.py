@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ def test_plans_survive_json() -> None:
     plan = Plan((Swap(0, 1, 2, 2, 2), Recompute(1, 2, 4, 3), Hold(1, 6), Variant(0, "fast", 5, 6)), 7, "net")
     assert Plan.from_json(plan.to_json()) == plan
     assert Plan.from_json(Plan().to_json()) == Plan()
+    waits = replace(plan, blocking=True)
+    assert Plan.from_json(waits.to_json()) == waits
     rerun = Plan((Recompute(1, 2, 4, 3), Variant(0, "fast", 5, 6, at=3)), 7)
     assert Plan.from_json(rerun.to_json()) == rerun
     late = Plan((Swap(0, 1, 4, 4, 4, out=3),))
