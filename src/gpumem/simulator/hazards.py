@@ -84,13 +84,13 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
     shares, fixed, low, high = _addresses(trace, placement, host)
     written = np.zeros(len(b), np.bool_)
     written[ops.writes.idx] = True
-    edges = np.unique(np.concatenate([[0], low[shares], high[shares]]))  # addresses where a buffer begins or ends
+    edges = np.unique(np.concatenate([low[shares], high[shares]]))  # addresses where a buffer begins or ends
     table = (trace.n, len(ops.streams))
     touches = _Touches(
         *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, b.start),
         *(np.searchsorted(edges, low), np.searchsorted(edges, high), shares & ~written),
     )
-    pred, cause = np.full(table, -1, np.int64), np.zeros(table, np.int64)
+    pred, cause = np.empty(table, np.int64), np.empty(table, np.int64)
     wrote, read = np.full(len(b), -1, np.int64), np.full((len(b), len(ops.streams)), -1, np.int64)
     waits = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
     _sweep(
