@@ -193,6 +193,9 @@ def test_the_longest_time_that_counts_is_a_nanosecond_short_of_2_to_the_53() -> 
 
 
 def test_the_op_that_takes_too_long_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^op 0: 0 flops and 0 bytes take too long to count in ns"):
+        GTX.with_(launch_ns=2.0**53).durations(trace_of(COMPUTE))
+    assert GTX.with_(launch_ns=2.0**53 - 1).durations(trace_of(COMPUTE)).tolist() == [2**53 - 1]
     ops = Ops.make([[], []], [[], []], flops=[1.0, 1e12], moved=[2.0, 3.0])
     with pytest.raises(ValueError, match=r"^op 1: 1e\+12 flops and 3 bytes take too long to count in ns"):
         GTX.with_(flops=1e3).durations(Trace(Buffers.make([], [], []), ops))

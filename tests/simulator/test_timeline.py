@@ -137,6 +137,18 @@ def test_lifetimes_longer_than_an_iteration_count_as_often_as_they_overlap() -> 
     ]
 
 
+def test_what_is_held_at_the_start_is_what_the_iteration_before_left() -> None:
+    trace = two()
+    line = simulate(trace, replace(tiny_machine(), host_ns=5))
+    assert line.issued is not None
+    late = replace(line, issued=line.issued + 1, end=line.end + 1)
+    assert steps_of(late, trace, "scheduled") == [(0, 0), (1, 8), (6, 12), (6, 4), (11, 20), (11, 0)]
+    assert steps_of(late, trace, "completed") == [(0, 0), (1, 8), (6, 12), (11, 28), (31, 20), (61, 0)]
+    with pytest.raises(ValueError, match="the host gains 1 ns in every iteration"):
+        replace(line, gain=1).memory_over_time(trace, "completed")
+    assert replace(line, gain=1, cycle=0).memory_over_time(trace, "completed")[0][0] == 0
+
+
 def test_where_nothing_takes_time_the_peak_is_still_there() -> None:
     trace = two()
     trace = replace(trace, ops=replace(trace.ops, duration=np.zeros(3, np.int64)))
