@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -11,6 +12,8 @@ from gpumem.swap.plan.values import REASONS, Origins, Versions
 from gpumem.trace import Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 from tests.strategies import any_plans, steps, traces
+
+RANDOM = "it is random, and the host has no room for the state of the generator"
 
 
 def life(trace: Trace, b: int, op: int) -> range:
@@ -108,6 +111,17 @@ def test_what_ops_find_in_any_trace(trace: Trace) -> None:
 def test_what_ops_find_after_a_plan(data: st.DataObject) -> None:
     trace = data.draw(steps(max_layers=3))
     agrees(data.draw(any_plans(trace)).apply(trace))
+
+
+@given(st.data())
+def test_what_a_barred_op_made_is_not_made_again(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=6))
+    ops = np.array(data.draw(st.lists(st.integers(0, 3).map(lambda k: k == 3), min_size=trace.n, max_size=trace.n)))
+    v = Origins.of(trace)
+    for before, after in zip((v.found, v.left), (v.without(ops).found, v.without(ops).left)):
+        assert after.first is before.first and after.stop is before.stop
+        for first, stop, why, then in zip(before.first, before.stop, before.why, after.why):
+            assert then == (why if why or not ops[v.writer[first:stop]].any() else REASONS.index(RANDOM))
 
 
 def two_values() -> Trace:
