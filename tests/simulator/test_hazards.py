@@ -104,6 +104,15 @@ def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:
     assert hazards(trace, Placement.at(trace, [0, 0, 0])).after.tolist() == [[-1], [0], [1]]
 
 
+@pytest.mark.parametrize("size, cause", [(4, MEMORY), (0, DATA)])
+def test_only_bytes_are_waited_for_as_memory(size: int, cause: int) -> None:
+    # op 0 writes X, op 1 reads it; at its place op 0 makes another one in the next iteration
+    ops = Ops.make([[], [0], []], [[0], [], []], stream=[0, 1, 1], streams=["a", "b"])
+    for end, why in ((2, cause), (3, DATA)):  # a full circle shares its bytes with nobody
+        trace = Trace(Buffers.make([size], [0], [end]), ops)
+        assert edges_of(trace, Placement.at(trace, [0])) == {(-2, 0): why, (0, 1): DATA}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_an_address_space_of_many_pieces(seed: int) -> None:

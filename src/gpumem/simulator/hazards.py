@@ -227,12 +227,10 @@ def _note_read(tree: I64, low: int, high: int, t: int) -> None:
         if p % 2 == 1:
             tree[0, p] = t
             _note_above(tree, p, t)
-            p += 1
         if q % 2 == 1:
-            q -= 1
-            tree[0, q] = t
-            _note_above(tree, q, t)
-        p, q = p // 2, q // 2
+            tree[0, q - 1] = t
+            _note_above(tree, q - 1, t)
+        p, q = (p + 1) // 2, q // 2
 
 
 @inner
@@ -250,11 +248,9 @@ def _last_read(tree: I64, low: int, high: int) -> int:
     while p < q:
         if p % 2 == 1:
             last = max(last, tree[1, p])
-            p += 1
         if q % 2 == 1:
-            q -= 1
-            last = max(last, tree[1, q])
-        p, q = p // 2, q // 2
+            last = max(last, tree[1, q - 1])
+        p, q = (p + 1) // 2, q // 2
     while left > 0:  # what was noted for all of a subtree that the range lies in, or part of it does
         last = max(last, tree[0, left], tree[0, right])
         left, right = left // 2, right // 2

@@ -19,7 +19,7 @@ class Cut:
     """A gap that leaves the device without the buffer; new indices and ids are filled in on the way."""
 
     decision: Swap | Recompute
-    dirty: bool  # the host does not hold this value yet
+    dirty: bool  # the host does not hold this value yet: there is a copy-out
     out: int = -1  # new index of the copy-out, if there is one
     back: int = field(init=False)  # new index of the copy-in, or of the first rerun that writes it
     ready: int = field(init=False)  # new index of the copy-in, or of the last rerun that writes it
