@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpumem.pool.smartpool.offline import best_fit, first_fit
 from gpumem.simulator.hazards import hazards
@@ -77,6 +77,7 @@ def holds(trace: Trace, placement: Placement | None, host: Placement | None = No
     return {*edges}
 
 
+@settings(max_examples=60)
 @given(st.data())
 def test_hazards_enforce_the_rule_with_nothing_to_spare(data: st.DataObject) -> None:
     trace = data.draw(traces(max_ops=7, max_buffers=6, streams=3))
@@ -95,6 +96,16 @@ def test_no_edge_within_a_stream_and_one_for_each_other_stream() -> None:
     ops = Ops.make([[], [], [0, 1]], [[0], [1], []], stream=[0, 0, 1], streams=["a", "b"])
     trace = Trace(Buffers.make([4, 4], [0, 0], [3, 3]), ops)
     assert hazards(trace).after.tolist() == [[], [], [1]]
+
+
+def test_a_write_waits_for_reads_of_the_bytes() -> None:
+    # 0 writes A; 1 reads A; 2 writes C there, or A anew: either waits for 1, which waits for 0
+    for written, sizes, starts, ends in (([1], [4, 4], [0, 2], [2, 3]), ([0], [4], [0], [3])):
+        ops = Ops.make([[], [0], []], [[0], [], written], stream=[0, 1, 2], streams=["a", "b", "c"])
+        trace = Trace(Buffers.make(sizes, starts, ends), ops)
+        found = edges_of(trace, Placement.at(trace, [0] * len(sizes)))
+        why = DATA if written == [0] else MEMORY
+        assert found == {(-1, 0): why, (0, 1): DATA, (1, 2): why}
 
 
 def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:

@@ -102,7 +102,7 @@ class Device:
                 spans.append((d.buffer, d.release, d.prefetch - d.release))
             else:
                 spans.append((d.buffer, d.after + 1, d.at - d.after - 1))
-        more = np.array(spans, np.int64).reshape(-1, 3).T
+        more = np.array(spans, np.int64).reshape(len(spans), 3).T
         self.buffer, self.first, self.length = np.concatenate([[self.buffer, self.first, self.length], more], axis=1)
 
     def called(self, op: int) -> str:

@@ -128,7 +128,7 @@ class _Rewrite:
         rank[list(self.cuts)] = np.arange(len(self.cuts))  # one piece more than cuts for each
         pieces = np.array([piece for mine in self.cuts for piece in self.segments[mine]], np.int64)
         pairs = [(mine, c.decision.after) for mine, row in self.cuts.items() for c in row]
-        cut, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        cut, after = np.array(pairs, np.int64).reshape(len(pairs), 2).T
         before = np.searchsorted(cut * n + (after - start[cut]) % n, b * n + (op - start[b]) % n)
         found: I64 = pieces[before + rank[b]]
         return found
