@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from gpumem import check
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.values import REASONS, Origins, Versions
-from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace import COPY_IN, Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 from tests.strategies import any_plans, steps, traces
 
@@ -136,6 +136,18 @@ def test_two_whole_writes_are_two_values() -> None:
     assert v.last.tolist() == [1, 3, 3, 4]  # A as op 0 left it is there until op 1 changes it
     assert v.dies.tolist() == [False, False, True, True]
     assert v.made.tolist() == [0, 0, 2, 3]
+
+
+def test_the_first_write_of_all_is_looked_at_too() -> None:
+    # A, the first buffer, comes from H by a copy in op 0 and is read by ops 1 and 3
+    ops = Ops.make(
+        [[1], [0], [], [0]], [[0], [], [], []], role=[COPY_IN, 0, 0, 0], stream=[1, 0, 0, 0], streams=["a", "h2d"]
+    )
+    trace = Trace(Buffers.make([8, 8], [0, 0], [4, 1], host=[False, True]), ops)
+    with pytest.raises(ValueError, match="what buffer 0 holds after op 1: it came by a copy"):
+        Plan.of(trace, [Recompute(0, 1, 3, 3)]).apply(trace)
+    barred = Origins.of(two_values()).without(np.array([True, *[False] * 5]))
+    assert [REASONS[why] for why in barred.found.why] == [RANDOM, RANDOM, "", ""]
 
 
 def filled(name: str) -> Trace:
