@@ -12,8 +12,8 @@ from hypothesis import Phase, given, settings, strategies as st
 
 import gpumem.simulator._iteration as module
 from gpumem.base.errors import CheckError
-from gpumem.simulator._iteration import Clock, Reservations, Steps
-from gpumem.simulator.host_threads import Hosts
+from gpumem.simulator._iteration import Clock, Regime, Reservations, Steps
+from gpumem.simulator.host_threads import HELD, LAST, LATE, Hosts
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.trace import Buffers, Ops, Trace
@@ -39,6 +39,45 @@ def test_two_hosts_hand_over_in_one_order(machine: Machine) -> None:
     clock.advance()
     assert clock.hosts.issued.tolist() == [70, 74, 120, 120]
     assert simulate(trace, machine).makespan == 60
+
+
+def test_a_host_that_needs_no_time_hands_over_at_once(machine: Machine) -> None:
+    trace = chain(4, 5, 6)
+    steps = Steps.make(trace, machine, None)
+    clock = Clock(steps, Reservations.make(trace, None), Hosts.make(trace, machine, True))
+    for begin in (0, 15):  # the last op blocks
+        clock.advance()
+        assert clock.hosts.issued.tolist() == [begin] * 3
+        assert steps.start.tolist() == [begin, begin + 4, begin + 9]
+    one = simulate(chain(40), machine.with_(host_ns=10), sync=False)
+    assert (one.makespan, one.cycle, one.gain) == (40, 1, 30)
+
+
+def test_a_state_tells_how_long_copies_hold_a_host_from_now_on(machine: Machine) -> None:
+    trace = chain(10, 13, stream=[0, 1], streams=["first", "second"])
+    clock = Clock(Steps.make(trace, machine, None), Reservations.make(trace, None), Hosts.make(trace, machine, True))
+    clock.advance()  # the next op may start at 10, all have ended at 13
+    states = []
+    for held in (-1, 5, 9, 10, 11, 12, 13):
+        clock.hosts.held[0] = clock.hosts.state[HELD] = held
+        states.append(clock._state(13))
+    assert states[0] == states[1] == states[2] and len({*states}) == 5
+
+
+def test_a_regime_is_there_once_the_lead_is_no_less_than_it_was(machine: Machine) -> None:
+    hosts, regime, turns = (
+        Hosts.make(chain(1), machine.with_(host_ns=1), False),
+        Regime(),
+        iter(range(100, 10_000, 100)),
+    )
+
+    def cycle(lead: int, late: int = 0, state: bytes = b"a") -> int:
+        hosts.state[LAST], hosts.state[LATE] = (origin := next(turns)) - lead, late
+        return regime.cycle(state, hosts, origin)
+
+    assert [cycle(10), cycle(9), cycle(10), cycle(11), cycle(11, state=b"b"), cycle(10)] == [0, 0, 2, 3, 0, 5]
+    # an op that is late depends on the lead; thereafter all is new
+    assert [cycle(10, late=1), cycle(9, late=1), cycle(10, late=1), cycle(20), cycle(20)] == [0, 0, 2, 0, 1]
 
 
 @given(cases())

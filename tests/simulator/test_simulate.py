@@ -136,12 +136,6 @@ def test_the_only_buffer_is_waited_for_too(machine: Machine) -> None:
         assert simulate(pipeline(10, 20, streams=2), machine, capacity=capacity).makespan == makespan
 
 
-def test_a_host_that_loses_its_lead_delays_in_the_end(machine: Machine) -> None:
-    # the device takes 200 ns for an iteration and begins one every 100, the host hands one over every 110
-    line = simulate(pipeline(100, 100, streams=2), machine.with_(host_ns=55), sync=False)
-    assert (line.makespan, line.cycle, line.gain) == (110, 1, 0)
-
-
 @given(st.data())
 def test_the_placed_clock_is_the_naive_one(data: st.DataObject) -> None:
     trace = data.draw(traces(max_ops=8))

@@ -34,7 +34,7 @@ class Hosts(NamedTuple):
         """Set all hosts to 0; see `simulate` for `sync`."""
         ops = trace.ops
         if not (sync or hosted(trace, machine)):
-            nothing, never = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+            nothing, never = np.array([], np.int64), np.array([], np.bool_)
             return cls(nothing, nothing, never, never, nothing, nothing, nothing, nothing, nothing)
         blocks = ops.blocking.copy()
         computing = np.flatnonzero(~ops.copies)
