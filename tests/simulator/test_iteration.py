@@ -90,8 +90,11 @@ def test_a_host_only_ever_delays(case: Case) -> None:
     assert (np.array(starts[0]) >= np.array(starts[1])).all()
 
 
-@given(st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 6), st.integers(1, 9))), max_size=40))
-def test_the_heap_gives_back_the_earliest_bytes_first(steps: list[tuple[int, int] | None]) -> None:
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 9)), min_size=4, max_size=30))
+def test_the_heap_gives_back_the_earliest_bytes_first(drawn: list[tuple[bool, int, int]]) -> None:
+    # some come back between; in the end all do
+    steps = [step for again, *entry in drawn for step in (tuple(entry), *([None] if again else []))]
+    steps += [None] * len(drawn)
     loops, there, free = plain(module), Counter[tuple[int, int]](), 0
     (time, size), state = np.zeros((2, len(steps)), np.int64), np.zeros(3, np.int64)
     for step in steps:

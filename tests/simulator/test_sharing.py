@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from gpumem import check
-from gpumem.simulator._sharing_loop import kernels
+from gpumem.simulator._sharing_loop import SharedClock, kernels
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import rates, share
 from gpumem.simulator.timeline import Timeline
@@ -144,6 +144,13 @@ def test_where_no_regime_is_found_the_second_half_counts() -> None:
 )
 def test_work_is_counted_in_parts_that_all_rates_do_whole(slowdown: float, most: int, parts: object) -> None:
     assert rates(slowdown, most) == parts
+
+
+def test_a_regime_is_looked_for_in_a_hundred_iterations(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, turns = SharedClock.advance, list[int]()
+    monkeypatch.setattr(SharedClock, "cycle", lambda clock: 0)
+    monkeypatch.setattr(SharedClock, "advance", lambda clock: (turns.append(1), advance(clock))[1])
+    assert share(streams([10], [7]), machine, 1.0).ops.duration.tolist() == [17, 14] and len(turns) == 100
 
 
 def test_work_is_counted_exactly_up_to_the_last_part(machine: Machine) -> None:

@@ -100,7 +100,8 @@ def test_an_iteration_may_take_turns_to_repeat() -> None:
 def test_streams_that_share_nothing_drift_apart() -> None:
     ops = Ops.make([[], []], [[], []], duration=[10, 7], stream=[0, 1], streams=["a", "b"])
     line = simulate(Trace(Buffers.make([1], [0], [2]), ops), tiny_machine(), iterations=40)
-    assert (line.makespan, line.cycle) == (10, 0)
+    assert (line.makespan, line.first, line.cycle) == (10, 39, 0)
+    assert simulate(Trace(Buffers.make([1], [0], [2]), ops), tiny_machine()).first == 199
 
 
 def pipeline(*work: int, streams: int) -> Trace:
@@ -128,6 +129,26 @@ def test_stalls_are_those_of_the_regime() -> None:
     line = simulate(pipeline(60, 50, streams=2), tiny_machine())
     assert (line.makespan, line.first, line.cycle, line.stalls["data"]) == (60, 1, 1, 10)
     assert [span.start for span in line] == [0, 60] and [span.wait for span in line] == [0, 10]
+
+
+@pytest.mark.parametrize("size, start", [(8, 40), (1, 40), (0, 0)])
+@pytest.mark.parametrize("how", ["reads", "writes"])
+def test_who_touches_a_buffer_waits_for_its_bytes_though_another_op_began_it(size: int, start: int, how: str) -> None:
+    # A: op 0 makes it, op 1 reads it until 40. B begins with op 2, whose own bytes C must wait for A, if B has none;
+    # op 3, on a stream of its own, is the first to touch B
+    more = 8 if size == 0 else 0
+    touches = {"reads": [[], [0], [], []], "writes": [[0], [], [], []]}
+    touches[how][3] = [1]
+    ops = Ops.make(**touches, duration=[10, 30, 5, 2], stream=[0, 1, 0, 2], streams=["a", "b", "c"])
+    trace = Trace(Buffers.make([8, size, more], [0, 2, 2], [2, 4, 3]), ops)
+    line = simulate(trace, tiny_machine(), capacity=8, iterations=1)
+    assert log(line)[:3] == [(0, 10, 0, "none"), (10, 40, 10, "data"), (40, 45, 30, "memory")]
+    assert log(line)[3] == (start, start + 2, start, "memory" if start else "none")
+
+
+def test_ops_of_no_time_take_none(machine: Machine) -> None:
+    for iterations in (1, 2, 10):
+        assert simulate(pipeline(0, 0, streams=2), machine, iterations=iterations).makespan == 0
 
 
 def test_the_only_buffer_is_waited_for_too(machine: Machine) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan.gaps import around, gaps, lasts, needs_copy_out, straddle, windows, without
-from gpumem.trace import Trace
+from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 from tests.strategies import traces
 
@@ -93,6 +93,12 @@ def test_an_arc_may_be_a_whole_turn() -> None:
     turns, none = around(np.array([0, 3, 2]), np.array([4, 7, 2]), np.array([1, 10, 100]), 4), np.zeros(0, np.int64)
     assert turns.tolist() == [11, 11, 11, 11] and around(none, none, none, 3).tolist() == [0, 0, 0]
     assert around(np.array([5]), np.array([7]), np.array([1]), 4).tolist() == [0, 1, 1, 0]  # ops count on over turns
+
+
+def test_what_has_no_bytes_has_no_window() -> None:
+    ops = Ops.make([[], [], [0, 1]], [[0, 1], [], []])
+    found = windows(Trace(Buffers.make([0, 1], [0, 0], [3, 3]), ops), tiny_machine())
+    assert (found.buffer.tolist(), found.after.tolist(), found.before.tolist()) == ([1], [0], [2])
 
 
 @given(traces())
