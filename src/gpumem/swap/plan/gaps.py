@@ -59,8 +59,8 @@ class Gaps(Spans):
 
         In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
         """
-        key = self.buffer * (self.writes.max(initial=0) + 1) + np.where(self.goes_on, self.writes, self.epoch)
-        return np.unique(key, return_inverse=True)[1].astype(np.int64)
+        pairs = self.buffer + 1j * np.where(self.goes_on, self.writes, self.epoch)  # sorted by the one, then the other
+        return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
 
     @property
     def goes_on(self) -> Bool:
@@ -115,9 +115,9 @@ def needs_copy_out(chosen: Gaps) -> Bool:
 
     The gaps come in the order of `gaps`. Of the gaps of one value the first is dirty, unless nothing ever writes it.
     """
-    order = np.lexsort((chosen.goes_on, chosen.value))  # of each value, the gaps before the boundary first
-    dirty = np.zeros(len(chosen), np.bool_)
-    dirty[order] = np.diff(chosen.value[order], prepend=-1) > 0
+    value, dirty = chosen.value, np.zeros(len(chosen), np.bool_)
+    order = np.lexsort((chosen.goes_on, value))  # of each value, the gaps before the boundary first
+    dirty[order] = np.diff(value[order], prepend=-1) > 0
     return dirty & ~chosen.constant
 
 
