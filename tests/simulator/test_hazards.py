@@ -124,24 +124,34 @@ def test_only_bytes_are_waited_for_as_memory(size: int, cause: int) -> None:
         assert edges_of(trace, Placement.at(trace, [0])) == {(-2, 0): why, (0, 1): DATA}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(2))
-def test_an_address_space_of_many_pieces(seed: int) -> None:
-    # 300 bytes with an owner each, then ranges of them taken over in turn by three streams
+def pieces(seed: int, count: int, takers: int) -> tuple[Trace, Placement]:
+    """So many bytes with an owner each; then ranges of them are taken over in turn by three streams."""
     rng = np.random.default_rng(seed)
-    takers = 12
-    low = rng.integers(0, 300, takers)
-    size = [1] * 300 + [int(rng.integers(1, 300 - x + 1)) for x in low]
-    start = [0] * 300 + list(range(1, takers + 1))
+    low = rng.integers(0, count, takers)
+    size = [1] * count + [int(rng.integers(1, count - x + 1)) for x in low]
+    start = [0] * count + list(range(1, takers + 1))
     ops = Ops.make(
         [[] for _ in range(takers + 1)],
-        [list(range(300)), *([300 + k] for k in range(takers))],
+        [list(range(count)), *([count + k] for k in range(takers))],
         stream=[0, *rng.integers(0, 3, takers)],
         streams=["a", "b", "c"],
     )
     trace = Trace(Buffers.make(size, start, [s + 1 for s in start]), ops)
-    placement = Placement.at(trace, [*range(300), *low.tolist()])
-    holds(trace, placement)
+    return trace, Placement.at(trace, [*range(count), *low.tolist()])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(2))
+def test_an_address_space_of_many_pieces(seed: int) -> None:
+    holds(*pieces(seed, 300, 12))
+
+
+@pytest.mark.parametrize("block", [2, 3, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_in_small_blocks(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "_sweep", plain(module)._sweep)
+    holds(*pieces(seed, 30, 16))
 
 
 @pytest.mark.parametrize("seed", range(4))
