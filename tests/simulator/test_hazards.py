@@ -108,6 +108,22 @@ def test_a_write_waits_for_reads_of_the_bytes() -> None:
         assert found == {(-1, 0): why, (0, 1): DATA, (1, 2): why}
 
 
+def test_without_a_placement_each_iteration_has_buffers_of_its_own() -> None:
+    # op 0 and op 1, on two streams, write X, which lives through the whole iteration, but for ever only in the second
+    ops = Ops.make([[], [0]], [[0], [0]], stream=[0, 1], streams=["a", "b"])
+    for forever in (False, True):
+        trace = Trace(Buffers.make([4], [0], [2], persistent=[forever]), ops)
+        assert edges_of(trace, None) == {(0, 1): DATA} | ({(-1, 0): DATA} if forever else {})
+
+
+def test_a_placement_of_another_trace_is_refused() -> None:
+    trace = Trace(Buffers.make([4, 4], [0, 1], [2, 2]), Ops.make([[], []], [[0], [1]]))
+    other = Placement.at(Trace.from_lifetimes([4], [0], [1]), [0])
+    for wrong in ({"placement": other}, {"host": other}):
+        with pytest.raises(ValueError, match=r"placement: 1 offsets, but trace .* has 2 buffers"):
+            hazards(trace, **wrong)
+
+
 def test_a_buffer_that_is_never_written_guards_its_bytes() -> None:
     # 0 writes A at 0..4; 1 reads B, never written, at the same bytes; 2 writes C there: waits for 1, hence for 0
     ops = Ops.make([[], [1], []], [[0], [], [2]], stream=[0, 1, 2], streams=["a", "b", "c"])
