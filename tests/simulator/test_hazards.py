@@ -116,6 +116,18 @@ def test_without_a_placement_each_iteration_has_buffers_of_its_own() -> None:
         assert edges_of(trace, None) == {(0, 1): DATA} | ({(-1, 0): DATA} if forever else {})
 
 
+def test_of_two_waits_for_a_stream_the_later_counts_and_of_two_for_an_op_the_lesser_cause() -> None:
+    # op 2 reads U, never written, where A was, and D. Op 1 writes A, after op 0 has written D, or both itself
+    ahead = Ops.make([[], [], [0, 2]], [[2], [1], []], stream=[0, 0, 1], streams=["a", "b"])
+    both = Ops.make([[], [], [0, 2]], [[], [1, 2], []], stream=[0, 0, 1], streams=["a", "b"])
+    for ops, start, edges in (
+        (ahead, 0, {(-1, 0): DATA, (1, 2): MEMORY}),
+        (both, 1, {(-1, 1): MEMORY, (1, 2): DATA}),
+    ):
+        trace = Trace(Buffers.make([4] * 3, [2, 1, start], [3, 2, 3]), ops)
+        assert edges_of(trace, Placement.at(trace, [0, 0, 4])) == edges
+
+
 def test_a_placement_of_another_trace_is_refused() -> None:
     trace = Trace(Buffers.make([4, 4], [0, 1], [2, 2]), Ops.make([[], []], [[0], [1]]))
     other = Placement.at(Trace.from_lifetimes([4], [0], [1]), [0])
