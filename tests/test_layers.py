@@ -297,6 +297,7 @@ QUESTIONS = {
         "runtime/programs",
         "runtime/residency/state_machine",
         "simulator/overhead",
+        "swap/plan/replay_loops",
         "swap/search/brute_force",
         "trace/kept",
     ),

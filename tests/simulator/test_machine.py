@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from pytest import approx
 
+from gpumem import simulator
 from gpumem.cli.common.args import machine_of
 from gpumem.simulator.machine import GIB, PRESETS, Link, Machine
+from gpumem.simulator.simulate import simulate
 from gpumem.trace import COMPUTE, COPY_IN, COPY_OUT, RECOMPUTE, SYNC, Buffers, Ops, Trace
 
 GTX = Machine.named("gtx1080ti")
@@ -25,6 +28,44 @@ def test_the_presets_are_those_that_were_asked_for() -> None:
     for name, machine in PRESETS.items():
         assert machine.name == name
         assert Machine.named(name) is machine
+
+
+PCIE = {3: (47_200, 0.0756, 9_700, 0.0823), 4: (20_000, 0.04, 9_000, 0.04), 5: (10_000, 0.0182, 8_000, 0.0182)}
+
+
+@pytest.mark.parametrize(
+    "name, gib, tflops, gb_s, pcie",
+    [
+        ("gtx1080ti", 11, 11.34, 484, 3),
+        ("rtx2080ti", 11, 13.45, 616, 3),
+        ("p40", 24, 11.76, 346, 3),
+        ("p100", 16, 9.3, 732, 3),
+        ("v100", 32, 14.0, 900, 3),
+        ("rx5700xt", 8, 9.75, 448, 3),
+        ("a100", 80, 19.5, 2039, 4),
+        ("h100", 80, 66.9, 3350, 5),
+        ("h200", 139, 66.9, 4800, 5),
+        ("rtx3090", 24, 35.6, 936, 4),
+        ("rtx4090", 24, 82.6, 1008, 4),
+    ],
+)
+def test_each_preset_is_what_its_vendor_prints(name: str, gib: int, tflops: float, gb_s: float, pcie: int) -> None:
+    m = PRESETS[name]
+    assert (m.capacity, m.flops, m.bandwidth) == (gib * 2**30, approx(tflops * 1e12), gb_s * 1e9)
+    assert (m.out.latency_ns, m.out.ns_per_byte, m.into.latency_ns, m.into.ns_per_byte) == PCIE[pcie]
+
+
+def test_what_a_machine_has_unless_it_is_said() -> None:
+    m = Machine("m", 100, Link(1, 1), Link(1, 1), 1.0, 1.0)
+    assert (m.launch_ns, m.pinned, m.host_ns, m.copy_host_ns, m.reserved) == (5_000, 64 * 2**30, 0, 0, 0)
+    assert (m.duplex, m.flops_efficiency, m.bandwidth_efficiency, m.available) == (True, 0.33, 0.75, 100)
+    assert m.with_(flops_efficiency=1, bandwidth_efficiency=1, reserved=99).available == 1
+    with pytest.raises(ValueError, match="reserved 100 leaves nothing of 100 bytes"):
+        m.with_(reserved=100)
+    for what in ("flops_efficiency", "bandwidth_efficiency"):
+        with pytest.raises(ValueError, match=f"{what} 1.5 is no fraction: it is above 1"):
+            m.with_(**{what: 1.5})
+    assert m.with_(capacity=2**62 - 1, pinned=2**62 - 1).pinned == 2**62 - 1
 
 
 def test_gtx1080ti_is_the_hardware_of_the_paper() -> None:
@@ -137,6 +178,33 @@ def test_ops_that_take_too_long_together_are_refused() -> None:
     machine = GTX.with_(flops=1.0, flops_efficiency=1.0)  # each takes 2**22 s, half of 2**53 ns
     with pytest.raises(ValueError, match=r"trace 't': its ops take too long to count in ns"):
         machine.durations(Trace(Buffers.make([], [], []), ops, name="t"))
+
+
+def test_the_longest_time_that_counts_is_a_nanosecond_short_of_2_to_the_53() -> None:
+    two = Ops.make([[0], [0]], [[1], [1]], role=[COPY_OUT, COPY_OUT], duration=[-1, -1])
+    trace = Trace(Buffers.make([8, 8], [0, 0], [2, 2], host=[False, True]), two, name="t")
+    assert Link(2.0**53 - 1, 0).copy_ns(np.array([8])).tolist() == [2**53 - 1]
+    fine, late = (GTX.with_(out=Link(ns, 0), copy_host_ns=ns) for ns in (2.0**52 - 1, 2.0**52))
+    assert fine.durations(trace).tolist() == fine.host_costs(trace).tolist() == [2**52 - 1] * 2
+    with pytest.raises(ValueError, match="trace 't': its ops take too long to count in ns"):
+        late.durations(trace)
+    with pytest.raises(ValueError, match="machine 'gtx1080ti': to hand over 2 ops takes too long to count in ns"):
+        late.host_costs(trace)
+
+
+def test_the_op_that_takes_too_long_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^op 0: 0 flops and 0 bytes take too long to count in ns"):
+        GTX.with_(launch_ns=2.0**53).durations(trace_of(COMPUTE))
+    assert GTX.with_(launch_ns=2.0**53 - 1).durations(trace_of(COMPUTE)).tolist() == [2**53 - 1]
+    ops = Ops.make([[], []], [[], []], flops=[1.0, 1e12], moved=[2.0, 3.0])
+    with pytest.raises(ValueError, match=r"^op 1: 1e\+12 flops and 3 bytes take too long to count in ns"):
+        GTX.with_(flops=1e3).durations(Trace(Buffers.make([], [], []), ops))
+
+
+def test_handing_over_a_copy_takes_its_own_time() -> None:
+    machine = GTX.with_(host_ns=2.4, copy_host_ns=7.6)
+    for role, ns in ((COMPUTE, 2), (RECOMPUTE, 2), (SYNC, 2), (COPY_OUT, 8), (COPY_IN, 8)):
+        assert machine.host_costs(trace_of(role)).tolist() == [ns]
 
 
 # --- bad values ------------------------------------------------------------------------------------------
@@ -276,3 +344,19 @@ def test_what_the_host_takes_is_shown_where_it_takes_any() -> None:
     assert repr(p100.with_(host_ns=2e5)).endswith(", host 200.00 us an op)")
     assert repr(p100.with_(copy_host_ns=5e3)).endswith(", host 5.00 us a copy)")
     assert repr(p100.with_(host_ns=2e5, copy_host_ns=5e3)).endswith(", host 200.00 us an op, 5.00 us a copy)")
+
+
+def test_a_machine_is_shown_by_its_rates() -> None:
+    assert repr(Machine.named("v100")) == (
+        "Machine(v100: memory 32.00 GiB, compute 14 Tflop/s, bandwidth 900 GB/s, "
+        "link 13.2 GB/s out and 12.2 GB/s in, pinned 64.00 GiB)"
+    )
+    mine = Machine("m", GIB, Link(0, 0), Link(0, 0.5), 1e12, 1e11, reserved=GIB // 2, duplex=False, pinned=GIB)
+    assert repr(mine) == (
+        "Machine(m: memory 1.00 GiB, 512.00 MiB of it reserved, compute 1 Tflop/s, bandwidth 100 GB/s, "
+        "link free out and 2 GB/s in, one at a time, pinned 1.00 GiB)"
+    )
+
+
+def test_the_room_shows_what_is_public() -> None:
+    assert (simulator.Machine, simulator.GIB, simulator.simulate) == (Machine, 2**30, simulate)

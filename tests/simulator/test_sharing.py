@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from math import floor
 
 import numpy as np
 import pytest
 from hypothesis import given
 
 from gpumem import check
-from gpumem.simulator._sharing_loop import kernels
+from gpumem.simulator._sharing_loop import SharedClock, kernels
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.sharing import rates, share
 from gpumem.simulator.timeline import Timeline
 from gpumem.trace import COMPUTE, SYNC, Buffers, Csr, Ops, Trace
 from tests.conftest import tiny_machine
-from tests.simulator.sharing_cases import Case, cases, streams
+from tests.simulator.sharing_cases import Case, Naive, cases, streams
 
 
 def fenced(trace: Trace) -> Trace:
@@ -119,6 +120,45 @@ def test_streams_that_share_nothing_do_not_drift_apart() -> None:
     """In the long run both do an iteration in the time of 17 ns of work: 7 beside one another, 3 alone."""
     shared = share(streams([10], [7]), tiny_machine(), 1.0)
     assert shared.ops.duration.tolist() == [17, 14]
+
+
+def test_where_no_regime_is_found_the_second_half_counts() -> None:
+    case = Case(streams([10], [7], [4]), tiny_machine(), 2.25)  # these do not repeat before the 13th iteration
+    naive = Naive(case, 11)
+    took = [[e - s for s, e in zip(*naive.iteration(k))] for k in range(11)]
+    for iterations in range(1, 12):
+        half = took[iterations // 2 : iterations]
+        mean = [floor(Fraction(sum(column), len(half)) + Fraction(1, 2)) for column in zip(*half)]
+        shared = share(case.trace, case.machine, case.slowdown, iterations=iterations)
+        assert shared.ops.duration.tolist() == mean, iterations
+
+
+@pytest.mark.parametrize(
+    "slowdown, most, parts",
+    [
+        (0.5, 3, (6, [0, 6, 4, 3])),
+        (0.0, 2, (1, [0, 1, 1])),
+        (1.0, 1, (1, [0, 1])),
+        (0.25, 4, (105, [0, 105, 84, 70, 60])),
+    ],
+)
+def test_work_is_counted_in_parts_that_all_rates_do_whole(slowdown: float, most: int, parts: object) -> None:
+    assert rates(slowdown, most) == parts
+
+
+def test_a_regime_is_looked_for_in_a_hundred_iterations(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, turns = SharedClock.advance, list[int]()
+    monkeypatch.setattr(SharedClock, "cycle", lambda clock: 0)
+    monkeypatch.setattr(SharedClock, "advance", lambda clock: (turns.append(1), advance(clock))[1])
+    assert share(streams([10], [7]), machine, 1.0).ops.duration.tolist() == [17, 14] and len(turns) == 100
+
+
+def test_work_is_counted_exactly_up_to_the_last_part(machine: Machine) -> None:
+    slowdown = 759 / 5**6  # two at once are 2**14 / 5**6 times slower, so that a ns has 2**14 parts
+    assert share(streams([2**48 - 1], [1]), machine, slowdown).ops.duration.tolist() == [2**48, 2]
+    with pytest.raises(ValueError, match="is too fine to count exactly"):
+        share(streams([2**48], [1]), machine, slowdown)
+    assert share(streams([2**51 - 1], [2**51 - 1]), machine, 1.0).ops.duration.tolist() == [2**52 - 2] * 2
 
 
 def test_what_cannot_be_shared_is_refused(machine: Machine) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
 import gpumem.simulator._sharing_loop as module
 from gpumem.jobs import Job, Policy, simulate_jobs, unmanaged
+from gpumem.simulator._sharing_loop import HANDED, NOW, TURN
 from tests.conftest import tiny_machine
 from tests.simulator.sharing_cases import SLOWDOWNS, Case, cases, streams
 
@@ -16,6 +19,38 @@ from tests.simulator.sharing_cases import SLOWDOWNS, Case, cases, streams
 @given(cases())
 def test_each_iteration_is_that_in_steps_of_a_nanosecond(case: Case) -> None:
     case.check()
+
+
+def test_a_host_that_gains_does_not_hide_that_iterations_repeat() -> None:
+    off = Case(streams([10], [7]), tiny_machine(), 1.0)
+    ahead = replace(off, machine=off.machine.with_(host_ns=1), sync=False)
+    found = []
+    for case in (off, ahead):
+        clock = case.clock()
+        cycles = [(clock.advance(), clock.cycle())[1] for _ in range(20)]
+        found.append(next(k for k, cycle in enumerate(cycles) if cycle))
+    assert found == [7, 8]  # the first op is issued too late once
+
+
+def test_a_state_has_all_that_hosts_do_from_now_on() -> None:
+    two = streams([10], [7])
+    trace = replace(two, ops=replace(two.ops, blocking=np.array([False, True])))
+    clock = Case(trace, tiny_machine().with_(host_ns=2), 1.0).clock()
+    clock.advance()
+    x, hosts, now = clock.streams, clock.hosts, int(clock.streams.state[NOW])
+    was = clock._state(now)
+    for column, k in ((x.waits, 0), (x.given, 0), (hosts.clock, 0), (hosts.ended, 0), (x.left, 0), (x.begun, 1)):
+        old = column[k].copy()
+        column[k] = not old if column.dtype == bool else old + 1
+        assert (clock._state(now) == was) == (column is x.left), "nothing runs, so that nothing is left"
+        column[k] = old
+    x.state[HANDED] += 1  # the first op of the next iteration, then
+    row = x.issued[x.state[TURN] % len(x.issued)]
+    states = []
+    for issued in (now - 5, now, now + 1, now + 2):
+        row[0] = issued
+        states.append(clock._state(now))
+    assert states[0] == states[1] and len({*states, was}) == 4
 
 
 @pytest.mark.parametrize("slowdown", [0.0, *SLOWDOWNS])

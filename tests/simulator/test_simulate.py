@@ -100,7 +100,61 @@ def test_an_iteration_may_take_turns_to_repeat() -> None:
 def test_streams_that_share_nothing_drift_apart() -> None:
     ops = Ops.make([[], []], [[], []], duration=[10, 7], stream=[0, 1], streams=["a", "b"])
     line = simulate(Trace(Buffers.make([1], [0], [2]), ops), tiny_machine(), iterations=40)
-    assert (line.makespan, line.cycle) == (10, 0)
+    assert (line.makespan, line.first, line.cycle) == (10, 39, 0)
+    assert simulate(Trace(Buffers.make([1], [0], [2]), ops), tiny_machine()).first == 199
+
+
+def pipeline(*work: int, streams: int) -> Trace:
+    """The first op makes X, the second reads it; others share nothing. Each is on a stream of its own, or the last."""
+    n = len(work)
+    reads, writes = [[], [0], *[[]] * (n - 2)], [[0], *[[]] * (n - 1)]
+    names = [f"s{k}" for k in range(streams)]
+    ops = Ops.make(reads, writes, duration=work, stream=[min(i, streams - 1) for i in range(n)], streams=names)
+    return Trace(Buffers.make([8], [0], [2]), ops)
+
+
+@pytest.mark.parametrize("iterations, makespan", [(1, 100), (2, 50), (4, 50), (5, 50), (10, 60), (11, 60), (40, 60)])
+def test_without_a_regime_the_second_half_counts(iterations: int, makespan: int) -> None:
+    # all of iterations 0..k has ended at max(100 + 50 k, 60 (k + 1)): the two streams are behind first, then the third
+    line = simulate(pipeline(50, 50, 60, streams=3), tiny_machine(), iterations=iterations)
+    assert (line.makespan, line.first, line.cycle, line.gain) == (makespan, iterations - 1, 0, 0)
+    assert line.stalls == {"data": 0, "copy": 0, "memory": 0}
+    ended = [max(100 + 50 * k, 60 * (k + 1)) for k in range(iterations)]
+    last = iterations - 1
+    assert not last or makespan == round((ended[last] - ended[last // 2]) / (last - last // 2))
+
+
+def test_stalls_are_those_of_the_regime() -> None:
+    # op 1 waits 60 ns for the first X and then, as long as op 0 takes, 10 ns for each: 60..110, 120..170
+    line = simulate(pipeline(60, 50, streams=2), tiny_machine())
+    assert (line.makespan, line.first, line.cycle, line.stalls["data"]) == (60, 1, 1, 10)
+    assert [span.start for span in line] == [0, 60] and [span.wait for span in line] == [0, 10]
+
+
+@pytest.mark.parametrize("size, start", [(8, 40), (1, 40), (0, 0)])
+@pytest.mark.parametrize("how", ["reads", "writes"])
+def test_who_touches_a_buffer_waits_for_its_bytes_though_another_op_began_it(size: int, start: int, how: str) -> None:
+    # A: op 0 makes it, op 1 reads it until 40. B begins with op 2, whose own bytes C must wait for A, if B has none;
+    # op 3, on a stream of its own, is the first to touch B
+    more = 8 if size == 0 else 0
+    touches = {"reads": [[], [0], [], []], "writes": [[0], [], [], []]}
+    touches[how][3] = [1]
+    ops = Ops.make(**touches, duration=[10, 30, 5, 2], stream=[0, 1, 0, 2], streams=["a", "b", "c"])
+    trace = Trace(Buffers.make([8, size, more], [0, 2, 2], [2, 4, 3]), ops)
+    line = simulate(trace, tiny_machine(), capacity=8, iterations=1)
+    assert log(line)[:3] == [(0, 10, 0, "none"), (10, 40, 10, "data"), (40, 45, 30, "memory")]
+    assert log(line)[3] == (start, start + 2, start, "memory" if start else "none")
+
+
+def test_ops_of_no_time_take_none(machine: Machine) -> None:
+    for iterations in (1, 2, 10):
+        assert simulate(pipeline(0, 0, streams=2), machine, iterations=iterations).makespan == 0
+
+
+def test_the_only_buffer_is_waited_for_too(machine: Machine) -> None:
+    # X is there for 10 + 20 ns; op 0 cannot make another one beside it, though its stream is free at 10
+    for capacity, makespan in ((8, 30), (15, 30), (16, 20), (None, 20)):
+        assert simulate(pipeline(10, 20, streams=2), machine, capacity=capacity).makespan == makespan
 
 
 @given(st.data())
@@ -159,3 +213,4 @@ def test_what_cannot_be_simulated_is_refused(machine: Machine) -> None:
         simulate(trace, machine, capacity=7)
     with pytest.raises(ValueError, match="iterations: 0"):
         simulate(trace, machine, iterations=0)
+    assert simulate(trace, machine, capacity=8, iterations=1).first == 0

@@ -12,7 +12,7 @@ from gpumem import check
 from gpumem.io import bundled
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import hosted, simulate
-from gpumem.simulator.timeline import FREED, Timeline
+from gpumem.simulator.timeline import FREED, Span, Timeline
 from gpumem.trace import Buffers, Ops, Trace
 from tests.conftest import tiny_machine
 from tests.strategies import plans, steps, traces
@@ -137,6 +137,18 @@ def test_lifetimes_longer_than_an_iteration_count_as_often_as_they_overlap() -> 
     ]
 
 
+def test_what_is_held_at_the_start_is_what_the_iteration_before_left() -> None:
+    trace = two()
+    line = simulate(trace, replace(tiny_machine(), host_ns=5))
+    assert line.issued is not None
+    late = replace(line, issued=line.issued + 1, end=line.end + 1)
+    assert steps_of(late, trace, "scheduled") == [(0, 0), (1, 8), (6, 12), (6, 4), (11, 20), (11, 0)]
+    assert steps_of(late, trace, "completed") == [(0, 0), (1, 8), (6, 12), (11, 28), (31, 20), (61, 0)]
+    with pytest.raises(ValueError, match="the host gains 1 ns in every iteration"):
+        replace(line, gain=1).memory_over_time(trace, "completed")
+    assert replace(line, gain=1, cycle=0).memory_over_time(trace, "completed")[0][0] == 0
+
+
 def test_where_nothing_takes_time_the_peak_is_still_there() -> None:
     trace = two()
     trace = replace(trace, ops=replace(trace.ops, duration=np.zeros(3, np.int64)))
@@ -174,3 +186,66 @@ def test_a_host_that_gains_takes_and_gives_back_at_its_own_pace() -> None:
     rows = steps_of(line, two(), "scheduled")
     assert sorted({time for time, _ in rows}) == [0, 1, 2]
     assert sorted(held for _, held in rows) == [0, 4, 8, 12, 20]
+
+
+@given(st.data())
+def test_each_host_hands_over_its_ops_in_turn(data: st.DataObject) -> None:
+    trace = data.draw(handed(data.draw(traces(max_ops=8))))
+    machine = replace(tiny_machine(), host_ns=data.draw(st.sampled_from([0, 3, 30])))
+    line = simulate(trace, machine, sync=data.draw(st.booleans()) or not hosted(trace, machine))
+    assert line.issued is not None
+    costs, issued = machine.host_costs(trace).tolist(), line.issued.tolist()
+    want = []
+    for k in range(len(trace.ops.hosts)):
+        mine = [i for i in range(trace.n) if trace.ops.host[i] == k]
+        before = [issued[mine[-1]] - (line.makespan - line.gain), *(issued[i] for i in mine)] if mine else []
+        want.append(
+            [
+                Span(i, issued[i] - costs[i], issued[i], max(issued[i] - costs[i] - last, 0), "none", issued[i])
+                for i, last in zip(mine, before)
+            ]
+        )
+    assert line.handed(trace) == want
+    off = simulate(trace.with_blocking(False), tiny_machine())
+    assert (off.issued, off.handing, off.gain, off.handed(trace)) == (None, None, 0, [])
+
+
+def run(makespan: int, **columns: object) -> Timeline:
+    times = [np.array(row) for row in ([0, 4], [3, 9], [0, 1], [0, 2])]
+    return Timeline(*times, makespan=makespan, first=3, cycle=2, stalls={"data": 0, "copy": 1}, **columns)
+
+
+def test_a_timeline_is_a_row_of_spans() -> None:
+    line = run(10, issued=np.array([-2, 1]))
+    assert list(line) == [Span(0, 0, 3, 0, "none", -2), Span(1, 4, 9, 1, "copy", 1)]
+    assert line[-1] == line[1] and run(10)[1] == Span(1, 4, 9, 1, "copy") and len(line) == 2
+    assert Span(0, 1, 2) == Span(0, 1, 2, 0, "none", None)
+    with pytest.raises(IndexError, match="op 2"):
+        line[2]
+    with pytest.raises(ValueError, match="timeline: 2 ops, but trace 'random' has 3"):
+        line.handed(replace(two(), name="random"))
+
+
+def test_an_overhead_is_a_fraction_of_the_base() -> None:
+    assert run(13).overhead(run(10)) == pytest.approx(0.3) and run(10).overhead(run(10)) == 0
+    assert run(0).overhead(run(0)) == 0 and run(1).overhead(run(0)) == float("inf") and run(0).overhead(run(1)) == -1
+    assert (run(10).host_period, run(10, gain=4).host_period) == (10, 6)
+
+
+def test_a_timeline_is_shown_by_its_makespan_and_stalls() -> None:
+    told = "2 ops, makespan 10 ns, stalls 1 ns for copy, repeats after 3 iterations, every 2"
+    assert repr(run(10)) == f"Timeline({told})"
+    none = replace(run(10), stalls={"data": 0}, cycle=0)
+    assert repr(none) == "Timeline(2 ops, makespan 10 ns, stalls none, repeats not found)"
+
+
+def test_a_table_has_a_row_an_op() -> None:
+    pytest.importorskip("pandas")
+    table = run(10).to_pandas()
+    assert {name: table[name].tolist() for name in table} == {
+        "start_ns": [0, 4],
+        "end_ns": [3, 9],
+        "wait_ns": [0, 1],
+        "cause": ["none", "copy"],
+    }
+    assert table.index.name == "op" and run(10, issued=np.array([-2, 1])).to_pandas().issued_ns.tolist() == [-2, 1]

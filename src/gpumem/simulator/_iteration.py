@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +44,7 @@ class Reservations(NamedTuple):
         free = 0 if capacity is None else capacity - int(b.size[~b.host & eternal].sum() + b.size[live].sum())
         starts, ends = (Csr.grouped(step[mine], np.flatnonzero(mine), n) for step in (b.start, b.end % n))
         back, reserved = np.zeros((2, len(b)), np.int64)
-        time, size = np.zeros((2, len(b) + 1), np.int64)
+        time, size = np.zeros((2, len(b)), np.int64)
         state = np.array([free, 0, 0], np.int64)
         return cls(b.size, starts.ptr, starts.idx, ends.ptr, ends.idx, live, back, reserved, state, time, size)
 
@@ -54,7 +56,7 @@ class Reservations(NamedTuple):
         due = int(np.searchsorted(time, now, side="right"))
         self.state[_FREE] += size[:due].sum()
         self.state[_HEAP] = used - due
-        room = np.zeros(len(self.size) + 1, np.int64)  # what is left is sorted, hence a heap
+        room = np.zeros(len(self.size), np.int64)  # what is left is sorted, hence a heap
         return self._replace(time=np.concatenate([time[due:], room]), bytes=np.concatenate([size[due:], room]))
 
 
@@ -103,8 +105,8 @@ class Steps(NamedTuple):
 class Regime:
     """Sees when iterations repeat: what all that later ones depend on was after each."""
 
-    turn: int = 0
-    coupled: int = 0  # the last iteration in which a host delayed an op, or could
+    turns: Iterator[int] = field(default_factory=count)
+    coupled: int | None = None  # the last iteration in which a host delayed an op, or could
     seen: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # states, with their iterations and leads
 
     def cycle(self, state: bytes, hosts: Hosts, origin: int) -> int:
@@ -115,13 +117,13 @@ class Regime:
         difference. If that is no less than when all else was the same, it will be no less the next time, so it never
         will.
         """
-        self.turn += 1
+        turn = next(self.turns)
         if not hosts.free:
-            self.coupled = self.turn
+            self.coupled = turn
         lead = hosts.lead(origin)
         state += (f"free since {self.coupled}" if hosts.free else f"{lead}").encode()
-        before, then = self.seen.setdefault(state, (self.turn, lead))
-        return self.turn - before if lead >= then else 0
+        before, then = self.seen.setdefault(state, (turn, lead))
+        return turn - before if lead >= then else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +181,7 @@ def advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
     cost, host, blocks, drains, issued = hosts.cost, hosts.host, hosts.blocks, hosts.drains, hosts.issued
     clock, ended, held, handed = hosts.clock, hosts.ended, hosts.held, hosts.state
     hosted, drained = len(cost) > 0, drains.any()  # what only copies that block need is a tenth of the time
-    last, until, late = (handed[LAST], handed[HELD], 0) if hosted else (0, 0, 0)
+    last, until, late = handed[LAST], handed[HELD], 0
     for i in range(n):
         free = ready[engine[i]]
         t, reason = free, NONE
@@ -243,8 +245,7 @@ def advance(x: Steps, m: Reservations, hosts: Hosts) -> None:
                 back[reads[k]] = max(back[reads[k]], end[i])
             for k in range(write_ptr[i], write_ptr[i + 1]):
                 back[writes[k]] = max(back[writes[k]], end[i])
-    if hosted:
-        handed[LAST], handed[HELD], handed[LATE] = last, until, late
+    handed[LAST], handed[HELD], handed[LATE] = last, until, late
 
 
 @inner

@@ -20,7 +20,7 @@ from gpumem.trace import COMPUTE, I64, RECOMPUTE, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
 IDLE = -1
-FAR = 2**63 - 1
+FAR = int(np.iinfo(np.int64).max)
 NOW, TURN, HANDED, KERNELS = range(4)  # entries of `Streams.state`
 
 

@@ -24,6 +24,7 @@ from gpumem.trace import I64, Bool, Csr, Trace
 from gpumem.trace.placement import Placement
 
 BLOCK = 256  # cells; a power of two near the square root of how many there are
+NOBODY = -1  # in place of an op or a buffer; before all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -90,20 +91,21 @@ def hazards(trace: Trace, placement: Placement | None = None, host: Placement | 
         *(ops.reads.ptr, ops.reads.idx, ops.writes.ptr, ops.writes.idx, b.start),
         *(np.searchsorted(edges, low), np.searchsorted(edges, high), shares & ~written),
     )
-    pred, cause = np.full(table, -1, np.int64), np.zeros(table, np.int64)
-    wrote, read = np.full(len(b), -1, np.int64), np.full((len(b), len(ops.streams)), -1, np.int64)
-    waits = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
+    pred, cause = np.empty(table, np.int64), np.empty(table, np.int64)
+    wrote, read = np.full(len(b), NOBODY), np.full((len(b), len(ops.streams)), NOBODY)
+    state = _Waits(ops.stream, ops.copies, fixed, shares, wrote, read, pred, cause)
     _sweep(
         touches,
-        waits,
+        state,
         _Cells.of(len(edges)),
         _unwritten(len(ops.streams), len(edges) if touches.unwritten.any() else 0),
     )
-    pred[np.arange(len(ops)), ops.stream] = -1
+    pred[np.arange(len(ops)), ops.stream] = NOBODY
     _reduce(ops.stream, pred)
-    op, _ = np.nonzero(pred >= 0)
+    waits = pred != NOBODY
+    op, _ = np.nonzero(waits)
     ptr = np.searchsorted(op, np.arange(trace.n + 1)).astype(np.int64)
-    return Hazards(Csr(ptr, pred[pred >= 0] - trace.n), cause[pred >= 0])
+    return Hazards(Csr(ptr, pred[waits] - trace.n), cause[waits])
 
 
 def _addresses(trace: Trace, placement: Placement | None, host: Placement | None) -> tuple[Bool, Bool, I64, I64]:
@@ -136,7 +138,7 @@ class _Touches(NamedTuple):
 
 
 class _Waits(NamedTuple):
-    """Which op touched a buffer last, and which op waits for which; ops by their position in the two turns, or -1."""
+    """Which op touched a buffer last, and which op waits for which; ops by their position in the two turns."""
 
     stream: I64  # of each op
     copy: Bool  # of each op
@@ -154,14 +156,14 @@ class _Cells(NamedTuple):
     begins: Bool  # of each cell: an interval begins here
     population: I64  # how many intervals begin in each block of cells
     after: I64  # where an interval begins: the cell where the next one does
-    owner: I64  # where an interval begins: the buffer that wrote there last, -1 for none
+    owner: I64  # where an interval begins: the buffer that wrote there last, or NOBODY
 
     @classmethod
     def of(cls, count: int) -> _Cells:
         """One interval without an owner."""
-        begins, population = np.zeros(count + 1, np.bool_), np.zeros(count // BLOCK + 1, np.int64)
+        begins, population = np.zeros(count, np.bool_), np.zeros(count, np.int64)
         begins[0], population[0] = True, 1
-        return cls(begins, population, np.full(count + 1, count, np.int64), np.full(count + 1, -1, np.int64))
+        return cls(begins, population, np.full(count, count), np.full(count, NOBODY))
 
 
 def _unwritten(streams: int, cells: int) -> I64:
@@ -170,7 +172,7 @@ def _unwritten(streams: int, cells: int) -> I64:
     int64[streams, 2, 2 leaves]: of a whole subtree, and of anything in it; node `p` has the children `2 p` and
     `2 p + 1`.
     """
-    return np.full((streams, 2, 2 << int(cells).bit_length()), -1, np.int64)
+    return np.full((streams, 2, 2 << int(cells).bit_length()), NOBODY)
 
 
 @jit
@@ -179,7 +181,7 @@ def _sweep(x: _Touches, w: _Waits, c: _Cells, unwritten: I64) -> None:
     n = len(w.stream)
     for t in range(2 * n):
         i = t % n
-        w.pred[i, :] = -1
+        w.pred[i, :] = NOBODY
         for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
             b = x.reads[k]
             born = t - (i - x.start[b]) % n
@@ -208,7 +210,7 @@ def _sweep(x: _Touches, w: _Waits, c: _Cells, unwritten: I64) -> None:
                 if unwritten.shape[2] > 2:
                     for s in range(len(unwritten)):
                         y = _last_read(unwritten[s], low, high)
-                        if y >= 0:
+                        if y != NOBODY:
                             _wait(w, i, s, y, MEMORY)
         for k in range(x.read_ptr[i], x.read_ptr[i + 1]):
             w.read[x.reads[k], w.stream[i]] = t
@@ -216,7 +218,7 @@ def _sweep(x: _Touches, w: _Waits, c: _Cells, unwritten: I64) -> None:
                 _note_read(unwritten[w.stream[i]], x.low[x.reads[k]], x.high[x.reads[k]], t)
         for k in range(x.write_ptr[i], x.write_ptr[i + 1]):
             w.wrote[x.writes[k]] = t
-            w.read[x.writes[k], :] = -1
+            w.read[x.writes[k], :] = NOBODY
 
 
 @inner
@@ -227,12 +229,10 @@ def _note_read(tree: I64, low: int, high: int, t: int) -> None:
         if p % 2 == 1:
             tree[0, p] = t
             _note_above(tree, p, t)
-            p += 1
         if q % 2 == 1:
-            q -= 1
-            tree[0, q] = t
-            _note_above(tree, q, t)
-        p, q = p // 2, q // 2
+            tree[0, q - 1] = t
+            _note_above(tree, q - 1, t)
+        p, q = (p + 1) // 2, q // 2
 
 
 @inner
@@ -244,17 +244,15 @@ def _note_above(tree: I64, p: int, t: int) -> None:
 
 @inner
 def _last_read(tree: I64, low: int, high: int) -> int:
-    """The last noted read of any of the cells `[low, high)`, or -1."""
-    p, q, last = low + tree.shape[1] // 2, high + tree.shape[1] // 2, -1
+    """The last noted read of any of the cells `[low, high)`, or NOBODY."""
+    p, q, last = low + tree.shape[1] // 2, high + tree.shape[1] // 2, NOBODY
     left, right = p, q - 1
     while p < q:
         if p % 2 == 1:
             last = max(last, tree[1, p])
-            p += 1
         if q % 2 == 1:
-            q -= 1
-            last = max(last, tree[1, q])
-        p, q = p // 2, q // 2
+            last = max(last, tree[1, q - 1])
+        p, q = (p + 1) // 2, q // 2
     while left > 0:  # what was noted for all of a subtree that the range lies in, or part of it does
         last = max(last, tree[0, left], tree[0, right])
         left, right = left // 2, right // 2
@@ -292,7 +290,7 @@ def _split(c: _Cells, cell: int) -> None:
 def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
     """Op `i` touches buffer `x`: wait for its last write and, if writing, for the reads since."""
     n = len(w.stream)
-    since = -1 if w.fixed[x] else born - 1
+    since = NOBODY if w.fixed[x] else born - 1
     if w.wrote[x] > since:
         y = w.wrote[x]
         _wait(w, i, w.stream[y % n], y, MEMORY if y < born and w.shares[x] else COPY if w.copy[y % n] else DATA)
@@ -306,13 +304,13 @@ def _after_own(w: _Waits, i: int, x: int, born: int, write: bool) -> None:
 @inner
 def _after_other(w: _Waits, i: int, y: int, x: int, write: bool) -> None:
     """Op `i` touches buffer `x` where `y` was: wait for the last write of `y` and, if writing, for its reads."""
-    if y == x or y < 0:
+    if y in (x, NOBODY):
         return
-    if w.wrote[y] >= 0:
+    if w.wrote[y] != NOBODY:
         _wait(w, i, w.stream[w.wrote[y] % len(w.stream)], w.wrote[y], MEMORY)
     if write:
         for s in range(w.read.shape[1]):
-            if w.read[y, s] >= 0:
+            if w.read[y, s] != NOBODY:
                 _wait(w, i, s, w.read[y, s], MEMORY)
 
 
@@ -327,25 +325,25 @@ def _wait(w: _Waits, i: int, s: int, y: int, why: int) -> None:
 def _reduce(stream: I64, pred: I64) -> None:
     """Remove from `pred` what follows from the rest. `known[t, s]`: the last op of stream `s` that ended before."""
     n, streams = pred.shape
-    known = np.full((2 * n, streams), -1, np.int64)
-    last = np.full(streams, -1, np.int64)
+    known = np.full((2 * n, streams), NOBODY)
+    last = np.full(streams, NOBODY)
     for t in range(2 * n):
         i, turn = t % n, t // n * n
         own = last[stream[i]]
-        if own >= 0:
+        if own != NOBODY:
             for s in range(streams):  # Numba needs two seconds to compile a row that is set to a row
                 known[t, s] = known[own, s]
             known[t, stream[i]] = own
         for s in range(streams):
             y = pred[i, s] - n + turn
-            if pred[i, s] >= 0 and y >= 0:
+            if pred[i, s] != NOBODY and y >= 0:
                 for r in range(streams):
                     known[t, r] = max(known[t, r], known[y, r])
         if turn:  # what streams have told one another by now, but for the candidates themselves
             for s in range(streams):
-                if pred[i, s] >= 0 and known[t, s] >= pred[i, s]:
-                    pred[i, s] = -1
+                if pred[i, s] != NOBODY and known[t, s] >= pred[i, s]:
+                    pred[i, s] = NOBODY
         for s in range(streams):
-            if pred[i, s] >= 0:
+            if pred[i, s] != NOBODY:
                 known[t, s] = max(known[t, s], pred[i, s] - n + turn)
         last[stream[i]] = t

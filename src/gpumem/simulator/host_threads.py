@@ -14,7 +14,7 @@ LAST, HELD, LATE = range(3)  # entries of `Hosts.state`
 
 
 class Hosts(NamedTuple):
-    """What the host threads do in an iteration, and where they are. Empty columns while the host is off.
+    """What the host threads do in an iteration, and where they are. Columns are empty while the host is off.
 
     All hand over in one order, that of the trace, so the last op handed over says where they are together.
     """
@@ -32,10 +32,10 @@ class Hosts(NamedTuple):
     @classmethod
     def make(cls, trace: Trace, machine: Machine, sync: bool | None) -> Hosts:
         """Set all hosts to 0; see `simulate` for `sync`."""
-        ops = trace.ops
+        ops, state = trace.ops, np.array([0, -1, 0], np.int64)
         if not (sync or hosted(trace, machine)):
-            nothing, never = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-            return cls(nothing, nothing, never, never, nothing, nothing, nothing, nothing, nothing)
+            nothing, never = np.array([], np.int64), np.array([], np.bool_)
+            return cls(nothing, nothing, never, never, nothing, nothing, nothing, nothing, state)
         blocks = ops.blocking.copy()
         computing = np.flatnonzero(~ops.copies)
         if sync is not False and len(computing):
@@ -43,7 +43,7 @@ class Hosts(NamedTuple):
         drains, issued = ops.blocking & ops.copies, np.zeros(trace.n, np.int64)
         used, host = np.unique(ops.host, return_inverse=True)  # one that hands over nothing stays behind for ever
         clock, ended = np.zeros((2, len(used)), np.int64)
-        held, state = np.full(len(used), -1, np.int64), np.array([0, -1, 0], np.int64)
+        held = np.full(len(used), -1)
         return cls(machine.host_costs(trace), host.astype(np.int64), blocks, drains, issued, clock, ended, held, state)
 
     @property

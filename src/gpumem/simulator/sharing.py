@@ -115,7 +115,7 @@ def share(
         raise ValueError(f"iterations: {iterations} is below 1")
     kernel, alone = kernels(trace), machine.durations(trace)
     streams = len(np.unique(trace.ops.stream[kernel]))
-    unit, rate = rates(slowdown, max(streams, 1))
+    unit, rate = rates(slowdown, streams)
     if streams <= 1 or not slowdown:
         return _taking(trace, alone)
     if int(alone[kernel].sum()) * unit >= MAX_NS * rate[streams]:

@@ -248,10 +248,10 @@ class Timeline(Shown):
 
 def _steps(time: I64, at: I64, change: I64, always: int) -> tuple[I64, I64]:
     """Add up changes by time, then op; of one op what it takes (a change above 0), then what it gives back."""
-    order = np.lexsort((change < 0, at, time))
+    order = np.lexsort((-change, at, time))
     time, at, change = time[order], at[order], change[order]
     held = always + np.cumsum(change)
-    differs = (np.diff(time) != 0) | (np.diff(at) != 0) | (np.diff(change < 0) != 0)
+    differs = (np.diff(time) != 0) | (np.diff(at) != 0) | (np.diff(np.sign(change)) != 0)
     ends = np.flatnonzero(np.append(differs, True)[: len(time)])
     time, held = time[ends], held[ends]
     if not len(time) or time[0] > 0:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
@@ -14,6 +16,8 @@ from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Carried, Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps
+from gpumem.swap.plan.replay import Device, replays
+from gpumem.swap.plan.values import Origins
 from gpumem.trace import COMPUTE, RECOMPUTE, Buffers, Op, Ops, Trace
 from gpumem.trace.kinds import GENERATOR
 from tests.conftest import tiny_machine
@@ -137,6 +141,39 @@ def test_plans_of_rewritten_steps_compose(data: st.DataObject) -> None:
     for before in (trace, once):
         check.data_flow(before, twice)
         assert not same_bytes(before, twice, 1)
+
+
+@given(st.data())
+def test_what_is_away_at_each_place(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=6))
+    chosen = data.draw(any_plans(trace)).decisions
+    first = data.draw(st.integers(0, len(chosen)))
+    device = Device(trace, Origins.of(trace), chosen[:first])
+    device.decide(chosen[first:])
+    spans = [
+        (d.buffer, range(d.release, d.prefetch) if isinstance(d, Swap) else range(d.after + 1, d.at))
+        for d in chosen
+        if not isinstance(d, Hold)
+    ]
+    for place in range(1, trace.n + 1):
+        wanted = data.draw(st.sets(st.integers(0, len(trace.buffers) - 1), max_size=2))
+        away = {b for b, span in spans if place in span or place + trace.n in span} | wanted
+        assert set(np.flatnonzero(device.absent(place, wanted))) == away
+    held = {d.buffer: d.until for d in chosen if isinstance(d, Hold)}
+    assert device.until.tolist() == [held.get(b, 0) for b in range(len(trace.buffers))]
+
+
+def test_what_reruns_read_on_the_device_are_their_sources() -> None:
+    # ops 0 and 1 make A and B, op 2 makes C of both, read by 3 and 5; B is dead at 4
+    ops = Ops.make([[], [], [0, 1], [2, 1], [], [2, 0]], [[0], [1], [2], [], [], []])
+    trace = Trace(Buffers.make([8] * 3, [0, 1, 2], [6, 4, 6]), ops)
+    drop, away = Recompute(2, 3, 5, 5), Swap(0, 2, 5, 3, 5)
+    for more, sources, again in (([], {0}, [1, 2]), ([Hold(1, 5)], {0, 1}, [2]), ([away], {0}, [1, 2])):
+        (found,) = replays(Device(trace, Origins.of(trace), [drop, *more]), [drop])
+        assert (found.sources, [rerun.op for rerun in found.reruns]) == (sources, again)
+    late, early = Recompute(0, 2, 5, 5), replace(drop, at=4)
+    (found,) = replays(Device(trace, Origins.of(trace), [early, late]), [early])
+    assert (found.sources, [rerun.op for rerun in found.reruns]) == (frozenset(), [0, 1, 2])
 
 
 def test_a_chain_runs_in_order_before_its_first_use() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -12,7 +13,7 @@ from gpumem.pool.smartpool.offline import best_fit
 from gpumem.simulator.machine import Machine
 from gpumem.simulator.simulate import simulate
 from gpumem.swap.plan import Decision, Plan, Recompute, Swap, Variant
-from gpumem.trace import Buffers, Csr, Ops, Trace
+from gpumem.trace import RECOMPUTE, Buffers, Csr, Ops, Trace
 from tests.strategies import plans, traces
 from tests.swap.nets import activation
 
@@ -93,6 +94,17 @@ def test_a_prefetch_at_the_boundary_is_issued_by_the_next_iteration() -> None:
     swapped = Plan((Swap(0, after=3, before=6, release=4, prefetch=5),)).apply(parameter())
     assert [o[0] for o in shape(swapped)] == ["copy_in", *["compute"] * 4, "copy_out", "compute"]
     assert arcs(swapped) == [(0, 6, "device", False, 0), (5, 8, "host", True, 0)]
+
+
+@pytest.mark.parametrize("start, began", [(0, 0), (1, 2)])
+def test_what_lives_for_ever_goes_round_from_where_it_began(start: int, began: int) -> None:
+    # beside W, which comes back before op 0, P is read by op 2; its lifetime is told from op 0 or from op 1 on
+    ops = Ops.make([[], [0], [1], [0], []], [[], [], [], [0], []])
+    trace = Trace(Buffers.make([8, 4], [0, start], [5, start + 5], persistent=[True, True]), ops)
+    swapped = Plan((Swap(0, after=3, before=6, release=4, prefetch=5),)).apply(trace)
+    # 0 copy in, 1 op 0, 2 op 1
+    assert arcs(swapped)[1] == (began, began + 7, "device", True, 1)
+    check.data_flow(trace, swapped)
 
 
 def test_one_access_an_iteration_gives_a_gap_of_a_whole_iteration() -> None:
@@ -190,6 +202,31 @@ def test_recomputation_runs_the_producer_once_more() -> None:
     assert arcs(again)[1] == (1, 3, "device", False, 1)
     assert arcs(again)[3:] == [(4, 6, "device", False, 1), (4, 5, "device", False, 2)]
     check.data_flow(trace, again)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_copies_block_as_the_plan_says_and_reruns_as_their_op_does(blocking: bool) -> None:
+    for waits in ([False] * 5, [False, True, False, False, True]):
+        trace = Trace(chain().buffers, replace(chain().ops, blocking=np.array(waits)))
+        plan = Plan((Recompute(1, after=2, before=4, at=4), Swap(0, 1, 4, 3, 4)), blocking=blocking)
+        done = plan.apply(trace).ops  # A is back for the rerun of op 1
+        want = [blocking if of < 0 else waits[of] for of in done.of.tolist()]
+        assert done.copies.sum() == 2 and 1 in done.of[done.role == RECOMPUTE] and done.blocking.tolist() == want
+
+
+def test_what_comes_with_a_rerun_is_no_piece_of_an_old_buffer() -> None:
+    trace = chain()
+    buffers = replace(trace.buffers, name=("A", "B", "C"), shape=((4,), (8,), (2,)), dtype=("int8",) * 3)
+    random = Trace(buffers, replace(trace.ops, rng=np.array([False, True, *[False] * 3])))
+    done = Plan((Recompute(1, 2, 4, 4), Variant(1, "fast", 1, 6, at=4))).apply(random)
+    assert [o.of for o in done.ops] == [0, 1, 2, 3, 1, 4]
+    # 16 bytes of the generator's state on the host, from op 1 to its rerun, and the workspace of the rerun
+    more = {b.kind: b for b in done.buffers if b.kind}
+    assert {kind: (b.size, b.start, b.end, b.space) for kind, b in more.items()} == {
+        "generator": (16, 1, 5, "host"),
+        "workspace": (6, 4, 5, "device"),
+    }
+    assert all((b.of, b.name, b.shape, b.dtype, b.persistent) == (-1, "", None, "", False) for b in more.values())
 
 
 def test_what_cannot_be_recomputed_is_refused() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from gpumem import check
 from gpumem.swap.plan import Decision, Hold, Plan, Recompute, Swap
 from gpumem.swap.plan.values import REASONS, Origins, Versions
-from gpumem.trace import Buffers, Ops, Trace
+from gpumem.trace import COPY_IN, Buffers, Ops, Trace
 from gpumem.trace.kinds import INPUT, OPT_STATE, PARAM
 from tests.strategies import any_plans, steps, traces
+
+RANDOM = "it is random, and the host has no room for the state of the generator"
 
 
 def life(trace: Trace, b: int, op: int) -> range:
@@ -110,6 +113,17 @@ def test_what_ops_find_after_a_plan(data: st.DataObject) -> None:
     agrees(data.draw(any_plans(trace)).apply(trace))
 
 
+@given(st.data())
+def test_what_a_barred_op_made_is_not_made_again(data: st.DataObject) -> None:
+    trace = data.draw(steps(max_layers=6))
+    ops = np.array(data.draw(st.lists(st.integers(0, 3).map(lambda k: k == 3), min_size=trace.n, max_size=trace.n)))
+    v = Origins.of(trace)
+    for before, after in zip((v.found, v.left), (v.without(ops).found, v.without(ops).left)):
+        assert after.first is before.first and after.stop is before.stop
+        for first, stop, why, then in zip(before.first, before.stop, before.why, after.why):
+            assert then == (why if why or not ops[v.writer[first:stop]].any() else REASONS.index(RANDOM))
+
+
 def two_values() -> Trace:
     """A: made by 0, changed by 1, read by 2, made anew by 3, read by 4. It dies with op 4; B, of A, with op 2."""
     ops = Ops.make([[], [0], [0], [1], [0], []], [[0], [0], [1], [0], [], []])
@@ -122,6 +136,18 @@ def test_two_whole_writes_are_two_values() -> None:
     assert v.last.tolist() == [1, 3, 3, 4]  # A as op 0 left it is there until op 1 changes it
     assert v.dies.tolist() == [False, False, True, True]
     assert v.made.tolist() == [0, 0, 2, 3]
+
+
+def test_the_first_write_of_all_is_looked_at_too() -> None:
+    # A, the first buffer, comes from H by a copy in op 0 and is read by ops 1 and 3
+    ops = Ops.make(
+        [[1], [0], [], [0]], [[0], [], [], []], role=[COPY_IN, 0, 0, 0], stream=[1, 0, 0, 0], streams=["a", "h2d"]
+    )
+    trace = Trace(Buffers.make([8, 8], [0, 0], [4, 1], host=[False, True]), ops)
+    with pytest.raises(ValueError, match="what buffer 0 holds after op 1: it came by a copy"):
+        Plan.of(trace, [Recompute(0, 1, 3, 3)]).apply(trace)
+    barred = Origins.of(two_values()).without(np.array([True, *[False] * 5]))
+    assert [REASONS[why] for why in barred.found.why] == [RANDOM, RANDOM, "", ""]
 
 
 def filled(name: str) -> Trace:

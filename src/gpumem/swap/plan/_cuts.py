@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gpumem.swap.plan.decisions import Decision, Hold, Recompute, Swap
 from gpumem.swap.plan.gaps import gaps, needs_copy_out
 from gpumem.swap.plan.replay import Device, Refused, Replay, replays
 from gpumem.swap.plan.values import Origins
-from gpumem.trace import COPY_IN, COPY_OUT, I64, Trace
+from gpumem.trace import COPY_IN, COPY_OUT, I64, RECOMPUTE, Trace
 
 
 @dataclass(slots=True)
@@ -19,24 +19,19 @@ class Cut:
     """A gap that leaves the device without the buffer; new indices and ids are filled in on the way."""
 
     decision: Swap | Recompute
-    dirty: bool  # the host does not hold this value yet
+    dirty: bool  # the host does not hold this value yet: there is a copy-out
     out: int = -1  # new index of the copy-out, if there is one
-    back: int = -1  # new index of the copy-in, or of the first rerun that writes it
-    ready: int = -1  # new index of the copy-in, or of the last rerun that writes it
-    source: int = -1  # new ids of the pieces before and behind it
-    target: int = -1
-    host: int = -1  # and of the host buffer
+    back: int = field(init=False)  # new index of the copy-in, or of the first rerun that writes it
+    ready: int = field(init=False)  # new index of the copy-in, or of the last rerun that writes it
+    source: int = field(init=False)  # new ids of the pieces before and behind it
+    target: int = field(init=False)
+    host: int = field(init=False)  # and of the host buffer, if it is swapped
 
     @property
     def release(self) -> int:
         """The first op after the gap began that need not hold the device buffer."""
         d = self.decision
         return d.release if isinstance(d, Swap) else d.after + 1
-
-    @property
-    def replayed_at(self) -> int:
-        """Before which op it is made again, -1 if it is swapped."""
-        return self.decision.at if isinstance(self.decision, Recompute) else -1
 
 
 def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut]]:
@@ -48,9 +43,9 @@ def find_cuts(trace: Trace, decisions: Sequence[Decision]) -> dict[int, list[Cut
     by_row: dict[int, Swap | Recompute] = {}
     for d in chosen:
         _check(d, trace)
-        k = row.get((d.buffer, d.after), -1)
-        if k < 0 or mine.before[k] != d.before:
-            instead = f"; the next access is at {mine.before[k]}" if k >= 0 else ""
+        k = row.get((d.buffer, d.after))
+        if k is None or mine.before[k] != d.before:
+            instead = "" if k is None else f"; the next access is at {mine.before[k]}"
             raise ValueError(f"{d}: ops {d.after} and {d.before} are not consecutive accesses of it{instead}")
         if k in by_row:
             raise ValueError(f"{d}: this gap is already taken by {by_row[k]}")
@@ -160,14 +155,14 @@ def issue_order(
     total : int
         New ops.
     """
-    items: list[tuple[tuple[int, int, int], int, Copy | Replay]] = []  # (place, which of three, rank), ops, what
+    items: list[tuple[tuple[int, ...], int, Copy | Replay]] = []  # (place, role, rank), ops, what
     for cut in cuts:
         d = cut.decision
         if isinstance(d, Swap):
-            items.append(((d.prefetch % n, 1, order[d]), 1, Copy(cut, COPY_IN)))
+            items.append(((d.prefetch % n, COPY_IN, order[d]), 1, Copy(cut, COPY_IN)))
             if cut.dirty:
-                items.append(((d.out % n + 1, 0, order[d]), 1, Copy(cut, COPY_OUT)))
-    items += [((r.place, 2, 0), len(r.reruns), r) for r in replays]
+                items.append(((d.out % n + 1, COPY_OUT, order[d]), 1, Copy(cut, COPY_OUT)))
+    items += [((r.place, RECOMPUTE), len(r.reruns), r) for r in replays]
     items.sort(key=lambda item: item[0])
     ops_before = np.array([key[0] for key, *_ in items], np.int64)
     count = np.array([ops for _, ops, _ in items], np.int64)

@@ -59,8 +59,8 @@ class Gaps(Spans):
 
         In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
         """
-        key = self.buffer * (self.writes.max(initial=0) + 1) + np.where(self.goes_on, self.writes, self.epoch)
-        return np.unique(key, return_inverse=True)[1].astype(np.int64)
+        pairs = self.buffer + 1j * np.where(self.goes_on, self.writes, self.epoch)  # sorted by the one, then the other
+        return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
 
     @property
     def goes_on(self) -> Bool:
@@ -115,9 +115,9 @@ def needs_copy_out(chosen: Gaps) -> Bool:
 
     The gaps come in the order of `gaps`. Of the gaps of one value the first is dirty, unless nothing ever writes it.
     """
-    order = np.lexsort((chosen.goes_on, chosen.value))  # of each value, the gaps before the boundary first
-    dirty = np.zeros(len(chosen), np.bool_)
-    dirty[order] = np.diff(chosen.value[order], prepend=-1) > 0
+    value, dirty = chosen.value, np.zeros(len(chosen), np.bool_)
+    order = np.lexsort((chosen.goes_on, value))  # of each value, the gaps before the boundary first
+    dirty[order] = np.diff(value[order], prepend=-1) > 0
     return dirty & ~chosen.constant
 
 
@@ -130,8 +130,8 @@ def lasts(found: Gaps, line: Timeline) -> I64:
 
 def straddle(found: Gaps, ops: Bool) -> Bool:
     """Return which gaps have one of `ops`, bool[n], between their accesses."""
-    seen = np.concatenate([[0], np.cumsum(np.tile(ops, 2))])
-    inside: Bool = seen[found.before] > seen[found.after + 1]
+    seen = np.cumsum(np.concatenate([ops, ops]))
+    inside: Bool = seen[found.before - 1] > seen[found.after]
     return inside
 
 
@@ -141,15 +141,17 @@ def without(load: I64, found: Gaps, size: I64) -> I64:
 
 
 def around(start: I64, end: I64, size: I64, n: int) -> I64:
-    """Add up `size` over the ops `[start, end)` of the circle of `n`; no arc is longer than that.
+    """Add up `size` over the ops `[start, end)` of the circle of `n`.
 
     >>> around(np.array([1, 3]), np.array([3, 6]), np.array([1, 10]), 4)
     array([10, 11,  1, 10])
     """
-    change = np.zeros(2 * n + 1, np.int64)
+    change = np.zeros(n, np.int64)
     np.add.at(change, start % n, size)
-    np.add.at(change, start % n + end - start, -size)
-    total: I64 = np.cumsum(change)[: 2 * n].reshape(2, n).sum(axis=0)
+    np.add.at(change, end % n, -size)
+    total: I64 = (
+        np.cumsum(change) + (size * (end // n - start // n)).sum()
+    )  # what goes on over a boundary is there at 0
     return total
 
 
@@ -183,9 +185,9 @@ def windows(trace: Trace, machine: Machine) -> Windows:
     >>> found.after, found.before  # between ops 1 and 2, and 2 and 3, there is none
     (array([3]), array([5]))
     """
-    n, g = trace.n, gaps(trace)
+    g = gaps(trace)
     size, value, after = trace.buffers.size[g.buffer], g.value, g.unrolled(trace)
-    opens = np.full(len(g), 3 * n)
+    opens = np.full(len(g), np.iinfo(np.int64).max)
     np.minimum.at(opens, value, after)
     w = Windows(
         g.buffer,

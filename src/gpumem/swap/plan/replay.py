@@ -22,7 +22,7 @@ from gpumem.swap.plan.values import FINE, REASONS, Origins
 from gpumem.trace import I64, Bool, Trace
 
 ON_DEVICE = -1
-FREE, DEAR = -1, -2  # nothing stops a closure; it takes more time than it may
+DEAR, FREE = range(-2, 0)  # a closure takes more time than it may; nothing stops it
 DENSE = 32  # ops for each marked one, up to which marks are read in order
 
 
@@ -88,8 +88,8 @@ class Device:
 
     def __init__(self, trace: Trace, values: Origins, decisions: Iterable[Swap | Recompute | Hold] = ()) -> None:
         self.n, self.name, self.values = trace.n, trace.ops.name, values
-        self.buffer, self.first, self.length = (np.zeros(0, np.int64) for _ in range(3))
-        self.until = np.full(len(trace.buffers), -1, np.int64)
+        self.buffer = self.first = self.length = np.array([], np.int64)
+        self.until = np.zeros(len(trace.buffers), np.int64)
         self.decide(decisions)
 
     def decide(self, decisions: Iterable[Swap | Recompute | Hold]) -> None:
@@ -102,7 +102,7 @@ class Device:
                 spans.append((d.buffer, d.release, d.prefetch - d.release))
             else:
                 spans.append((d.buffer, d.after + 1, d.at - d.after - 1))
-        more = np.array(spans, np.int64).reshape(-1, 3).T
+        more = np.array(spans, np.int64).reshape(len(spans), 3).T
         self.buffer, self.first, self.length = np.concatenate([[self.buffer, self.first, self.length], more], axis=1)
 
     def called(self, op: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpumem.base.display import Shown
 from gpumem.swap.plan._cuts import Copy, Cut, find_cuts, find_holds, find_replays, issue_order
-from gpumem.swap.plan.decisions import Decision, Swap, Variant
+from gpumem.swap.plan.decisions import Decision, Recompute, Swap, Variant
 from gpumem.swap.plan.replay import ON_DEVICE, Replay, Rerun, Value
 from gpumem.swap.plan.variants import own_workspaces, reruns_of, variants_of
 from gpumem.trace import COMPUTE, COPY_OUT, I64, RECOMPUTE, Buffers, Csr, Ops, Trace
@@ -90,7 +90,7 @@ class _Rewrite:
         """Device segments lie between the return of one cut and the release of the next."""
         held = []  # the last new index of the segment before each cut
         for c in cuts:
-            at_copy = c.out >= 0 and isinstance(c.decision, Swap) and c.release == c.decision.out + 1
+            at_copy = c.dirty and isinstance(c.decision, Swap) and c.release == c.decision.out + 1
             held.append(c.out if at_copy else int(self.pos[(c.release - 1) % len(self.pos)]))
         ids = [self.add(b, c.back, self.span(c.back, last)) for c, last in zip(cuts, held[1:])]
         back = cuts[-1].back
@@ -107,7 +107,7 @@ class _Rewrite:
     def keep_on_host(self, b: int, cuts: list[Cut]) -> None:
         """One host buffer for each value: from its copy-out through the last copy-in that needs it."""
         swaps = [c for c in cuts if isinstance(c.decision, Swap)]
-        first = next((k for k, c in enumerate(swaps) if c.out >= 0), None)
+        first = next((k for k, c in enumerate(swaps) if c.dirty), None)
         if first is None and swaps:  # nothing ever writes it: the host always holds the value
             host = self.add(b, 0, self.n, host=True)
             for c in swaps:
@@ -116,7 +116,7 @@ class _Rewrite:
         chain: list[Cut] = []
         for c in reversed([*swaps[first:], *swaps[:first]]):  # from the end: a copy-out closes the chain behind it
             chain.append(c)
-            if c.out >= 0:
+            if c.dirty:
                 host = self.add(b, c.out, self.span(c.out, chain[0].back), host=True)
                 for link in chain:
                     link.host = host
@@ -128,23 +128,22 @@ class _Rewrite:
         rank[list(self.cuts)] = np.arange(len(self.cuts))  # one piece more than cuts for each
         pieces = np.array([piece for mine in self.cuts for piece in self.segments[mine]], np.int64)
         pairs = [(mine, c.decision.after) for mine, row in self.cuts.items() for c in row]
-        cut, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        cut, after = np.array(pairs, np.int64).reshape(len(pairs), 2).T
         before = np.searchsorted(cut * n + (after - start[cut]) % n, b * n + (op - start[b]) % n)
         found: I64 = pieces[before + rank[b]]
         return found
 
     def on_device(self, b: int, at: int) -> int:
-        """The new id of `b` if it is on the device at new index `at`, else -1."""
-        for new in self.segments.get(b, [b]):
-            if (at - self.start[new]) % self.n < self.end[new] - self.start[new]:
-                return new
-        return -1
+        """The new id of `b` at new index `at`, where it is on the device."""
+        pieces = self.segments.get(b, [b])
+        return next(p for p in pieces if (at - self.start[p]) % self.n < self.end[p] - self.start[p])
 
     def settle(self, what: Copy | Replay, at: int) -> None:
         """What is inserted gets new index `at`: tell the cuts."""
         if isinstance(what, Replay):
             for value in what.wanted:
-                (cut,) = (c for c in self.cuts[value.buffer] if c.replayed_at == what.place)
+                mine = ((c, c.decision) for c in self.cuts[value.buffer])
+                (cut,) = (c for c, d in mine if isinstance(d, Recompute) and d.at == what.place)
                 cut.back, cut.ready = at + what.spans[value].write, at + what.spans[value].last_write
         elif what.role == COPY_OUT:
             what.cut.out = at

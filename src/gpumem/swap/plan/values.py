@@ -184,10 +184,9 @@ def _lasts(trace: Trace, a: _Accesses) -> tuple[I64, Bool]:
     """The last place that finds what each access finds, and whether it is the last because the lifetime ends."""
     b, n, count = trace.buffers, trace.n, len(a.op)
     death = np.where(trace.eternal, n, b.end - 1)[a.buffer] - np.where(a.old & ~trace.eternal[a.buffer], n, 0)
-    write = np.append(a.op[a.writes], n)
+    write = np.append(a.op[a.writes], n)  # the last is behind all of them
     ends = np.append(a.life[1:] != a.life[:-1], True) if count else np.zeros(0, np.bool_)
     end_of = np.searchsorted(np.flatnonzero(ends), np.arange(count))
     through = a.after[ends][end_of]  # rows of writes through the end of the lifetime
-    changed = np.where(a.before < through, write[np.minimum(a.before, len(write) - 1)], 2 * n)
-    last = np.where(b.host[a.buffer], -1, np.minimum(death, changed))
-    return last, changed > death
+    dies = a.before == through  # no write comes before that
+    return np.where(b.host[a.buffer], -1, np.where(dies, death, write[a.before])), dies
