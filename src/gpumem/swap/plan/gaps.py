@@ -59,8 +59,9 @@ class Gaps(Spans):
 
         In a buffer that lives for ever the last value goes on into the next iteration, up to the first write there.
         """
-        pairs = self.buffer + 1j * np.where(self.goes_on, self.writes, self.epoch)  # sorted by the one, then the other
-        return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        stride = self.writes.max(initial=0) + 1  # above any epoch, so no two values have one key
+        key = self.buffer * stride + np.where(self.goes_on, self.writes, self.epoch)
+        return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
     @property
     def goes_on(self) -> Bool:

@@ -22,7 +22,7 @@ from gpumem.swap.plan.values import FINE, REASONS, Origins
 from gpumem.trace import I64, Bool, Trace
 
 ON_DEVICE = -1
-DEAR, FREE = range(-2, 0)  # a closure takes more time than it may; nothing stops it
+FREE, DEAR = -1, -2  # nothing stops a closure; it takes more time than it may
 DENSE = 32  # ops for each marked one, up to which marks are read in order
 
 
