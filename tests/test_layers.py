@@ -18,6 +18,7 @@ from gpumem.base.exports import Face
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "gpumem"
+pytestmark = pytest.mark.jit  # nothing is compiled
 
 # What each package may import, from the ground up: those named here, itself, and no other.
 PACKAGES = {

@@ -61,6 +61,7 @@ def spied(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
     return (tmp_path / "said").read_text().split()
 
 
+@pytest.mark.jit
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments, env, where",

@@ -64,6 +64,7 @@ def fresh(code: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize(
     "order",
     [

@@ -376,6 +376,7 @@ def test_any_trace_is_planned_or_one_line_says_why_not(
         assert status == (3 if trace.peak_load > 1 else 2)
 
 
+@pytest.mark.jit
 def test_what_fits_already_is_said_in_one_line(cli: Cli) -> None:
     ran = cli("plan", "mlp3", "--limit", "400MiB")
     assert (ran.status, ran.err) == (0, [])
@@ -402,6 +403,7 @@ def test_a_plan_may_come_from_any_planner(cli: Cli, net_file: Path, table: objec
     assert "gaps by swdoa:" in cli("plan", net_file, *BY_SCORE, "--score", "swdoa", "--load-limit", "75%").out
 
 
+@pytest.mark.jit
 def test_a_plan_that_recomputes_says_so_and_is_drawn(cli: Cli, tmp_path: Path) -> None:
     path, out = bundled_path("resnet18"), tmp_path / "out"
     ran = cli("plan", path, "--planner", "checkpoint", "--load-limit", "80%", "--out", out)

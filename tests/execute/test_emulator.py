@@ -47,6 +47,7 @@ def most_bytes(trace: Trace, iterations: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.jit
 def test_a_long_run_does_not_keep_all_of_its_ops() -> None:
     ops = Ops.make([[0]] * 40, [[0]] * 40)
     trace = Trace(Buffers.make([8], [0], [40], persistent=[True]), ops)

@@ -30,6 +30,7 @@ def study(factor: float, reserved: int = GIB // 2) -> Study:
     return Study(case, {"effort": 0.01}, lambda text: None, lambda text: None, partial(rebatch, trace))
 
 
+@pytest.mark.jit
 def test_bench(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "bench"
     args = ("resnet18", "mlp3", "--reserved", "7.6GiB", "--quick", "--what", "ways,moved", "--out", out)
@@ -58,6 +59,7 @@ def test_the_stand_in_takes_what_the_thesis_net_takes(cli: Cli) -> None:
         assert trace.peak_load / 1e9 == pytest.approx(snu.SIZES[batch], rel=0.01)
 
 
+@pytest.mark.jit
 def test_a_figure_and_what_would_give_it() -> None:
     rows = {(r["way"], r["knob"]): r for r in snu.models(study(30.4), step=2.0, rounds=1)}
     assert len(rows) == 2 * len(snu.KNOBS)

@@ -58,6 +58,7 @@ def test_plans_pass_the_oracles_and_are_never_worse_than_autoswap(data: st.DataO
         assert overhead(trace, target, plan, limit) <= overhead(trace, target, greedy, limit)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("recompute", [False, True])
 def test_ops_that_take_no_time(recompute: bool) -> None:
     n, count = 10, 5

@@ -18,6 +18,7 @@ def broken(factory: Any, **options: Any) -> ContractError:
     return found.value
 
 
+@pytest.mark.jit
 def test_devices_that_are_right() -> None:
     check_device(lambda needs: Unmanaged(), examples=5)
     closed = []
