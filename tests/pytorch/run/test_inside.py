@@ -22,6 +22,13 @@ def test_an_op_of_somebodys_own_may_use_what_is_no_argument_of_it() -> None:
     TABLE.sub_(1)
 
 
+def test_what_such_an_op_makes_is_held_while_it_is_there() -> None:
+    with managed("64KiB", **HOW) as run:
+        x = torch.ones(64)
+        y = OWN.in_two(x)  # its result and what that is made of, at once
+        assert [row.peak for row in run.loop.report(open_row=True).iterations] == [x.nbytes + 2 * y.nbytes]
+
+
 def test_what_such_an_op_touches_may_not_push_its_operands_out() -> None:
     with managed(850, **HOW, on_exit="host"):
         x = torch.ones(64) * 1

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpumem.runtime.residency.environment import Where
 from gpumem.torch import managed
 from gpumem.torch.run.storage_access import LOOKS, READS, WRITES, Reach, methods, reach_of
 from tests.pytorch.small_runs import HOW, away
@@ -83,6 +84,16 @@ def test_a_read_past_the_dispatcher_finds_the_bytes_and_lets_them_go_again(name:
         away(run, y)
         assert read(y.untyped_storage()) == expected
         assert not run.memory.of([y])[0].pinned
+
+
+def test_what_is_copied_from_one_storage_to_another_is_there() -> None:
+    with managed("64KiB", **HOW) as run:
+        x, y = torch.zeros(64) * 1, torch.ones(64) * 1
+        away(run, x, y)
+        x.untyped_storage().copy_(y.untyped_storage())
+        assert all(cell.where is Where.DEVICE for cell in run.memory.of([x, y]))
+        away(run, x)
+        assert x.sum().item() == 64
 
 
 def test_a_storage_that_is_resized_is_on_the_books_as_large_as_it_is() -> None:
@@ -250,6 +261,7 @@ def test_a_script_may_be_the_first_of_its_process() -> None:
     """The table of builtins is made within the run then."""
     code = """
 import torch
+from gpumem.runtime.residency.environment import Where
 from gpumem.torch import managed
 def f(x: torch.Tensor) -> torch.Tensor:
     return torch.tensor_split(x, 2)[0] + torch.tensor([1.0])
