@@ -25,7 +25,7 @@ def test_an_op_of_somebodys_own_may_use_what_is_no_argument_of_it() -> None:
 def test_what_such_an_op_makes_is_held_while_it_is_there() -> None:
     with managed("64KiB", **HOW) as run:
         x = torch.ones(64)
-        y = OWN.in_two(x)  # its result and what that is made of, at once
+        y = OWN.in_two(x)  # its result, and something beside it
         assert [row.peak for row in run.loop.report(open_row=True).iterations] == [x.nbytes + 2 * y.nbytes]
 
 
