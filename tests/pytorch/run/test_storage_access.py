@@ -226,6 +226,15 @@ def test_what_a_file_is_written_of_from_c_is_all_there() -> None:
     assert torch.jit.load(file)(torch.zeros(300)).tolist() == [5.0] * 300
 
 
+def test_the_limit_holds_again_once_a_file_is_written() -> None:
+    with managed(1000, **HOW, on_exit="host") as run:
+        kept = [torch.full((100,), float(k)) for k in range(3)]
+        assert run.memory.held == 800
+        with run._all_there():
+            assert run.memory.held == 1200 and [x[0].item() for x in kept] == [0, 1, 2]
+        assert run.memory.held == 800 and run.memory.limit == 1000
+
+
 to_dlpack = torch.utils.dlpack.to_dlpack  # as a bridge has it, before there is a run
 
 
