@@ -283,7 +283,9 @@ def test_the_host_waits_for_what_it_keeps() -> None:
     with beside(card, run):
         x += 1
         run.memory.release(run.memory.of([x])[0])
+        before = x.untyped_storage()._cdata
     assert same(x, want + 1)
+    assert x.untyped_storage()._cdata != before and not run.loop.notes  # its home is the host's ordinary memory
 
 
 def test_other_devices_are_refused() -> None:
