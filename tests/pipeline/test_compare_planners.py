@@ -142,7 +142,8 @@ def test_without_pytorch_one_line_says_what_installs_it(tmp_path: Path, command:
     code = f"import sys; sys.modules['torch'] = None; from gpumem.cli import main; sys.exit(main({words}))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.returncode == 2 and told.stdout == ""
-    assert told.stderr.startswith("gpumem: error: gpumem.torch needs PyTorch 2.12 or later: pip install 'gpumem[torch]'")
+    needs = "gpumem: error: gpumem.torch needs PyTorch 2.12 or later: pip install 'gpumem[torch]'"
+    assert told.stderr.startswith(needs)
     assert len(told.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
@@ -42,13 +43,16 @@ def test_a_process_that_is_forked_has_all_its_tensors_and_no_run() -> None:
         away(run, x)
         into, out = os.pipe()
         child = os.fork()
-        if not child:  # nothing may be raised here: it would run the other tests, too
-            modes = torch._C._len_torch_dispatch_stack()
-            os.write(out, f"{modes} {x.sum().item()} {x.numpy()[5]}".encode())
-            os._exit(0)
+        if not child:
+            signal.alarm(60)  # it may hang
+            try:
+                modes = torch._C._len_torch_dispatch_stack()
+                os.write(out, f"{modes} {x.sum().item()} {x.numpy()[5]}".encode())
+            finally:
+                os._exit(0)  # whatever is raised: it would run the other tests, too
+        os.close(out)
         os.waitpid(child, 0)
         assert os.read(into, 100) == b"0 192.0 3.0"
         assert run.memory.of([x])[0].where is not Where.DEVICE
         os.close(into)
-        os.close(out)
     assert x.sum().item() == 192
