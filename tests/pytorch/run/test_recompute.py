@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from gpumem.runtime.residency.environment import Where
 from gpumem.swap import Plan, Recompute, Swap
 from gpumem.torch import managed, record
+from gpumem.torch.run import recompute
 from tests.pytorch.small_runs import pair
 
 CALLED = [0]
@@ -39,6 +42,33 @@ def test_an_op_of_somebodys_own_is_never_called_again() -> None:
     with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
         assert [step().item() for _ in range(3)] == bare
     assert {row.again for row in run.report().iterations} == {0}
+
+
+def test_what_is_made_on_the_way_takes_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(64, 64)  # 16 KiB
+
+    def step() -> torch.Tensor:
+        z = torch.cat([x, x]).exp()
+        total = z.sum()
+        x.sin()
+        return z * total
+
+    trace = record(lambda: step, "cpu").trace
+    (z,) = trace.ops.writes.tolist()[1]
+    plan = Plan([Recompute(z, after=2, before=4, at=4)])
+    needs = []
+
+    class Seen(recompute.Making):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            needs.append(self.needs)
+
+    monkeypatch.setattr(recompute, "Making", Seen)
+    with managed("1MiB", device="cpu", plan=(trace, plan)) as run:
+        step()
+        step()
+    assert needs == [2 * 32 * 1024] * 2  # the cat of both beside its exponential, not x and the cat
+    assert [row.again for row in run.report().iterations] == [2, 2]
 
 
 def test_a_value_is_dropped_and_made_again() -> None:
