@@ -179,6 +179,11 @@ def test_a_plan_goes_on_where_its_first_ops_came_by() -> None:
     assert [len(touched) for touched in walk.follower.trail] == [2, *[1] * 4, 2, *[1] * 9, 2]
 
 
+def test_what_a_decision_is_about() -> None:
+    hints = Walk(SWAP).follower.hints
+    assert hints.buffer(0) == A and hints.says(0, Swap) and not hints.says(0, Hold) and not hints.says(1, Swap)
+
+
 def test_the_end_of_a_call_is_next_only_while_the_plan_is_followed() -> None:
     walk = Walk(SWAP)
     keys = walk.follower.keys

@@ -43,6 +43,12 @@ def test_an_iteration_may_have_several_boundaries(codes: str, period: int) -> No
     assert by_boundaries(codes) == ([(n - 2 * period, n - period), (n - period, n)] if period else None)
 
 
+def test_an_iteration_has_so_many_boundaries_at_most() -> None:
+    letters = "abcdefghijkl"
+    assert by_boundaries(2 * letters[: iteration_recorder.SEGMENTS]) is not None
+    assert by_boundaries(2 * letters[: iteration_recorder.SEGMENTS + 1]) is None and iteration_recorder.SEGMENTS == 8
+
+
 def test_boundaries_within_an_iteration_are_its_marks() -> None:
     book: Book[Any] = Book(Recorder(), repeats=False, min_length=1)
     found = None

@@ -252,6 +252,26 @@ def test_where_the_device_has_no_memory_others_make_room_one_by_one() -> None:
     assert memory.squeeze() and not memory.here
 
 
+def test_what_is_made_again_comes_before_what_is_copied() -> None:
+    """To make it takes room beside the operands, who may leave for that and come back."""
+    memory, (operand, source, made) = cold(2**62, 10, 10, 10)
+
+    class Recipe:
+        def done(self) -> None:
+            made.recipe = None
+
+    def recover(cell: Cell) -> None:
+        memory.ready([source], cell.size, "make again")
+        memory.landed(cell)
+
+    memory.recover = recover
+    memory.drop(made, Recipe())
+    memory.release(source)
+    memory.limit = 20
+    memory.ready([operand, made], 0, "an op")
+    assert [*memory.here] == [operand, made] and memory.held == 20 and memory.counts.evictions == 2
+
+
 def test_moves_that_are_none_of_the_picture() -> None:
     memory, (a, b) = cold(2**62, 10, 10)
     memory.release(a)

@@ -7,10 +7,19 @@ import pytest
 from gpumem.runtime.residency import observing
 from gpumem.runtime.residency.background_planning import Planning
 from gpumem.runtime.residency.iteration_recorder import TRIES
-from gpumem.runtime.residency.phases import CALM, PATIENCE, FollowingPhase, OnDemandPhase, Phase, RecordingPhase
+from gpumem.runtime.residency.phases import (
+    CALM,
+    PATIENCE,
+    FollowingPhase,
+    OnDemandPhase,
+    Phase,
+    RecordingPhase,
+    _touched,
+)
 from gpumem.runtime.residency.run_loop import NOTES
 from gpumem.swap.plan import Plan, Swap
 from gpumem.trace import Trace
+from gpumem.trace.record.recorder import Recorder
 from tests.runtime.residency.programs import Cell, Letters
 
 SHORT = {RecordingPhase: "R", FollowingPhase: "F", OnDemandPhase: "D"}
@@ -300,6 +309,19 @@ def test_notes_are_bounded() -> None:
 
 def missing(program: Letters) -> list[bool]:
     return [row.misses > 0 for row in program.loop.ledger.rows if row.state == "planned"]
+
+
+def test_ops_touch_the_same_whatever_its_numbers() -> None:
+    def trace(first: int, ops: list[tuple[int, int]]) -> Trace:
+        recorder = Recorder()
+        blocks = [recorder.malloc(8, kind="param") for _ in range(3)]
+        for read, written in ops:
+            recorder.exec("op", [blocks[(first + read) % 3]], [blocks[(first + written) % 3]])
+        return recorder.trace()
+
+    there = [(0, 1), (1, 2), (2, 0)]
+    assert len({str(_touched(trace(first, there))) for first in range(3)}) == 1
+    assert _touched(trace(0, there)) != _touched(trace(0, [(0, 1), (1, 2), (0, 2)]))
 
 
 RIGHT = "aAbBcCdD"
