@@ -145,6 +145,16 @@ def test_tensors_of_other_layouts_are_not_recorded_and_right(layout: str) -> Non
     assert any("which has no storage of its own" in note for note in run.report().notes)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_quantized_tensor_has_its_scales_in_stays() -> None:
+    """An op that hands them out is called by no name that says so, and later ones read them without naming them."""
+    x, scales = torch.arange(128.0).reshape(2, 64), torch.tensor([0.5, 1.0])
+    q = torch.quantize_per_channel(x, scales, torch.zeros(2), 0, torch.qint8)
+    with managed("64KiB", **HOW) as run:
+        held = q.q_per_channel_scales()
+        assert all(cell.pinned for cell in run.memory.of([held]))
+
+
 def test_parameters_that_are_not_there_yet() -> None:
     with managed("64KiB", **HOW):
         layer = nn.LazyLinear(4).half()

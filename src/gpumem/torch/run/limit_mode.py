@@ -20,7 +20,7 @@ from gpumem.torch.run.output_sizes import Predicted
 from gpumem.torch.run.recompute import Remaker
 from gpumem.torch.step.op_mode import OpMode
 from gpumem.torch.step.ops import THERE, Call, Kind, tensors
-from gpumem.torch.step.storages import KEPT, Cell
+from gpumem.torch.step.storages import Cell
 
 PACKED = "_pack_padded_sequence.default"  # it makes lengths, which recurrent nets read on the host
 JOINED = "it computes on several streams; within a limit each waits for the one before, so they run in turns"
@@ -141,9 +141,9 @@ class Within(OpMode):
         call.touched = touched
         if kind.resizes:
             memory.resized(call.written)
-        if kind.keeps:  # sizes, scales, packed weights: read by ops that do not name them
+        if call.keeps:  # sizes, scales, packed weights: read by ops that do not name them
             for cell in [*touched, *call.writes]:
-                memory.pin(cell, KEPT)
+                memory.pin(cell, "a nested or quantized tensor")
         memory.note()
         if memory.held > memory.limit:
             with suppress(LimitError):

@@ -222,6 +222,16 @@ class Call:
             return self.operands
         return [x for x in self.operands if not any(x is y for y in self.written)]
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it may keep operands where no later op names them."""
+        if self.kind.keeps:
+            return True
+        for x in self.operands:  # noqa: SIM110 - a generator takes a microsecond, and this is asked with every op
+            if x.is_nested or x.is_quantized:
+                return True
+        return False
+
 
 def out_of_place(name: str) -> str:
     """Return the name of the op that runs where a recorder may have written down its form in place.

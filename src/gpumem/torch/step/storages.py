@@ -20,7 +20,6 @@ _PARTS = {  # what tensors of other layouts are made of
 }
 
 
-KEPT = "a nested or quantized tensor"
 NOTHING = -1  # the block of a storage that no recorder has seen
 
 
@@ -79,7 +78,7 @@ class Storages:
             if tensor._is_zerotensor():  # what forward gradients begin with: it has a size, and no bytes
                 return []
             host = tensor.is_cpu
-            cell = self._new(storage, tensor, host)
+            cell = self._new(storage, host)
             if cell is not None and host:
                 cell.asked = _is_read_past_ops(tensor, given)
         return [] if cell is None else [cell]
@@ -88,12 +87,12 @@ class Storages:
         """The cell of a tensor whose storage was seen before."""
         return self.by_key.get(tensor.untyped_storage()._cdata)
 
-    def _new(self, storage: torch.UntypedStorage, tensor: torch.Tensor, host: bool) -> Cell | None:
+    def _new(self, storage: torch.UntypedStorage, host: bool) -> Cell | None:
         size = storage.nbytes()
         if not size:
             return None
         key, place = storage._cdata, storage.device
-        cell = Cell(key, size, _pinned(storage, tensor, host))
+        cell = Cell(key, size, _pinned(storage, host))
         by_key, dead, dying = self.by_key, self.dead, self.dying
 
         def gone(_: Any) -> None:  # at any moment, in any thread: so no more than this
@@ -115,12 +114,10 @@ class Storages:
         """Somebody else gets a cell's memory next, and a copy of it may be under way."""
 
 
-def _pinned(storage: torch.UntypedStorage, tensor: torch.Tensor, host: bool) -> str:
+def _pinned(storage: torch.UntypedStorage, host: bool) -> str:
     """By whom a storage is kept where it is from the beginning."""
     if host and storage.is_shared():  # a GPU's always say that they are
         return "shared memory"
-    if tensor.is_nested or tensor.is_quantized:  # ops read their sizes and scales without naming them
-        return KEPT
     return "" if storage.resizable() else "memory that is not PyTorch's"
 
 
