@@ -31,44 +31,32 @@ def run(trace: Trace, follower: Follower[Cell], memory: Told, cells: Cells, turn
 
 
 def due(trace: Trace, plan: Plan) -> Iterator[tuple[int, str, tuple[int, int]]]:
-    """When swaps are to move what."""
+    """When decisions are to move what; what is to be made again goes to the host, as nothing here can make it."""
     n, b = trace.n, trace.buffers
-    for d in plan.swaps:
+    for d in plan.decisions:
         for turn in range(TURNS):
-            name = (d.buffer, 0 if b.persistent[d.buffer] else turn - (d.after < b.start[d.buffer]))
-            yield 2 * (turn * n + d.out) + 1, "out", name
-            yield 2 * (turn * n + d.release), "release", name
-            yield 2 * (turn * n + d.prefetch), "bring", name
+            t = turn * n
+            assert isinstance(d, Swap | Recompute)
+            name = (d.buffer, 0 if b.persistent[d.buffer] else turn - int(d.after < b.start[d.buffer]))
+            if isinstance(d, Swap):
+                yield 2 * (t + d.out) + 1, "out", name
+                yield 2 * (t + d.release), "release", name
+                yield 2 * (t + d.prefetch), "bring", name
+            else:
+                yield 2 * (t + d.after + 1), "release", name
+                yield 2 * (t + d.at), "bring", name
 
 
+@pytest.mark.parametrize("kind", [Swap, Recompute])
 @given(st.data())
-def test_swaps_move_what_they_are_about_when_they_say(data: st.DataObject) -> None:
+def test_decisions_move_what_they_are_about_when_they_say(kind: type[Swap | Recompute], data: st.DataObject) -> None:
     trace = data.draw(steps(max_layers=4))
-    plan = data.draw(plans(trace, kinds=(Swap,)))
+    plan = data.draw(plans(trace, kinds=(kind,)))
     memory = Told()
     follower, cells = Follower(memory, Hints.of(trace, plan)), Cells(trace, memory)
     for turn in range(TURNS):
         run(trace, follower, memory, cells, turn)
     assert sorted(memory.moves) == sorted(x for x in due(trace, plan) if x[0] < 2 * TURNS * trace.n)
-
-
-@given(st.data())
-def test_what_is_to_be_made_again_goes_to_the_host_where_nothing_can_make_it(data: st.DataObject) -> None:
-    trace = data.draw(steps(max_layers=4))
-    plan = data.draw(plans(trace, kinds=(Recompute,)))
-    memory = Told()
-    follower, cells = Follower(memory, Hints.of(trace, plan)), Cells(trace, memory)
-    for turn in range(TURNS):
-        run(trace, follower, memory, cells, turn)
-    expected = []
-    for d in plan.decisions:
-        assert isinstance(d, Recompute)
-        for turn in range(TURNS):
-            lasts = trace.buffers.persistent[d.buffer]
-            name = (d.buffer, 0 if lasts else turn - int(d.after < trace.buffers.start[d.buffer]))
-            expected.append((2 * (turn * trace.n + d.after + 1), "release", name))
-            expected.append((2 * (turn * trace.n + d.at), "bring", name))
-    assert sorted(memory.moves) == sorted(x for x in expected if x[0] < 2 * TURNS * trace.n)
 
 
 COUNT = 16

@@ -150,9 +150,8 @@ def around(start: I64, end: I64, size: I64, n: int) -> I64:
     change = np.zeros(n, np.int64)
     np.add.at(change, start % n, size)
     np.add.at(change, end % n, -size)
-    total: I64 = (
-        np.cumsum(change) + (size * (end // n - start // n)).sum()
-    )  # what goes on over a boundary is there at 0
+    over = (size * (end // n - start // n)).sum()  # what goes on over a boundary is there at op 0
+    total: I64 = np.cumsum(change) + over
     return total
 
 
